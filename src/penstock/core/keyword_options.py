@@ -29,7 +29,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     Args:
         name: As the user wrote it, in whatever case.
-        known: Names that there are.
     """
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
@@ -40,8 +39,6 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
     """Refuse an unknown name.
 
     Args:
-        given: Names as the user wrote them.
-        known: Names that there are.
         what: The kind of the names, for the message.
 
     Raises:

@@ -42,14 +42,7 @@ class EntryAnswer(Protocol):
 
 
 class PutAnswer(NamedTuple):
-    """The answer to one entry.
-
-    Args:
-        sequence_number: Set when the entry was accepted.
-        shard_id: Set when the entry was accepted.
-        error_code: Set when the entry was refused.
-        error_message: The service's message about the refusal.
-    """
+    """The answer to one entry."""
 
     sequence_number: str | None = None
     shard_id: str | None = None

@@ -269,7 +269,6 @@ def ancestors_of(keys: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -
     """Return the ancestors of some shards.
 
     Args:
-        keys: Ids of the shards.
         parents_of: Shard id to parents' ids, for known shards.
     """
     found: set[str] = set()

@@ -14,7 +14,6 @@ def check_consumer_name(name: str, option: str) -> None:
     """Refuse a name that no registered consumer can have.
 
     Args:
-        name: The name to check.
         option: The option that named it, for the message.
 
     Raises:

@@ -542,7 +542,7 @@ def test_a_shard_between_known_and_rewound_shards_is_read_again_before_them():
     known = StreamOffset(batch=3, worker=ME, shards={"p": AT5})
     # The lease of `between` was cleared away; `new` would be read before it, and before the rest of `p`.
     assert plan_rewind(rows, known, ME, shards, "new")["between"] == Create(
-        starting_lease("between", TRIM_HORIZON, ("p", "beside"), FULL_RANGE)
+        Lease("between", parents=frozenset({"p", "beside"}), hash_range=FULL_RANGE)
     )
     assert plan_rewind(rows, known, ME, shards, "new").keys() == {"p", "between", "new"}
 

@@ -87,7 +87,9 @@ def test_exactly_the_moves_of_the_case(case):
                 worker if isinstance(move, Acquisition) else None
             )
     moves = {
-        worker: dict(Counter("surplus" if isinstance(move, ReleaseLease) else move.reason.value for move in found))
+        worker: dict(
+            Counter("surplus" if isinstance(move, ReleaseLease) else move.reason.value for move in found)
+        )
         for worker, found in by_worker.items()
         if found
     }

@@ -153,10 +153,7 @@ class Execution(Struct, frozen=True):
     """One batch in one shard, as the driver passes it to a task.
 
     Args:
-        worker: The query's worker id.
-        batch: The batch's number.
         run: The run of the driver that made the task.
-        start: Where the batch starts in this shard.
         seen: The query's own claim that the driver saw, as (batch, run), or None if it saw none.
         planned_by: The run of the driver that planned the batch, from its offset; None if it is not known.
     """
@@ -212,7 +209,6 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
 
     Args:
         lease: The shard's current lease, or None if the row is missing.
-        execution: The batch.
     """
     if lease is None:
         return ReadUnclaimed()
@@ -260,9 +256,6 @@ def judge_refused_claim(
     """Decide the next step of a task whose claim was refused.
 
     Args:
-        row: The current lease.
-        execution: The batch.
-        read_to: The end that this execution read to.
         before: The query's own claim that the refused write meant to replace, as (batch, run), or None if there was none.
 
     Returns:
@@ -297,8 +290,6 @@ def plan_dropped_claims(lease: Lease, worker: str, kept_after_ms: int) -> tuple[
     has ended for good does not remove its claim, so a row keeps the claims of at most `CLAIMS_MAX` other workers.
 
     Args:
-        lease: The row.
-        worker: The worker whose claim is written.
         kept_after_ms: Claims made before this moment cover only records that have left the stream.
 
     Returns:
@@ -336,8 +327,6 @@ def resolve_start(
     """Decide where the next batch starts in one shard.
 
     Args:
-        lease: The shard's lease, or None if the row is missing.
-        worker: The query's worker id.
         known: The batches up to and including the previous one, which is done.
         planned: Where the previous batch started in this shard, or None if it did not include the shard.
 
@@ -393,8 +382,6 @@ def may_promote(lease: Lease, worker: str, known: KnownBatches, done: Position) 
     The checkpoint only moves forwards. The last claim may be of an earlier batch, if later ones read nothing of the shard.
 
     Args:
-        lease: The current lease.
-        worker: The query's worker id.
         known: The batches up to the last one that is done.
         done: Everything in the shard up to and including this position is done.
     """

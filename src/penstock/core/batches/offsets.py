@@ -40,12 +40,7 @@ class Share(Struct, frozen=True):
 
 
 class Limits(NamedTuple):
-    """The limits of one batch; None: none.
-
-    Args:
-        record_count_max: User records.
-        bytes_max: Bytes of user data.
-    """
+    """The limits of one batch, in user records and in bytes of user data; None: none."""
 
     record_count_max: int | None = None
     bytes_max: int | None = None
@@ -58,8 +53,6 @@ class Limit(Struct, frozen=True):
     """The shards of a batch, and the limits of the whole batch.
 
     Args:
-        record_count_max: User records in the batch, or None.
-        bytes_max: Bytes of user data in the batch, or None.
         shards: The shards that have something to read, in the order in which they get the remainder.
     """
 

@@ -42,7 +42,6 @@ class ProbePace:
         """Handle a probe that is sent. Return the moment of the next one if this one finds nothing.
 
         Args:
-            now_s: Monotonic seconds.
             interval_s: Between two probes of a quiet shard.
         """
         self._spend(now_s)

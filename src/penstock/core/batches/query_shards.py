@@ -67,7 +67,6 @@ class QueryShards:
     `unverified` holds shards whose last seen claim may have been removed since.
 
     Args:
-        worker: The query's worker id.
         last_batch: Batches up to this number were claimed before the query began, whatever the offset says.
     """
 
@@ -201,10 +200,6 @@ class QueryShards:
         The tasks expected the last claim that this driver saw. There are two possible causes for another one: while this driver was
         paused, another driver on an older copy of the checkpoint location has reset the lease; or the lease table was restored from a
         backup.
-
-        Args:
-            start: The offset of the batch.
-            rows: Its shards' current leases.
         """
         claims = ((key, rows[key].claim_of(self.worker)) for key in start.shares() if key in rows)
         return [
@@ -233,12 +228,7 @@ class QueryShards:
         return sorted({*start.shares(), *(key for key in self._held if key not in self.states)})
 
     def unclaimed(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
-        """Return the shards of a done batch that belong to this query and have no claim of the batch.
-
-        Args:
-            start: The offset of the batch.
-            rows: Its shards' current leases.
-        """
+        """Return the shards of a done batch that belong to this query and have no claim of the batch."""
         found = []
         for key in start.shares():
             row = rows.get(key)
@@ -268,10 +258,6 @@ class QueryShards:
         """Resolve the next start of every shard, now that the batch of this offset is done.
 
         Args:
-            start: The done batch's offset.
-            rows: The leases after the batch.
-            now_ms: Time of day.
-            now_s: Monotonic seconds.
             keys_read: The shards whose rows were read, at least `rows_to_read(start)`; None for all. A shard that was read and is
                 not in `rows` has no lease.
         """
@@ -320,7 +306,6 @@ class QueryShards:
 
         Args:
             planned: Its position in the batch's offset; None if the batch did not include it.
-            known: The batches up to the last one.
         """
         if row is not None and row.reader != self.worker:
             claim = row.claim_of(self.worker)
@@ -467,15 +452,8 @@ class QueryShards:
         """Return the offset of the next batch: it starts at the current position of every shard.
 
         Args:
-            start: The offset of the previous batch, which is settled.
             wanted: The shards that have something to read; at least one. The batch reads no other.
-            run: The run of the driver that plans it.
-            stream: The stream that is read.
-            record_count_max: User records in the batch, or None.
-            bytes_max: Bytes of user data in the batch, or None.
             until_ms: Records that arrived at or after it stay for later, or None.
-            deaggregates: Whether KPL aggregates are taken apart.
-            lease_table: The table of the batch's claims.
         """
         batch = self._last_batch = max(self._last_batch, start.batch) + 1
         ordered = sorted(wanted)

@@ -63,8 +63,6 @@ def find_missing(
     its children are past their start.
 
     Args:
-        rows: The lease table.
-        logged: The offset.
         parents_of: Shard id to parents' ids, for listed shards; rows have their own parents.
     """
     followed = _followed(rows, parents_of) | ancestors_of(logged.shards, parents_of)
@@ -76,10 +74,6 @@ def find_missing_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[st
     """Return the ended shards of an offset whose missing leases keep a merged child from being read.
 
     A child at its start waits for its second parent if only the first one has a row.
-
-    Args:
-        rows: The lease table.
-        logged: The offset.
     """
     missing = set()
     for row in rows.values():
@@ -93,10 +87,6 @@ def find_skipped(rows: Mapping[str, Lease], logged: StreamOffset) -> dict[str, P
     """Return the unfinished shards of an offset whose leases were deleted since.
 
     Their descendants have leases, so these shards count as done. Nothing shows whether the rest of each was read.
-
-    Args:
-        rows: The lease table.
-        logged: The offset.
     """
     followed = _followed(rows, {})
     unfinished = ((key, position) for key, position in logged.shards.items() if not position.is_shard_end)
@@ -115,11 +105,6 @@ def find_outdated(
     """Return the unfinished leases of shards that an offset has as ended: the table is older than the offset.
 
     Leases of other workers are left out.
-
-    Args:
-        rows: The lease table.
-        logged: The offset.
-        parents_of: Shard id to parents' ids, for listed shards.
     """
     ended = {key for key, position in logged.shards.items() if position.is_shard_end}
     ended |= ancestors_of(logged.shards, parents_of)
@@ -150,10 +135,6 @@ def plan_recreation(
     """Plan the writes that bring a table into agreement with an offset, when the query starts.
 
     Args:
-        rows: The lease table.
-        logged: The offset.
-        shards: Every listed shard, by id.
-        stream: The stream of these shards.
         before: The leases of the earlier table, if the query used another table when the offset was written; None if it
             used the same table, or if the earlier table cannot be read.
     """
@@ -173,10 +154,6 @@ def plan_lost(
     others.
 
     Args:
-        rows: The lease table.
-        logged: The offset.
-        shards: Every listed shard, by id.
-        stream: The stream of these shards.
         marks: The query's positions in some of the shards, with their tip marks.
     """
     return _Plan(rows, logged, shards, stream, None).plan_running(marks)
@@ -352,11 +329,7 @@ class _Plan:
         return () if coverage.unknown else coverage.holes
 
     def _finish(self, ends: list[Reset]) -> Recreation:
-        """Return the plan, with the shards of the last batch that are read again, and those that go on after it.
-
-        Args:
-            ends: The writes of SHARD_END.
-        """
+        """Return the plan, with the shards of the last batch that are read again, and those that go on after it."""
         repeated, continued = {}, []
         written = {write.key for write in self._writes}
         for key in self._logged.shares():

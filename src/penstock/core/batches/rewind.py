@@ -25,11 +25,6 @@ def goes_back(row: Lease, claim: BatchClaim, logged: StreamOffset) -> bool:
 
     Leases of other workers stay as they are. So does a lease whose claim is no later than the location's last batch, if the
     location has no position for the shard or if another worker has since read past the claim.
-
-    Args:
-        row: The lease.
-        claim: The query's claim on it.
-        logged: The location's last offset.
     """
     if not (row.is_ended or row.reader in (None, claim.worker)):
         return False
@@ -48,13 +43,6 @@ def plan_rewind(
       run: a driver that was paused during the reset finds a claim that it has not seen, and does not go on.
     - The ancestors of shards in the offset stay done.
     - A shard between the offset's shards and the later ones gets a lease at TRIM_HORIZON, if its lease was deleted.
-
-    Args:
-        rows: The lease table.
-        logged: The last offset of the location.
-        worker: The query's worker id.
-        shards: The listed shards of the stream, by id.
-        run: The run of the driver that resets them.
 
     Returns:
         Writes by shard, without leases that `goes_back` leaves alone and without unlisted shards that have no lease. The
@@ -132,9 +120,7 @@ def ended_parents(
     Workers would read such a parent again, because a parent without a lease counts as unread until its child is begun.
 
     Args:
-        rows: The lease table.
         positions: The positions of new leases, by shard. The parents of these shards are read to their end.
-        shards: The listed shards of the stream, by id.
     """
     begin = [shards[key] for key, position in positions.items() if position == TRIM_HORIZON and key in shards]
     parents = {

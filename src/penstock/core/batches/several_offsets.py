@@ -129,7 +129,6 @@ def split_total(total: int | None, waiting: Mapping[str, int], *, least: int = 1
     If the limit is too small for all, the first streams get it and the others wait for a later batch.
 
     Args:
-        total: The limit, or None.
         waiting: For each stream, in the order in which it is served, the number of its shards to read, 1 or more.
         least: The smallest part that is worth a read; the first stream gets the limit even if that is smaller.
 
@@ -156,7 +155,6 @@ def split_limits(limits: Limits, waiting: Mapping[str, int]) -> dict[str, Limits
     """Split the limits of a batch; return the part of each stream that the batch reads.
 
     Args:
-        limits: Of the batch.
         waiting: As for `split_total`.
     """
     records = split_total(limits.record_count_max, waiting)

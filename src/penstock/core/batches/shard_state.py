@@ -23,7 +23,6 @@ class ShardState(Struct):
         has_news: Records are there to read.
         is_whole: No user record follows `position` in its own Kinesis record.
         is_finished: The shard is closed and read to its end, so its lease can end.
-        children: The child shards of a finished shard.
         millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.
         tip_seen_ms: Moment when no record was after `position`, by the service's clock, or None.
         iterator: Kept for the next probe.
@@ -67,8 +66,6 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     """Return a shard's state at the end of a batch, from its task's note or from its lease.
 
     Args:
-        begin: Where the next batch starts in the shard.
-        row: The shard's lease.
         now_ms: Time of day, to which a LATEST without a moment is pinned.
     """
     position, note = pin_latest(begin.position, now_ms), begin.note
@@ -128,7 +125,6 @@ class SettledShard(Struct, frozen=True):
     """One shard after a batch.
 
     Args:
-        state: Its state.
         note: The note of its claim, if the batch read it.
         unexpected: Why it does not start at the end of the previous batch; None if it does.
         bytes_count: Bytes of user data that the batch read of it.
@@ -143,15 +139,7 @@ class SettledShard(Struct, frozen=True):
 def settle_shard(
     begin: BatchStart, row: Lease | None, now_ms: int, before: ShardState | None, *, is_read: bool
 ) -> SettledShard:
-    """Return the state of a shard after a batch, and whether the next one starts it elsewhere than expected.
-
-    Args:
-        begin: Where the next batch starts in the shard.
-        row: The shard's lease.
-        now_ms: Time of day.
-        before: The shard's state before the batch.
-        is_read: Whether the batch read the shard.
-    """
+    """Return the state of a shard after a batch, and whether the next one starts it elsewhere than expected."""
     state = state_after(begin, row, now_ms)
     is_unexpected = begin.reason is StartReason.LEASE_GONE or (
         is_read and begin.reason is StartReason.NOT_READ

@@ -45,7 +45,6 @@ class TaskSlots:
         """Handle a batch that is done.
 
         Args:
-            task_count: Its tasks.
             process_count: The processes that have claimed in it, at least 1.
         """
         if process_count < task_count:
@@ -109,10 +108,6 @@ class SubscriptionTurns:
 
         That is 0, or one turn (`TURN_S`) if another task may have subscribed in the last turn. A task that ends sooner does not
         subscribe.
-
-        Args:
-            shard_id: The shard.
-            now_s: Monotonic seconds.
         """
         shard = self._shards.get(shard_id)
         if shard is None:

@@ -69,7 +69,6 @@ def infer_fields(
     """Return the new fields of the structs in records, by the rules of `infer_columns`.
 
     Args:
-        texts: Records.
         structs: The known fields of each struct, by the names of the columns and fields that lead to it.
         refusal: Returns why a new field, from its name and its path with dots, is not added; None if it may.
 
@@ -145,8 +144,6 @@ def explain(data: bytes, columns: KnownColumns, *, is_unknown: bool = False) -> 
     """Return the reason why a record does not fit the table.
 
     Args:
-        data: The record.
-        columns: Of the table.
         is_unknown: Whether all values fit, so that the reason is a field without a column. Otherwise such a field is the reason only
             if it could become none: a record that does not fit adds no columns.
     """

@@ -36,7 +36,6 @@ def lake_settings(formats: Collection[str], line: str | None, given: Mapping[str
     """Return the Spark settings that the deliveries' formats need; they include the given packages and extensions.
 
     Args:
-        formats: Formats of the deliveries.
         line: Line of Spark; None if Spark has its packages already.
         given: The user's settings by name.
 

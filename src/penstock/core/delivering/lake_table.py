@@ -48,12 +48,7 @@ class TableColumn(Struct, frozen=True):
 
 
 class TableChange(Struct, frozen=True):
-    """Changes of a table's columns before a batch is written.
-
-    Args:
-        added: New columns.
-        widened: Columns with a wider type.
-    """
+    """Changes of a table's columns before a batch is written."""
 
     added: tuple[TableColumn, ...] = ()
     widened: tuple[TableColumn, ...] = ()
@@ -89,9 +84,7 @@ def plan_change(
     """Plan the changes of a table for rows with the wanted columns.
 
     Args:
-        table: Name of the table, for the message.
         wanted: Columns of the rows.
-        columns: Columns of the table.
         way_to_widen: Returns how a user allows wider types in this table; None if they are allowed.
 
     Raises:
@@ -134,8 +127,6 @@ def check_partitions(table: str, wanted: Sequence[PartitionColumn], found: Seque
     """Refuse partition columns that an existing table does not have.
 
     Args:
-        table: Name of the table, for the message.
-        wanted: As given.
         found: Partition columns of the table, or its expressions.
 
     Raises:
@@ -159,8 +150,6 @@ def check_owner(table: str, delivery: Delivery, found: str | None, own: str | No
     """Refuse a table with rows of another delivery of the same name, for instance of one whose state folder was lost.
 
     Args:
-        table: Name of the table, for the message.
-        delivery: The definition.
         found: Id in the table; None if no delivery of the name has written.
         own: Id of this delivery; None before its first run.
 
@@ -190,7 +179,6 @@ class Snapshot(Struct, frozen=True):
     """A version of an Iceberg table.
 
     Args:
-        id: Its id.
         parent: Id of the one before; None for the first.
         delivery: Id of the delivery that wrote it; None if another writer did.
         batch: Label of the batch.
@@ -209,8 +197,6 @@ def is_in_snapshots(
 
     Args:
         snapshots: Those that the table still has.
-        delivery_id: Id of the delivery.
-        label: Of the batch.
         before: The table's snapshot before the first attempt; None if it had none.
 
     Returns:

@@ -25,7 +25,6 @@ class Move(Struct, frozen=True):
     Args:
         source: Where it was staged.
         target: Its place.
-        size_bytes: Its size.
     """
 
     source: str
@@ -57,15 +56,12 @@ class Manifest(Struct, frozen=True, kw_only=True):
     Args:
         delivery: Name of the delivery.
         batch: Label of the batch.
-        identity: Identifies its records.
         row_count: Rows in the table's files, as Spark counted them.
         dead_count: Dead letters, as Spark counted them.
-        moves: Its files.
         removes: Files that are removed after the moves.
         rows: Folder of the staged rows, if the table has transactions of its own or is a stream.
         before: State of the table before the batch, as its target describes it.
         staged_count: Files in the folder of staged rows.
-        version: Of this format.
     """
 
     delivery: str
@@ -89,7 +85,6 @@ def read_manifest(text: bytes, place: str) -> Manifest:
     """Return a manifest.
 
     Args:
-        text: The file.
         place: Its path, for the message.
 
     Raises:
@@ -118,7 +113,6 @@ def next_step(move: Move, source_bytes: int | None, target_bytes: int | None) ->
     """Return the next step for a file.
 
     Args:
-        move: The file.
         source_bytes: Size of the staged file; None if there is none.
         target_bytes: Size of the file in its place; None if there is none.
     """
@@ -162,7 +156,6 @@ def plan_moves(
 
     Args:
         delivery: Name of the delivery.
-        label: Label of the batch.
         staged: Path and size of each file below `root`.
         root: The folder in which they were staged.
         to: The folder that gets them.
@@ -180,7 +173,6 @@ class DoneRange(Struct, frozen=True):
     """A range of arrival times that was delivered or is being delivered.
 
     Args:
-        since_ms: Its begin.
         until_ms: Its end, exclusive.
     """
 

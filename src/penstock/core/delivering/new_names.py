@@ -39,7 +39,6 @@ class NewNames(Struct, frozen=True):
         """Return why a new field inside a struct is not added to it; None if it may be.
 
         Args:
-            name: Of the field.
             path: Names of the column and the structs, then its own, with dots.
         """
         if self.is_lake:
@@ -61,7 +60,6 @@ def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
     expression reads: in expressions a field hides the source's column of the same name, so the partitions would change.
 
     Args:
-        delivery: The definition.
         unreadable: The table's columns that no field can fill: type by name.
     """
     taken = {

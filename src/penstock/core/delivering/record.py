@@ -39,7 +39,6 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
 
     Args:
         stream: Name or ARN.
-        table_format: Format of the files.
         partitions: Expressions by name.
         application: Name of the leases.
         checkpoint: Spark's checkpoint location.
@@ -50,7 +49,6 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
         identity: Of the stream, as text: another stream of its name has another one. Empty in records of earlier releases.
         start: Where the running delivery began, as an option of the source; None if there are backfills only.
         start_ms: The start as a moment; None if it is not a moment.
-        query_id: Id of Spark's query.
     """
 
     stream: str
@@ -137,7 +135,6 @@ def plan_start(position: StartingPosition, now_ms: int, ranges: list[DoneRange])
     `LATEST` becomes the present moment, so that a backfill can end exactly there.
 
     Args:
-        position: As typed.
         now_ms: The present moment by the service's clock.
         ranges: Backfills into the same table under the same name.
 
@@ -168,7 +165,6 @@ def plan_backfill(
         wanted_ms: Its begin, and its end if one was typed.
         now_ms: The present moment by the service's clock.
         running: The record of the delivery of the same name, if there is one.
-        ranges: The backfills so far.
 
     Raises:
         OptionError: The range is empty or in the future, or has records that another run delivers.
@@ -239,8 +235,6 @@ def check_beside(
     """Refuse a run into a table that another delivery has filled from the same stream, if records would come again or be left out.
 
     Args:
-        delivery: The run's delivery.
-        record: Its record.
         other: Name and record of the other delivery.
         begin: The start of a delivery that has not run, as typed; or the range of a backfill.
 

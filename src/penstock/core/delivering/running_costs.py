@@ -27,10 +27,8 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
         batches_per_day: At the delivery's freshness.
         reads_per_day: `GetRecords` calls, which have no price on a provisioned stream.
         lease_writes_per_day: Renewals of leases, and claims of batches.
-        files_per_day: Files in the table.
         file_bytes: Mean size of a file, before compression; None if the stream's rate is unknown.
         sums: Items of the bill of one month.
-        currency: Currency of the sums.
         warning: Why files will be too small; empty if they will not, or it is unknown.
     """
 
@@ -51,11 +49,9 @@ def running_costs(
     """Estimate a delivery's calls and files per day, and its bill per month.
 
     Args:
-        delivery: The definition.
         shard_count: Open shards.
         bytes_per_s: Bytes per second that arrive in the whole stream; None if unknown.
         partition_count: Number of partition folders into which one batch writes.
-        prices: The price list.
     """
     shards = max(1, shard_count)
     batches = round(_DAY_S / delivery.freshness_s)

@@ -49,11 +49,7 @@ class _Request(Struct):
 
 
 class Acquisitions:
-    """The acquisitions of one worker. Not thread-safe.
-
-    Args:
-        late_checkpoints: The last positions in shards whose leases were lost.
-    """
+    """The acquisitions of one worker. Not thread-safe."""
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
         self,

@@ -133,8 +133,6 @@ def plan_balance(
     """Plan which leases this worker acquires or releases now.
 
     Args:
-        fleet: Every unfinished lease with its owner's state.
-        limits: The limits of the plan.
         workers: Live workers that own no lease.
         lease_duration_s: For `kcl2`, which treats leases of three times this age differently.
         chance: In [0, 1), for `kcl2`, whose choices are random.

@@ -16,7 +16,6 @@ class CoordinatorContext(Struct, frozen=True, eq=False):
 
     Args:
         options: The coordinator's options; for the parts of one stream those of the stream.
-        view: The last known rows of the lease table.
         turn: Collects effects, and is the source of jitter.
     """
 

@@ -55,7 +55,6 @@ class ScanDone(Struct, frozen=True):
     Args:
         skipped: (key, reason) of rows that are not leases, or cannot be read as leases.
         began_s: Monotonic seconds when the scan began, on the clock of `handle`.
-        part: The part that was requested.
     """
 
     leases: tuple[Lease, ...]
@@ -186,7 +185,6 @@ class ListingDone(Struct, frozen=True):
 
     Args:
         moment_ms: The service's clock at the answer; the local wall clock if the answer has none.
-        stream_id: As in the effect.
     """
 
     purpose: ListingPurpose

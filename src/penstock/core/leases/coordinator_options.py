@@ -69,7 +69,6 @@ class CoordinatorOptions(Struct, frozen=True):
             worker scans a part of the table each round, and the whole table as rarely as this limit requires.
         part_watchers_min: At least this many workers watch each part of the table; fewer, but at least two, if that would
             exceed the limit.
-        policy: The rule by which workers share leases.
         max_leases: The most unfinished leases that this worker holds. None: no limit.
         leases_to_acquire: The most takes and hand-overs begun per round. None: the whole share.
         handover: Ask live owners to finish before their leases move; False takes them as KCL 2.x does.

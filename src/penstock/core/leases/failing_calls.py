@@ -275,11 +275,7 @@ class FailingCalls:
             self._turn.report(Topic.CALL_FAILED, Level.ERROR, known.describe(now_s), answer.key, reason)
 
     def forget(self, now_s: float, round_s: float) -> None:
-        """Forget calls that are not made any more, for instance because other workers have the leases now.
-
-        Args:
-            round_s: Mean time between two scans of the table.
-        """
+        """Forget calls that are not made any more, for instance because other workers have the leases now."""
         often_s = 3 * max(self._lease_duration_s, round_s)
         for place, known in list(self._failing.items()):
             pause_s = often_s if known.call in _WRITES.values() else max(often_s, _RARE_PAUSE_S)

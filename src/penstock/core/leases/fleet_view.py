@@ -44,7 +44,6 @@ class FleetLease(NamedTuple):
         lease: The row. A hand-over that will not be answered is removed from it: `owner` is the worker that it counts for.
         unchanged_s: Seconds since the row was seen to change.
         free_s: Seconds since any worker may take it.
-        ignores_handovers: Whether the owner does not answer hand-over requests.
     """
 
     lease: Lease
@@ -112,8 +111,6 @@ def fleet_of(
     which a KCL 2.x worker took the lease.
 
     Args:
-        view: The last known rows.
-        me: This worker, which lives.
         keys: Known rows; None for all.
     """
     handovers = view.handovers
@@ -206,7 +203,6 @@ class CoordinatorStats(Struct, frozen=True):
         """Count the leases of a table.
 
         Args:
-            fleet: Every unfinished lease with its owner's state.
             worker_count: Live owners, this worker included.
         """
         return cls(

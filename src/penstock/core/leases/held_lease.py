@@ -108,7 +108,6 @@ class HeldLease(Struct):
         epoch: Identifies this ownership of the lease.
         lease: The row as this worker's last write left it.
         renewed_s: When the last write that kept the lease was sent.
-        renew_due_s: When the next renewal is due.
     """
 
     worker: str
@@ -201,7 +200,6 @@ class HeldLease(Struct):
         """Return the actions that are due now.
 
         Args:
-            view: The last known rows of the lease table.
             is_busy: Whether a write for this lease is in flight or queued.
             has_earlier_reader: Whether a reader of an earlier ownership in this process has not stopped yet.
         """
@@ -380,9 +378,7 @@ class HeldLease(Struct):
         """Handle the row of a write that kept the lease; it may have a new checkpoint or a hand-over request.
 
         Args:
-            row: The row that the write left.
             sent_s: When the write was sent; the deadline counts from then.
-            turn: Draws the time of the next renewal.
         """
         actions: list[LeaseAction] = []
         self.first_sent_s = None

@@ -269,12 +269,7 @@ def _some(keys: Sequence[str]) -> str:
 
 
 def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> Report:
-    """Report how a lease was lost to another worker.
-
-    Args:
-        worker: The worker that held it.
-        row: The row in the table, if known.
-    """
+    """Report how a lease was lost to another worker."""
     if row_gone:
         return Report(
             Topic.ROW_GONE,

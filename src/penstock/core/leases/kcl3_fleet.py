@@ -157,7 +157,6 @@ class FleetModeDetector:
         """Return the fleet's mode.
 
         Args:
-            rows: The rows, read now.
             now_s: Monotonic seconds, for the lock: it is free if this worker has not seen it change for `lease_s`.
             wall_s: Seconds since the epoch, for the metrics.
         """
@@ -225,7 +224,6 @@ def stats_to_report(
 
     Args:
         cpu: Means of its processor use in percent, oldest first; None if throughput alone is to count.
-        is_full: The worker takes no more leases.
     """
     samples = () if cpu is None else tuple(round(value, 6) for value in cpu)
     if is_full:

@@ -152,7 +152,6 @@ class Kcl3Membership:
         """Begin the reads that are due.
 
         Args:
-            live: Live workers.
             own_keys: Returns the leases that this worker holds or has requested.
         """
         if self._is_stopping:

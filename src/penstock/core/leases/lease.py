@@ -96,7 +96,6 @@ class SeenClaim(Struct, frozen=True):
     """The claim of a query that its driver saw last on a row.
 
     Args:
-        worker: The query's worker id.
         identity: The claim's batch and run; None if the row had no claim of the query.
         counter: The counter of the row on which the query saw the claim; None if it saw none.
     """

@@ -51,7 +51,6 @@ def waits_for_parents(
     """Return whether a shard may not be read yet: a parent is unfinished, or its lease should exist and does not.
 
     Args:
-        lease: The lease of the shard.
         vanished: Shards that the stream does not list any more.
         circular: Leases that descend from themselves, because of damaged rows.
     """
@@ -367,7 +366,6 @@ class StreamRows:
     """One stream's rows in a view of several streams. Not thread-safe.
 
     Args:
-        view: The view of the whole table.
         stream_id: The prefix of the stream's keys.
     """
 

@@ -120,8 +120,6 @@ class MovePlanner:
         """Plan this round's moves, after a scan of the whole table.
 
         Args:
-            fleet: Every unfinished lease with its owner's state.
-            scans: How often this worker scans the table.
             chance: In [0, 1), for policies whose choices are random.
         """
         options, round_s = self.options, scans.settling_s
@@ -151,10 +149,6 @@ class MovePlanner:
         """Plan only the takes of this worker's share of the free leases, between two rounds.
 
         A lease that never had an owner is left to the rounds: the worker that has just ended its parent takes it.
-
-        Args:
-            fleet: Every unfinished lease with its owner's state.
-            scans: How often this worker scans the table.
         """
         if not any(entry.is_takable for entry in fleet):
             return []
@@ -182,7 +176,6 @@ class MovePlanner:
         are left, it scans again soon and takes twice as many: some of the other watchers may be gone too.
 
         Args:
-            part: Every unfinished lease of the part with its owner's state.
             scans: It has the number of watchers when the fleet was last seen.
         """
         options = self.options

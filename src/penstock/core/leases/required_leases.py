@@ -120,7 +120,6 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
 
     Args:
         graph: Every shard since the default position's moment.
-        start: The user's starting position.
         moment_ms: When the listing was answered, by the service's clock; a start at LATEST is pinned to it.
 
     Returns:
@@ -214,7 +213,6 @@ def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Cove
     """Find the parts of the hash range that no unfinished lease covers.
 
     Args:
-        leases: Every row.
         ranges: Ranges from a listing, for rows without one.
     """
     covered: list[HashRange] = []
@@ -299,7 +297,6 @@ def plan_missing(
     """Plan which leases fill confirmed holes.
 
     Args:
-        leases: Every row, by shard id.
         shards: The listing that `fill_filter` asks for.
         holes: The hash keys that no unfinished lease covers.
         needed_parents: Shards that must have a lease although others cover their range: unfinished parents of shards
@@ -392,7 +389,6 @@ def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_S
     its records are there.
 
     Args:
-        leases: Every row.
         vanished: Shards that no listing has any more, as confirmed by `find_vanished`.
     """
     children_of: dict[str, set[str]] = {}
@@ -423,7 +419,6 @@ def find_vanished(
     """Find finished leases whose shards are not in a complete listing.
 
     Args:
-        leases: Every row.
         shards: A listing without a filter.
         before: The result of the previous listing, or None.
 

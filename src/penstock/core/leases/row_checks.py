@@ -31,11 +31,7 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 def find_other_mode(rows: Iterable[Lease], *, are_several: bool) -> ForeignLease | None:
-    """Return a row of a one-stream table if several streams are read, or the other way round; None if all rows fit.
-
-    Args:
-        rows: The lease table.
-    """
+    """Return a row of a one-stream table if several streams are read, or the other way round; None if all rows fit."""
     for row in rows:
         if bool(stream_id_of(row.key)) != are_several:
             why = "one stream" if are_several else "several streams in one table"
@@ -49,8 +45,6 @@ def find_foreign_lease(
     """Return a row that belongs to another stream, or None.
 
     Args:
-        rows: The lease table.
-        stream: The stream that is to be read.
         listed: Its shards by id, for rows that do not name their stream; None compares nothing.
     """
     for row in rows:
@@ -90,9 +84,7 @@ def describe_foreign_table(
     """Return the error message for a lease table of another stream, with the remedy.
 
     Args:
-        table: The lease table's name.
         stream: Name or ARN of the stream that is to be read.
-        foreign: A row of the other stream.
         option: The caller's option that names the table.
     """
     if foreign.is_of_other_mode:

@@ -98,7 +98,6 @@ class ShardSyncer:
     """Creates missing leases of one stream. Not thread-safe.
 
     Args:
-        view: The last known rows of the stream.
         listing: Shared with the cleanup.
     """
 

@@ -37,7 +37,6 @@ class LeaseCleanup:
     plans the deletion again.
 
     Args:
-        view: The last known rows of the stream.
         listing: Shared with the shard syncer.
     """
 
@@ -103,9 +102,6 @@ class StreamLeases(Struct, frozen=True, eq=False):
 
     Args:
         stream_id: The prefix of the stream's lease keys; empty if the table has only this stream.
-        listing: Begins the listings of its shards.
-        syncer: Creates its leases.
-        cleanup: Deletes those that are finished.
     """
 
     stream_id: str
@@ -137,12 +133,7 @@ class StreamLeases(Struct, frozen=True, eq=False):
 
 
 class Streams:
-    """The parts of a coordinator for the streams that the worker reads, or for some of them. Not thread-safe.
-
-    Args:
-        context: Shared by the parts of the coordinator.
-        streams: The parts, by stream id.
-    """
+    """The parts of a coordinator for the streams that the worker reads, or for some of them. Not thread-safe."""
 
     def __init__(self, context: CoordinatorContext, streams: Mapping[str, StreamLeases]) -> None:
         self._context = context
@@ -188,7 +179,6 @@ class Streams:
 
         Args:
             existing: Keys of all rows.
-            now_s: Monotonic seconds.
         """
         found = {}
         for stream_id, stream in self._streams.items():
@@ -210,7 +200,6 @@ class Streams:
             needed: Parents without a lease that this worker's leases wait for. It creates them itself: other workers may
                 not notice that such a parent is missing, because they saw it leave the stream, or are Java workers, which do
                 not check.
-            now_s: Monotonic seconds.
 
         Returns:
             Whether a scan must confirm a possible hole.
@@ -234,7 +223,6 @@ class Streams:
 
         Args:
             me: This worker's id. Leases with this id as their reader have a reader.
-            now_s: Monotonic seconds.
             takes_free: Whether this worker has room for free leases.
             is_led: Whether a leader assigns the leases, including those of dead workers.
         """

@@ -405,11 +405,7 @@ class TableScans:
             self.view.watch_whole_table()
 
     def on_part(self, fleet: Sequence[FleetLease], now_s: float) -> None:
-        """Handle a scan of a part: the second one of a new worker schedules its first scan of the whole table.
-
-        Args:
-            fleet: Every unfinished lease of the part with its owner's state.
-        """
+        """Handle a scan of a part: the second one of a new worker schedules its first scan of the whole table."""
         home = self.plan.part
         if self.has_seen_whole or home is None or self._is_whole_scheduled:
             return

@@ -24,7 +24,6 @@ class HeldRecord(Struct, eq=False):
     """One delivery in hand. Mutable; only `QueueDelivery` changes it.
 
     Args:
-        arrival: The record as it was received.
         received_s: When the answer arrived.
         visible_from_s: When the current visibility timeout began.
         expires_s: When it ends. The handle is void from then on.

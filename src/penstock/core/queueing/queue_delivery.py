@@ -69,9 +69,6 @@ class QueueDelivery:
     """Decides which records are handled, acknowledged, renewed and returned.
 
     Not thread-safe. Its owner feeds it events and runs its calls.
-
-    Args:
-        options: Options that the owner has checked.
     """
 
     def __init__(self, options: QueueingOptions) -> None:
@@ -241,7 +238,6 @@ class QueueDelivery:
         Args:
             call: The call's number, from `take`.
             rest: The result of its user records that have no result yet.
-            u: Drawn evenly from [0, 1), for the back-off.
         """
         user_call = self._user_calls.pop(call)
         took_s = now_s - user_call.began_s
@@ -448,7 +444,6 @@ class QueueDelivery:
 
         Args:
             outcomes: One outcome for each handle, in order.
-            u: Drawn evenly from [0, 1), for the pause before a retry.
         """
         sent = self._sent.pop(call)
         assert len(outcomes) == len(sent.numbers), "one outcome for each handle"

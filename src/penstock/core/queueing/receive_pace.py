@@ -63,7 +63,6 @@ class ReceivePace:
         """Handle the answer to a receive.
 
         Args:
-            count: Number of records in the answer.
             took_s: Seconds from the request to the answer.
         """
         limit = self._reserved.pop(number)

@@ -296,10 +296,6 @@ class ShardDelivery(Generic[R]):
     def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
         """Handle a call that raised.
 
-        Args:
-            error: The error of user code.
-            chance: In [0, 1), for full jitter.
-
         Returns:
             The next step; None if the shard is not delivered any more.
         """

@@ -112,7 +112,6 @@ class Call(Struct, Generic[R], frozen=True):
 
     Args:
         id: Names the call in the answers.
-        kind: The purpose.
         records: In stream order; empty for all but BATCH and DEAD_LETTER.
         ordinals: The place of each record among the added ones.
         attempt: 1 for the first time.

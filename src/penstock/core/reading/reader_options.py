@@ -55,7 +55,6 @@ class ReaderOptions(Struct, frozen=True):
         on_data_loss: The reaction when unread records have left the stream: `fail` or `warn`.
         retention_s: How long the stream keeps records, or None when unknown. With it a record that left a quiet
             stream is not mistaken for a loss.
-        way_out: The advice at the end of errors.
 
     Raises:
         OptionError: A value is out of its range; the message names it.

@@ -146,7 +146,6 @@ def judge_missing_record(
     which the position was last seen to be the tip. So they are all there if that moment is within the retention.
 
     Args:
-        position: The place to go on from: everything up to and including it is done.
         unread_since_ms: A moment by the service's clock: records after the position arrived then or later. It is known from
             an answer at the tip, or from the lag in an answer. None if no such moment is known.
         is_foreign: The checkpoint was written by a worker that does not record such moments, for example a Java KCL

@@ -95,12 +95,7 @@ class ChangeReason(Enum):
 
 
 class Change(Struct, frozen=True):
-    """Read in another way from here on.
-
-    Args:
-        to: Which one.
-        why: For the log and the metrics.
-    """
+    """Read in another way from here on."""
 
     to: Retrieval
     why: ChangeReason
@@ -137,7 +132,6 @@ class RetrievalChoice:
     """The machine. Not thread-safe: one caller at a time.
 
     Args:
-        options: When to change.
         chance: In [0, 1), so that not all readers of a shard change at the same time: one that leaves may be enough.
     """
 
@@ -183,11 +177,7 @@ class RetrievalChoice:
         return None
 
     def on_changed(self, change: Change, now_s: float, chance: float) -> None:
-        """Handle the change, once it was made.
-
-        Args:
-            chance: In [0, 1), for jitter.
-        """
+        """Handle the change, once it was made."""
         assert change.to is not self._retrieval, "a change to the current retrieval"
         self._retrieval = change.to
         if change.to is Retrieval.FAN_OUT:

@@ -52,11 +52,7 @@ class ServiceClock:
         return self.now_ms(local_ms)
 
     def now_ms(self, local_ms: int) -> int:
-        """Return the moment by the service's clock.
-
-        Args:
-            local_ms: This machine's clock now.
-        """
+        """Return the moment by the service's clock."""
         return local_ms + self._ahead_ms
 
 
@@ -79,7 +75,6 @@ class SteadyServiceClock:
         """Handle an answer.
 
         Args:
-            now_s: Monotonic seconds at the answer.
             service_ms: The service's moment then, as `ServiceClock.on_answer` returns it.
         """
         self._answered = (now_s, service_ms)

@@ -185,7 +185,6 @@ class ShardReader:
         """Handle the requested iterator.
 
         Args:
-            iterator: The service's text.
             wall_ms: Milliseconds since the epoch. If the position is LATEST without a moment, it is fixed to this moment,
                 less a few seconds.
         """
@@ -255,7 +254,6 @@ class ShardReader:
         """Handle a failed call.
 
         Args:
-            chance: In [0, 1), for full jitter.
             started_s: When the call began, if it took time; the deadline counts from the first call that failed.
         """
         failing_since_s = self._in_a_row.on_failure(now_s if started_s is None else started_s)
@@ -322,7 +320,6 @@ class ShardReader:
         """Go on from another source of pages, at the last record that was read.
 
         Args:
-            options: How to read from it.
             now_s: Monotonic seconds; a pause that the other source asked for is over.
         """
         self.options = options

@@ -231,11 +231,7 @@ class Subscription(Generic[P]):
         return self._connect(now_s) if self._wanted is _Wanted.PAGE else []
 
     def on_failed(self, number: int, error: PenstockError, now_s: float, chance: float) -> list[Effect[P]]:
-        """Handle a connection that failed, or was refused.
-
-        Args:
-            chance: In [0, 1), for jitter.
-        """
+        """Handle a connection that failed, or was refused."""
         if not self._is_current(number):
             return []
         if not isinstance(error, ResourceBusy):

@@ -37,7 +37,6 @@ def describe_shards(
     """Return the shards of a recording with the moments at which they were opened and closed, parents first.
 
     Args:
-        shards: As the service lists them.
         arrivals: By shard id; shards without records in the slice are missing.
         from_ms: The beginning of the slice: shards that were opened before have no moment.
         recorded_ids: The shards whose records were to be recorded; None: all.

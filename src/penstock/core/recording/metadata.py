@@ -99,7 +99,6 @@ class RecordingMetadata(Struct, frozen=True):
     """The document.
 
     Args:
-        recorded: The slice that was asked for.
         shards: The stream's shards, parents before their children.
         batches: The file's row groups, in order.
         began_ms: When recording began, by the service's clock.

@@ -36,11 +36,7 @@ class JsonField(Struct, frozen=True):
 
 
 class Redaction(Struct, frozen=True):
-    """The changes to each record.
-
-    Args:
-        drops_data: Whether data is dropped.
-    """
+    """The changes to each record."""
 
     hashes_keys: bool = False
     drops_data: bool = False

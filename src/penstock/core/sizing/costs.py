@@ -22,7 +22,6 @@ class Sum(Struct, frozen=True):
     """One item of a bill.
 
     Args:
-        item: Its name.
         terms: The sum as it is shown, for instance two shards times 730 hours times a price.
         amount: Its value, a month.
     """

@@ -17,12 +17,7 @@ _SPREAD_COUNT: Final = 16
 
 
 class KeyLoad(Struct, frozen=True):
-    """The load of one hash key.
-
-    Args:
-        bytes_per_s: Written bytes.
-        records_per_s: Written records.
-    """
+    """The load of one hash key."""
 
     hash_key: int
     bytes_per_s: float

@@ -111,7 +111,6 @@ class SizingPlan(Struct, frozen=True):
         actions: Splits and merges, in order.
         size_reason: Why these actions are planned, or why none is.
         hot_keys: Shards that splitting cannot relieve.
-        readers: Advice for each.
         lease_bills: DynamoDB and S3 for each application.
         warm_advice: One sentence about warm throughput.
         problems: What could not be measured.
@@ -146,7 +145,6 @@ class PlanInput(Struct, frozen=True):
         traffic: CloudWatch's figures; without periods if it has none.
         consumers: Names of registered consumers.
         applications: Names of applications that poll.
-        limits: The bounds of the size.
         problems: What could not be measured.
     """
 

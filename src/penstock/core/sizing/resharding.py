@@ -194,11 +194,7 @@ def _uses_of_shards(view: StreamView, high: float) -> _ShardUses:
 
 
 class Resharder:
-    """Decides the next action; keeps a goal of several actions until it is reached.
-
-    Args:
-        limits: The bounds of the stream's size.
-    """
+    """Decides the next action; keeps a goal of several actions until it is reached."""
 
     def __init__(self, limits: SizeLimits) -> None:
         self._limits = limits

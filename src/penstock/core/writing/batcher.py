@@ -297,10 +297,7 @@ class Batcher:
         """Handle the service's answer to each entry.
 
         Args:
-            request: As `plan_step` planned it.
             answers: One for each entry, in order.
-            now_s: When the answer was received.
-            u: Drawn evenly from [0, 1), for the pauses.
         """
         assert len(answers) == len(request.entries), "each entry has an answer"
         self._end_request(request)

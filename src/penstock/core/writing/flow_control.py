@@ -125,12 +125,7 @@ class ShardFlow:
             self.rate = None if rate >= FREE_RATE * self.shard_count else rate
 
     def on_refused(self, now_s: float, u: float) -> float:
-        """Handle records that were refused for the rate; return the pause in seconds.
-
-        Args:
-            now_s: When the answer was received.
-            u: Drawn evenly from [0, 1).
-        """
+        """Handle records that were refused for the rate; return the pause in seconds."""
         if now_s - self._decreased_s >= DECREASE_AGAIN_S:
             self._decrease(now_s)
         return self._pause(now_s, u)

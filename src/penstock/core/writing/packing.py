@@ -84,9 +84,6 @@ class PackedEntry(PutEntry):
     """One entry of a request and the user records in it: a single record, or an aggregate of several.
 
     Args:
-        data: The blob that is sent.
-        partition_key: The key that is sent.
-        explicit_hash_key: The explicit hash key that is sent, or None.
         records: The user records in it, in order; at least one.
         shard_id: The predicted shard, or None without a prediction.
         size_bytes: Data and partition key, as the service counts them.
