@@ -129,7 +129,7 @@ def reads_on_without_leaving_out(self, iterator, now_s, wall_ms):
 
 def believes_every_end(self, page, is_progress, now_s, chance):
     """A reader that takes a missing next iterator for the end of the shard."""
-    self._final = Finished(page.children)
+    self.final = Finished(page.children)
 
 
 # --- the driver ---------------------------------------------------------------------------------------------
@@ -217,7 +217,7 @@ def knows_no_tip(**task):
 
 def ends_at_an_unknown_shard(self, error):
     """A shard that the service does not know any more ends the query, whatever its policy."""
-    self._final = Failed(error)
+    self.final = Failed(error)
 
 
 # --- what fresh eyes found ----------------------------------------------------------------------------------

@@ -57,8 +57,8 @@ def forgets_to_acknowledge_after_a_renewal(self, held, outcome, sent_s, now_s, u
 
 def keeps_the_room_of_failed_receives(self, number, now_s, u):
     """Receives that fail count as open for ever."""
-    self._refusals += 1
-    self._not_before_s = now_s + 1.0
+    self.refusals += 1
+    self.resumes_s = now_s + 1.0
 
 
 def uses_handles_that_have_ended(self, number, phase, now_s):

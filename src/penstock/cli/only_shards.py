@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.core.shard import ChildShard
 from penstock.errors import OptionError
 from penstock.ports.kinesis import RecordPage
 
@@ -82,11 +81,7 @@ def only_shards(kinesis: Kinesis, stream: str, shard_ids: frozenset[str]) -> Onl
             (),
             None,
             0,
-            tuple(
-                ChildShard(child.shard_id, child.parents, child.hash_range)
-                for child in shards
-                if shard.shard_id in child.parents
-            ),
+            tuple(child.as_child for child in shards if shard.shard_id in child.parents),
         )
         for shard in shards
         if shard.shard_id not in shard_ids and not shard.is_open

@@ -29,6 +29,11 @@ class Shard(Struct, frozen=True):
         """Whether puts may still land in it."""
         return self.ending_sequence_number is None
 
+    @property
+    def as_child(self) -> ChildShard:
+        """This shard as the last GetRecords answer of a parent names it."""
+        return ChildShard(self.shard_id, self.parents, self.hash_range)
+
 
 class ChildShard(Struct, frozen=True):
     """A child shard in the last GetRecords answer of its parent."""

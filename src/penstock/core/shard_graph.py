@@ -79,9 +79,7 @@ def find_children(childless: Iterable[str], listing: Iterable[Shard]) -> dict[st
     for key in childless:
         children = [shard for shard in listed.values() if key in shard.parents]
         if key not in listed or covers((child.hash_range for child in children), listed[key].hash_range):
-            found[key] = tuple(
-                ChildShard(child.shard_id, child.parents, child.hash_range) for child in children
-            )
+            found[key] = tuple(child.as_child for child in children)
     return found
 
 

@@ -29,8 +29,6 @@ from penstock.core.delivering.record import (
     read_record,
     record_of,
     with_layout,
-    with_query,
-    with_start,
 )
 from penstock.core.delivering.sql_names import quoted
 from penstock.core.moments import parse_moment
@@ -293,7 +291,7 @@ def open_delivery(
         check_has_come(position, now_ms, f"start={delivery.start}")
         check_other_names(files, delivery, record, position)
         start, start_ms = plan_start(position, now_ms, store.ranges())
-        record = with_start(record, start or delivery.start, start_ms)
+        record = structs.replace(record, start=start or delivery.start, start_ms=start_ms)
     if backfill_range is None and not is_redelivery:
         is_first = earlier is None or earlier.start is None
         check_checkpoint(open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first)
@@ -404,7 +402,8 @@ def _record_place(delivery: Delivery) -> str:
 def save_query_id(opened: OpenDelivery, query_id: str) -> None:
     """Save the id of Spark's query in the record; later runs recognise the checkpoint location by it."""
     if opened.record.query_id != query_id:
-        opened.files.replace(_record_place(opened.delivery), with_query(opened.record, query_id).to_json())
+        record = structs.replace(opened.record, query_id=query_id)
+        opened.files.replace(_record_place(opened.delivery), record.to_json())
 
 
 def open_record_texts(delivery: Delivery) -> RecordTexts | None:

@@ -41,7 +41,7 @@ from penstock.core.recording.metadata import (
     RecordedStream,
     RecordingMetadata,
 )
-from penstock.core.recording.redaction import hash_key, parse_redaction, redact
+from penstock.core.recording.redaction import hash_text, parse_redaction, redact
 from penstock.core.shard import Shard
 from penstock.errors import OptionError, PenstockError
 from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
@@ -463,7 +463,7 @@ class Recorder:
         secret = secrets.token_bytes(32)
         keys = wanted.keys
         if keys is not None and self._redaction is not None and self._redaction.hashes_keys:
-            keys = tuple(hash_key(secret, key) for key in keys)  # the file must not have them
+            keys = tuple(hash_text(secret, key) for key in keys)  # the file must not have them
         bound_ms = service_bound_ms(self._now_ms(), listing.server_ms) + 1
         recorded = Recorded(
             from_ms=wanted.from_ms,

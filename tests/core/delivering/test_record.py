@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.manifest import (
@@ -22,7 +23,6 @@ from penstock.core.delivering.record import (
     plan_start,
     record_of,
     with_layout,
-    with_start,
 )
 from penstock.core.starting import parse_starting
 from penstock.errors import OptionError
@@ -90,7 +90,7 @@ def test_a_delivery_does_not_begin_in_a_backfill():
 
 
 def test_a_backfill_ends_where_the_delivery_began():
-    running = with_start(record(), "AT_TIMESTAMP ...", NOW_MS - HOUR_MS)
+    running = replace(record(), start="AT_TIMESTAMP ...", start_ms=NOW_MS - HOUR_MS)
     began = (NOW_MS - 5 * HOUR_MS, None)
     assert plan_backfill(began, NOW_MS, running, []) == DoneRange(NOW_MS - 5 * HOUR_MS, NOW_MS - HOUR_MS)
     assert plan_backfill(began, NOW_MS, None, []) == DoneRange(NOW_MS - 5 * HOUR_MS, NOW_MS)
@@ -106,7 +106,7 @@ def test_a_backfill_ends_where_the_delivery_began():
     ],
 )
 def test_a_backfill_that_would_double_records_is_refused(since, until, message):
-    running = with_start(record(), "AT_TIMESTAMP ...", NOW_MS - HOUR_MS)
+    running = replace(record(), start="AT_TIMESTAMP ...", start_ms=NOW_MS - HOUR_MS)
     ranges = [DoneRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
     wanted = (NOW_MS + since * HOUR_MS, NOW_MS + until * HOUR_MS)
     with pytest.raises(OptionError, match=message):
@@ -128,7 +128,7 @@ def test_a_backfill_without_an_end_that_was_killed_may_run_again():
 
 
 def test_a_backfill_beside_a_delivery_from_the_oldest_record_is_refused():
-    running = with_start(record(), "TRIM_HORIZON", None)
+    running = replace(record(), start="TRIM_HORIZON", start_ms=None)
     with pytest.raises(OptionError, match="began with the oldest record"):
         plan_backfill((NOW_MS - HOUR_MS, NOW_MS), NOW_MS, running, [])
 

@@ -292,11 +292,6 @@ def has_files_of(name: str, names: list[str]) -> bool:
     return any(own.fullmatch(each) for each in names)
 
 
-def with_start(record: DeliveryRecord, start: str, start_ms: int | None) -> DeliveryRecord:
-    """Return a record with the start of the running delivery."""
-    return structs.replace(record, start=start, start_ms=start_ms)
-
-
 def with_layout(record: DeliveryRecord, now: DeliveryRecord) -> DeliveryRecord:
     """Return a record with the layout of this run, for a table that has no files yet."""
     return structs.replace(
@@ -306,8 +301,3 @@ def with_layout(record: DeliveryRecord, now: DeliveryRecord) -> DeliveryRecord:
         metadata=now.metadata,
         is_raw=now.is_raw,
     )
-
-
-def with_query(record: DeliveryRecord, query_id: str) -> DeliveryRecord:
-    """Return a record with the id of Spark's query."""
-    return structs.replace(record, query_id=query_id)

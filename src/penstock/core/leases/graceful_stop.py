@@ -30,20 +30,16 @@ class GracefulStop:
         self._membership = membership
         self.is_begun: bool = False
         self.is_done: bool = False
-        self._by_s = math.inf
-        self._is_late = False  # unfinished leases were released after the time limit
-
-    @property
-    def next_wake_s(self) -> float:
+        self.next_wake_s: float = math.inf
         """When `advance` must be called; infinity before the stop begins."""
-        return self._by_s
+        self._is_late = False  # unfinished leases were released after the time limit
 
     def begin(self, now_s: float) -> None:
         """Acquire no more leases and stop every reader."""
         if self.is_begun:
             return
         self.is_begun = True
-        self._by_s = now_s + self.options.shutdown_timeout_s
+        self.next_wake_s = now_s + self.options.shutdown_timeout_s
         self._writes.drop_queue()
         self._acquisitions.stop()
         self._membership.leave()
@@ -59,12 +55,12 @@ class GracefulStop:
             and self._membership.is_quiet
             and self._writes.is_idle()
         )
-        if not is_quiet and now_s < self._by_s:
+        if not is_quiet and now_s < self.next_wake_s:
             return
         if not is_quiet and not self._is_late:
             self._is_late = True
             self._release_unfinished(now_s)
-            self._by_s = now_s + self.options.renew_interval_s
+            self.next_wake_s = now_s + self.options.renew_interval_s
             return
         self.is_done = True
         left = sorted(held.key for held in self._held_leases)

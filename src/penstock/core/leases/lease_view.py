@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -35,11 +35,7 @@ class OwnerState(Enum):
     ENDED = "everything in the shard is done"
 
 
-class LeaseRows(Protocol):
-    """The rows of a lease table: a `LeaseView`, or a dictionary."""
-
-    def get(self, key: str, /) -> Lease | None:
-        """Return a row, or None."""
+LeaseRows: TypeAlias = "LeaseView | Mapping[str, Lease]"
 
 
 def waits_for_parents(

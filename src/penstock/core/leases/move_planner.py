@@ -38,7 +38,8 @@ class FleetMembership:
     def __init__(self) -> None:
         self._seen_s: dict[str, float] = {}
         self._began_s: float | None = None  # when the current wait began
-        self._due_s = math.inf
+        self.due_s: float = math.inf
+        """When the fleet will be settled, if no other worker appears."""
 
     def on_workers(
         self, workers: Iterable[str], now_s: float, round_s: float, whole_scan_s: float = 0.0
@@ -59,19 +60,14 @@ class FleetMembership:
         self._seen_s.update(dict.fromkeys(seen, now_s))
         if has_newcomers:
             if self.is_settled(now_s):
-                self._began_s = self._due_s = now_s
+                self._began_s = self.due_s = now_s
             wait_s = round_s * (1.0 if is_first else _MOMENT_ROUNDS)
             began_s = now_s if self._began_s is None else self._began_s
-            self._due_s = min(max(self._due_s, now_s + wait_s), began_s + _WAIT_ROUNDS_MAX * round_s)
+            self.due_s = min(max(self.due_s, now_s + wait_s), began_s + _WAIT_ROUNDS_MAX * round_s)
 
     def is_settled(self, now_s: float) -> bool:
         """Return whether a worker may request its share."""
-        return self._began_s is None or now_s >= self._due_s
-
-    @property
-    def due_s(self) -> float:
-        """When the fleet will be settled, if no other worker appears."""
-        return self._due_s
+        return self._began_s is None or now_s >= self.due_s
 
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then

@@ -212,7 +212,8 @@ class TableScans:
         self._is_scanning = False
         self._is_scanning_whole = False  # the scan in flight, or the last one, is of the whole table
         self._watch_s = math.inf  # of the next scan that is only for free leases
-        self._is_watch = False  # the scan in flight, or the last one, is only for free leases
+        self.is_watch: bool = False
+        """Whether the scan in flight, or the last one, is only for free leases."""
         self._is_requested = False
         self._failures = 0
         self._owner_unknown: set[str] = set()  # leases whose owner is unknown
@@ -233,13 +234,8 @@ class TableScans:
     @property
     def is_quiet(self) -> bool:
         """Whether no scan is in flight or requested, and none is needed to find out which leases this worker owns."""
-        is_scanning = self._is_scanning and not self._is_watch
+        is_scanning = self._is_scanning and not self.is_watch
         return not is_scanning and not self._is_requested and not self._owner_unknown
-
-    @property
-    def is_watch(self) -> bool:
-        """Whether the scan in flight, or the last one, is only for free leases."""
-        return self._is_watch
 
     @property
     def owner_unknown(self) -> frozenset[str]:
@@ -261,14 +257,14 @@ class TableScans:
                 self._begin(is_whole=self.part is None or now_s >= self._whole_s)
 
     def _begin_watch(self) -> None:
-        self._is_scanning = self._is_watch = True
+        self._is_scanning = self.is_watch = True
         self._is_scanning_whole = False
         self._watch_s = math.inf
         self._turn.emit(ScanTable(WHOLE_TABLE))
 
     def _begin(self, *, is_whole: bool) -> None:
         self._is_scanning = True
-        self._is_watch = False
+        self.is_watch = False
         self._is_scanning_whole = is_whole
         if is_whole:
             self._resolved_by_scan = set(self._owner_unknown)
@@ -380,7 +376,7 @@ class TableScans:
         interval_s = self.options.interval_s
         backoff = Backoff(min(1.0, interval_s), interval_s)
         self._retry_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
-        if self._is_watch:
+        if self.is_watch:
             self._watch_s = self._retry_s
         elif self._is_scanning_whole:
             self.request_by(self._retry_s)

@@ -87,7 +87,7 @@ class QueueDelivery:
         self._valid = VisibilityOrder()
         self._delayed: list[float] = []
         self._ends: list[Ended] = []
-        self._bytes = 0
+        self.in_hand_bytes: int = 0
         self._next_number = 0
         self._is_stopping = False
         self._mean_s: float | None = None
@@ -101,11 +101,6 @@ class QueueDelivery:
     def in_hand_count(self) -> int:
         """Number of deliveries in hand, including those whose handle has ended while the handler still has them."""
         return len(self._held)
-
-    @property
-    def in_hand_bytes(self) -> int:
-        """Bytes of the deliveries in hand."""
-        return self._bytes
 
     @property
     def running_calls(self) -> int:
@@ -145,7 +140,7 @@ class QueueDelivery:
     def room(self) -> int:
         """Number of records that may be fetched now. The limits of open receives are not subtracted."""
         options = self._options
-        if self._is_stopping or self._bytes >= options.bytes_max:
+        if self._is_stopping or self.in_hand_bytes >= options.bytes_max:
             return 0
         by_parts = self.target - self._waiting_count - self._running_parts
         return max(0, min(by_parts, options.records_max - len(self._held)))
@@ -170,7 +165,7 @@ class QueueDelivery:
         self._next_number += 1
         held = HeldRecord(number, arrival, now_s, now_s, now_s + self._options.visibility_s)
         self._held[number] = held
-        self._bytes += arrival.memory_bytes
+        self.in_hand_bytes += arrival.memory_bytes
         self._valid.add(held)
         earlier = self._in_handler.get(arrival.record_id)
         if arrival.is_finished or arrival.record_id in self._finished:
@@ -541,7 +536,7 @@ class QueueDelivery:
 
     def _forget(self, held: HeldRecord) -> None:
         if self._held.pop(held.number, None) is not None:
-            self._bytes -= held.arrival.memory_bytes
+            self.in_hand_bytes -= held.arrival.memory_bytes
 
     # --- the end of the consumer ----------------------------------------------------------------------
 

@@ -107,7 +107,8 @@ class ShardDelivery(Generic[R]):
         self._taken = 0
         self._newest_taken = -1
         self._water = LowWater(start)
-        self._last_taken: Position = start
+        self.last_taken: Position = start
+        """The newest record that user code has got."""
         self._stored = start
         self._stored_s = float("-inf")
         self._due_since_s: float | None = None
@@ -118,11 +119,6 @@ class ShardDelivery(Generic[R]):
     def low_water(self) -> Position:
         """Everything up to and including this is done: acknowledged, or skipped after acknowledged records."""
         return self._water.done
-
-    @property
-    def last_taken(self) -> Position:
-        """The newest record that user code has got."""
-        return self._last_taken
 
     @property
     def done_count(self) -> int:
@@ -345,9 +341,9 @@ class ShardDelivery(Generic[R]):
         """
         if self.options.concurrency > 1:
             raise UsageError("with concurrency > 1 acknowledge the records of each batch, not a position")
-        if position > self._last_taken:
+        if position > self.last_taken:
             raise UsageError(
-                f"shard {self.shard_id}: cannot checkpoint {position}: delivered is only what ends at {self._last_taken}"
+                f"shard {self.shard_id}: cannot checkpoint {position}: delivered is only what ends at {self.last_taken}"
             )
         if position < self._water.position:
             raise UsageError(
@@ -455,7 +451,7 @@ class ShardDelivery(Generic[R]):
         else:
             records = tuple([queue.fresh.popleft() for _ in range(size)])
         end = at_record(records[-1].sequence_number, records[-1].sub_sequence_number)
-        self._last_taken = max(self._last_taken, end)
+        self.last_taken = max(self.last_taken, end)
         ordinals: Sequence[int]
         if self.options.concurrency == 1:
             ordinals = range(self._taken, self._taken + size)

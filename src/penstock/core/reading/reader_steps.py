@@ -150,7 +150,7 @@ def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
         if shard.shard_id == shard_id:
             state = Listed.OPEN if shard.is_open else Listed.CLOSED
         elif shard_id in shard.parents:
-            children.append(ChildShard(shard.shard_id, shard.parents, shard.hash_range))
+            children.append(shard.as_child)
     return ListedShard(state, tuple(children))
 
 

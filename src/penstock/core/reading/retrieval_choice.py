@@ -137,7 +137,8 @@ class RetrievalChoice:
 
     def __init__(self, options: AutoRetrieval, chance: float) -> None:
         self._options = options
-        self._retrieval = Retrieval.POLLING
+        self.retrieval: Retrieval = Retrieval.POLLING
+        """How the shard is read now."""
         self._own = OwnReads()
         self._hold_s = options.hold_s
         self._trial_until_s = float("-inf")
@@ -155,14 +156,9 @@ class RetrievalChoice:
         self._are_refused: deque[bool] = deque(maxlen=_CALLS_MAX)
         self._contended_since_s: float | None = None
 
-    @property
-    def retrieval(self) -> Retrieval:
-        """How the shard is read now."""
-        return self._retrieval
-
     def plan_change(self, now_s: float) -> Change | None:
         """Return the change to the other retrieval if it is due, or None. The call changes nothing."""
-        if self._retrieval is Retrieval.FAN_OUT:
+        if self.retrieval is Retrieval.FAN_OUT:
             if self._is_push_given_up:
                 return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
             # If a handler delays the next event, the lag grows although no event shows it.
@@ -178,8 +174,8 @@ class RetrievalChoice:
 
     def on_changed(self, change: Change, now_s: float, chance: float) -> None:
         """Handle the change, once it was made."""
-        assert change.to is not self._retrieval, "a change to the current retrieval"
-        self._retrieval = change.to
+        assert change.to is not self.retrieval, "a change to the current retrieval"
+        self.retrieval = change.to
         if change.to is Retrieval.FAN_OUT:
             is_trial_failed = now_s < self._trial_until_s
             longest_s = self._options.hold_s * _HOLD_GROWTH_MAX

@@ -107,7 +107,8 @@ class ShardReader:
         self._iterator = iterator
         # Records at or before it are done. Set whenever an iterator is taken at a record.
         self._skip_through: Position | None = None
-        self._not_before_s = float("-inf")
+        self.paused_until_s: float = float("-inf")
+        """The end of the current pause: no call is made before. It is kept when the reading has ended."""
         self._pause = Pause.SPACING
         self._record_bytes = _RECORD_BYTES_ASSUMED
         self._read_s: float | None = None
@@ -121,29 +122,20 @@ class ShardReader:
         self._in_a_row = AnswersInARow()
         self._unknown: NotFound | None = None  # the answer that makes the listing necessary
         self._listing_reason: str | None = None
-        self._final: Finished | Failed | None = None
+        self.final: Finished | Failed | None = None
+        """How the reading ended; None while there is more to do."""
 
     # --- asking ---
 
     @property
-    def final(self) -> Finished | Failed | None:
-        """How the reading ended; None while there is more to do."""
-        return self._final
-
-    @property
     def is_final(self) -> bool:
         """Whether there never will be more to read."""
-        return self._final is not None
+        return self.final is not None
 
     @property
     def failure_count(self) -> int:
         """Refusals and failures in a row."""
         return self._in_a_row.failures
-
-    @property
-    def paused_until_s(self) -> float:
-        """The end of the current pause: no call is made before. It is kept when the reading has ended."""
-        return self._not_before_s
 
     @property
     def iterator(self) -> str | None:
@@ -157,10 +149,10 @@ class ShardReader:
             waiting_bytes: Bytes fetched from this shard and not done yet.
             has_room: False while the process as a whole holds enough fetched bytes.
         """
-        if self._final is not None:
-            return self._final
-        if now_s < self._not_before_s:
-            return Wait(self._not_before_s, self._pause)
+        if self.final is not None:
+            return self.final
+        if now_s < self.paused_until_s:
+            return Wait(self.paused_until_s, self._pause)
         if self._listing_reason is not None:
             return FetchListing(self._listing_reason)
         if not has_room or waiting_bytes >= self.options.prefetch_bytes_max:
@@ -193,7 +185,7 @@ class ShardReader:
         if self.position.sentinel is Sentinel.LATEST and self.position.timestamp_ms is None:
             # If this iterator expires, another one at LATEST would begin later, and skip the records in between.
             self.position = Position(sentinel=Sentinel.LATEST, timestamp_ms=wall_ms - _LATEST_SLACK_MS)
-        self._not_before_s = max(self._not_before_s, now_s)
+        self.paused_until_s = max(self.paused_until_s, now_s)
 
     def on_page(
         self, page: Page[Rows_co], started_s: float, now_s: float, chance: float = 0.5
@@ -208,7 +200,7 @@ class ShardReader:
             The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
             the next step is `Failed`.
         """
-        assert self._final is None, "a page arrived after the end"
+        assert self.final is None, "a page arrived after the end"
         self._in_a_row.on_page()
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
@@ -231,7 +223,7 @@ class ShardReader:
             else:
                 loss = self._loss(page)
                 if self.options.on_data_loss == "fail":
-                    self._final = Failed(loss)
+                    self.final = Failed(loss)
                     return Kept(None, loss)
         done = self._done_through(page)
         rows = page.rows_after(done)
@@ -259,7 +251,7 @@ class ShardReader:
         failing_since_s = self._in_a_row.on_failure(now_s if started_s is None else started_s)
         deadline_s = self.options.deadline_s
         if deadline_s is not None and now_s - failing_since_s >= deadline_s:
-            self._final = Failed(error)
+            self.final = Failed(error)
             return
         meaning = judge_failure(
             error, has_iterator=self._iterator is not None or self._listing_reason is not None
@@ -275,19 +267,19 @@ class ShardReader:
         if isinstance(error, NotFound):
             self._on_unknown(error)
         elif meaning is FailureMeaning.POSITION_REFUSED and self.position.is_record:
-            self._final = Failed(self._stream_changed(error))
+            self.final = Failed(self._stream_changed(error))
         elif meaning is FailureMeaning.FINAL:
-            self._final = Failed(error)
+            self.final = Failed(error)
         elif meaning not in (FailureMeaning.PASSES, FailureMeaning.ITERATOR_EXPIRED):
             self._in_a_row.stubborn += 1
             if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
-                self._final = Failed(error)
+                self.final = Failed(error)
 
     def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> DataLossError | None:
         """Handle the listing; return a possible loss if the shard is gone and was not read to its end."""
         self._listing_reason = None
         if listed.state is Listed.CLOSED and self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
-            self._final = Finished(listed.children)
+            self.final = Finished(listed.children)
             return None
         self._iterator = None
         if listed.state is Listed.MISSING:
@@ -298,7 +290,7 @@ class ShardReader:
             # The shard is listed, and it is open or not read to its end: the earlier answers were wrong. Try again after a pause.
             self._in_a_row.on_listed()
             if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
-                self._final = Failed(self._unreadable())
+                self.final = Failed(self._unreadable())
         self._back_off(now_s, chance, max(self._in_a_row.failures, self._in_a_row.stubborn))
         return None
 
@@ -312,7 +304,7 @@ class ShardReader:
         """
         self._in_a_row.empty_rereads += 1
         self._iterator = None
-        self._not_before_s = now_s + min(1.0, 0.05 * 2**self._in_a_row.empty_rereads)
+        self.paused_until_s = now_s + min(1.0, 0.05 * 2**self._in_a_row.empty_rereads)
         self._pause = Pause.BACKOFF
         return self._in_a_row.empty_rereads <= _EMPTY_REREADS_MAX
 
@@ -325,7 +317,7 @@ class ShardReader:
         self.options = options
         self._iterator = None
         self._in_a_row.on_other_source()
-        self._not_before_s = now_s
+        self.paused_until_s = now_s
 
     # --- inside: places ---
 
@@ -438,7 +430,7 @@ class ShardReader:
     def _on_gone(self, listed: ListedShard) -> DataLossError | None:
         """Handle a shard that has left the stream: a possible loss, unless it was read to its end."""
         if self._in_a_row.unconfirmed_ends:  # read to its end, and trimmed since
-            self._final = Finished(listed.children)
+            self.final = Finished(listed.children)
             return None
         loss = DataLossError(
             f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
@@ -446,14 +438,14 @@ class ShardReader:
             "its children"
         )
         is_fatal = self.options.on_data_loss == "fail"
-        self._final = Failed(loss) if is_fatal else Finished(listed.children)
+        self.final = Failed(loss) if is_fatal else Finished(listed.children)
         return loss
 
     # --- inside: ends and mistakes ---
 
     def _on_last_page(self, page: Page[Rows_co], is_progress: bool, now_s: float, chance: float) -> None:
         if page.children:
-            self._final = Finished(page.children)
+            self.final = Finished(page.children)
             return
         # No iterator and no children: perhaps a faulty answer. It is read again from the last record.
         self._in_a_row.on_last_page(is_progress=is_progress)
@@ -466,7 +458,7 @@ class ShardReader:
         if self._listing_reason is None:
             self._unknown, self._listing_reason = error, f"the service does not know the shard ({error})"
             return
-        self._final = Failed(
+        self.final = Failed(
             NotFound(
                 f"stream {self.stream} does not exist any more ({error}). If it was created again under its name: "
                 f"{self.options.way_out.of_new_stream}",
@@ -519,7 +511,7 @@ class ShardReader:
             self._pause = Pause.IDLE
         if bytes_s > pause_s:
             self._pause = Pause.BYTES
-        self._not_before_s = started_s + max(pause_s, bytes_s)
+        self.paused_until_s = started_s + max(pause_s, bytes_s)
 
     def _back_off(self, now_s: float, chance: float, failures: int | None = None) -> None:
         count = max(1, self._in_a_row.failures if failures is None else failures)
@@ -531,5 +523,5 @@ class ShardReader:
             not_before_s = min(
                 not_before_s, max(now_s, self._in_a_row.failing_since_s + self.options.deadline_s)
             )
-        self._not_before_s = not_before_s
+        self.paused_until_s = not_before_s
         self._pause = Pause.BACKOFF

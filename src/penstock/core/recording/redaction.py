@@ -119,13 +119,8 @@ def redact(redaction: Redaction, secret: bytes, partition_key: str | None, data:
     return RedactedRecord(_redact_key(redaction, secret, partition_key), builder.build().data, dropped)
 
 
-def hash_key(secret: bytes, partition_key: str) -> str:
-    """Return the hash that replaces a partition key."""
-    return _hash(secret, partition_key)
-
-
 def _redact_key(redaction: Redaction, secret: bytes, key: str | None) -> str | None:
-    return key if key is None or not redaction.hashes_keys else hash_key(secret, key)
+    return key if key is None or not redaction.hashes_keys else hash_text(secret, key)
 
 
 def _redact_data(redaction: Redaction, secret: bytes, data: bytes) -> tuple[bytes, bool]:
@@ -147,7 +142,7 @@ def _redact_data(redaction: Redaction, secret: bytes, data: bytes) -> tuple[byte
 
 def _replaced(value: Any, steps: tuple[str | int, ...], is_hashed: bool, secret: bytes) -> Any:
     if not steps:
-        return _hash(secret, json.dumps(value, sort_keys=True)) if is_hashed else REDACTED
+        return hash_text(secret, json.dumps(value, sort_keys=True)) if is_hashed else REDACTED
     step, rest = steps[0], steps[1:]
     if isinstance(value, dict) and step in value:
         return {**value, step: _replaced(value[step], rest, is_hashed, secret)}
@@ -159,7 +154,8 @@ def _replaced(value: Any, steps: tuple[str | int, ...], is_hashed: bool, secret:
     return value
 
 
-def _hash(secret: bytes, text: str) -> str:
+def hash_text(secret: bytes, text: str) -> str:
+    """Return the hash that replaces a partition key, or the value of a field."""
     return (
         hmac.new(secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).digest()[:_HASH_BYTES].hex()
     )

@@ -176,20 +176,12 @@ def claim_sums(shards: int, batches_per_hour: float, prices: Prices, *, store: s
         shards: With records in each batch.
         store: `DynamoDB` or `S3`.
     """
-    hours = HOURS_PER_MONTH
+    batches = (shards, batches_per_hour, HOURS_PER_MONTH)
     if store == "S3":
-        return [
-            sum_of(
-                "claims of batches", shards, batches_per_hour, hours, prices.s3_put_million, over=1_000_000
-            )
-        ]
+        return [sum_of("claims of batches", *batches, prices.s3_put_million, over=1_000_000)]
     return [
-        sum_of(
-            "claims of batches", shards, batches_per_hour, hours, prices.lease_write_million, over=1_000_000
-        ),
-        sum_of(
-            "reads of leases", 2, shards, batches_per_hour, hours, prices.lease_read_million, over=1_000_000
-        ),
+        sum_of("claims of batches", *batches, prices.lease_write_million, over=1_000_000),
+        sum_of("reads of leases", 2, *batches, prices.lease_read_million, over=1_000_000),
     ]
 
 

@@ -23,8 +23,7 @@ class PeakLoad:
 
     def __init__(self, maps: Sequence[LoadMap]) -> None:
         self._maps = maps
-        whole = max(maps, key=lambda each: (each.bytes_per_s, each.records_per_s))
-        self._fullest = whole
+        self._fullest = max(maps, key=lambda each: (each.bytes_per_s, each.records_per_s))
 
     def use(self, hash_range: HashRange) -> float:
         """Return the largest part of one shard's write quota that a range has used."""

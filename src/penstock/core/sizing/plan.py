@@ -7,6 +7,7 @@ from math import ceil
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.limits import (
     GET_RECORDS_PER_S_MAX,
@@ -301,31 +302,21 @@ def _readers(inputs: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> 
     by_calls = int(GET_RECORDS_PER_S_MAX * _READ_SHARE_MAX)
     by_bytes = int(SHARD_READ_BYTES_PER_S_MAX * _READ_SHARE_MAX / fullest) if fullest else by_calls
     fitting = min(by_calls, by_bytes)
-    one = Usage(
-        usage.put_units_per_s,
-        usage.written_bytes_per_s,
-        usage.rounded_bytes_per_s,
-        usage.polled_bytes_per_s,
-        consumer_count=1,
-    )
-    monthly = sum(
-        each.amount
-        for each in provisioned_bill(one, shards, inputs.prices).sums
-        if each.item.startswith("fan-out")
-    )
-    names = [(name, "polling") for name in inputs.applications] + [
-        (name, "fan-out") for name in inputs.consumers
-    ]
+    bill = provisioned_bill(replace(usage, consumer_count=1), shards, inputs.prices)
+    monthly = sum(each.amount for each in bill.sums if each.item.startswith("fan-out"))
+    names = [(name, "polling") for name in inputs.applications]
+    names += [(name, "fan-out") for name in inputs.consumers]
     advice = []
     for place, (name, now) in enumerate(names):
         if place < fitting:
+            advised = "polling"
             why = f"{len(names)} {'reader' if len(names) == 1 else 'readers'}, and {fitting} fit into the read quota by polling"
             if now == "fan-out":
                 why += "; keep fan-out if records must arrive within a tenth of a second"
-            advice.append(ReaderAdvice(name, now, "polling", why, monthly))
         else:
+            advised = "fan-out"
             why = f"only {fitting} fit into the read quota by polling: the fullest shard has {fullest / MIB:.2f} MiB/s"
-            advice.append(ReaderAdvice(name, now, "fan-out", why, monthly))
+        advice.append(ReaderAdvice(name, now, advised, why, monthly))
     return advice
 
 

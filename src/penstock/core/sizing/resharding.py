@@ -11,13 +11,14 @@ made in the same way. A goal takes several splits and merges, in an order that o
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
 from penstock.core.hash_key import HASH_KEYS, HashRange
 from penstock.core.shard import Shard
-from penstock.core.sizing.load_map import Cut, LoadMap
+from penstock.core.sizing.load_history import PeakLoad
+from penstock.core.sizing.load_map import LoadMap
 from penstock.errors import OptionError
 
 _WINDOW_MAX: Final = 8
@@ -125,14 +126,7 @@ class HotKey(Struct, frozen=True):
         )
 
 
-class RangeLoad(Protocol):
-    """A load of which the use of any range is known: a `LoadMap` or a `PeakLoad`."""
-
-    def use(self, hash_range: HashRange) -> float:
-        """Return which part of one shard's write quota a range uses."""
-
-    def cut(self, hash_range: HashRange, share: float = 0.5) -> Cut | None:
-        """Return the split whose first half has a share of the load."""
+RangeLoad: TypeAlias = LoadMap | PeakLoad
 
 
 class StreamView(Struct, frozen=True):
