@@ -68,6 +68,15 @@ _KINDS: Final[dict[str, Kind]] = {
     "endpoint-url": TEXT,
     "profile": TEXT,
 }
+_FIELDS: Final = {
+    **{key: key for key in ("format", "evolve", "start", "since", "until", "application")},
+    "freshness": "freshness_s",
+    "compact": "compact_s",
+    "time-zone": "time_zone",
+    "file-size": "file_bytes",
+}
+"""Fields of `Delivery` that have the value of a key as it is read."""
+_FOLDERS: Final = {"checkpoint": "checkpoint", "dead-letters": "dead_letters", "state": "state_folder"}
 _LISTS: Final = ("partition-by", "metadata")
 KEYS: Final = (*_KINDS, *_LISTS, "options")
 _ENDS: Final = "/"
@@ -189,8 +198,7 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
         raise OptionError("until needs since: a backfill has a begin")
     if values.get("since") is not None and values.get("start") is not None:
         raise OptionError("start and since exclude each other: a backfill begins at since")
-    table_format = values.get("format", "parquet")
-    schema = values.get("schema", RAW if table_format == _STREAM_OF_RECORDS else SAMPLE)
+    schema = values.get("schema", RAW if values.get("format") == _STREAM_OF_RECORDS else SAMPLE)
     metadata = _texts("metadata", given.get("metadata"))
     check_names(metadata, METADATA, "column in metadata")
     if schema == RAW and metadata:
@@ -199,29 +207,18 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
         name=name,
         stream=values["stream"],
         to=to,
-        format=table_format,
         schema=schema,
-        evolve=values.get("evolve", "add"),
         partitions=parse_partitions(_texts("partition-by", given.get("partition-by"))),
         metadata=metadata,
-        start=values.get("start", "TRIM_HORIZON"),
         is_start_given="start" in values,
-        since=values.get("since"),
-        until=values.get("until"),
-        freshness_s=values.get("freshness", 60.0),
-        compact_s=values.get("compact"),
-        checkpoint=values.get("checkpoint", "").rstrip(_ENDS) or None,
-        application=values.get("application"),
-        time_zone=values.get("time-zone", "UTC"),
-        file_bytes=values.get("file-size", 128 * 2**20),
-        dead_letters=values.get("dead-letters", "").rstrip(_ENDS) or None,
-        state_folder=values.get("state", "").rstrip(_ENDS) or None,
         connection=tuple(
             (source, values[key])
             for key, source in (("region", "region"), ("endpoint-url", "endpointUrl"), ("profile", "profile"))
             if key in values
         ),
         options=_options(given.get("options")),
+        **{field: values[key] for key, field in _FIELDS.items() if key in values},
+        **{field: values.get(key, "").rstrip(_ENDS) or None for key, field in _FOLDERS.items()},
     )
     _check_target(delivery)
     return delivery

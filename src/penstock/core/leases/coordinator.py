@@ -438,7 +438,10 @@ class Coordinator:
         needed = self.held_leases.missing_parents() | blocks_reading
         if started.sync(sorted(live), needed, now_s):
             self._scans.request_next_round(now_s, are_rare=self._membership.finds_by_index)
-        return self._balance(fleet, now_s)
+        plan = self._planner.plan(
+            fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
+        )
+        return self._begin(plan, now_s)
 
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the watched part: reacquire own leases and take unread ones."""
@@ -450,9 +453,7 @@ class Coordinator:
         if event.part != self._scans.plan.part:
             return NOTHING_TO_MOVE  # other workers watch this part
         plan = self._planner.plan_part(part, now_s, self._scans.plan, held_count=len(self.held_leases))
-        plan = self._membership.limit_to_mode(plan)
-        self._begin_moves(plan.moves, now_s)
-        return plan
+        return self._begin(plan, now_s)
 
     def _run_watch(self, now_s: float) -> None:
         """Take free leases, after a scan that was only for them."""
@@ -488,11 +489,8 @@ class Coordinator:
             # Only a scan of the whole table shows that a stream still has no leases.
             self._scans.request_by(max(cold_until_s, now_s + 0.01 * self.round_s))
 
-    def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
-        """Plan this worker's moves of the balance, and begin them."""
-        plan = self._planner.plan(
-            fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
-        )
+    def _begin(self, plan: RoundPlan, now_s: float) -> RoundPlan:
+        """Begin the moves of a plan that the fleet's mode leaves to this worker, and return them."""
         plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
         return plan

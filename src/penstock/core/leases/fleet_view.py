@@ -105,10 +105,8 @@ def fleet_of(
 ) -> list[FleetLease]:
     """Return every unfinished lease of a view with its owner's state, or those of some keys.
 
-    A lease whose hand-over will not be answered has one owner in the result. It is the row's `owner` in two cases: another lease
-    shows that this worker lives, or it is a KCL 2.x worker that took the lease and left `checkpoint_owner` unchanged. Otherwise
-    it is the reader, `checkpoint_owner`. So a requester that has died does not count as a live worker. Nor does the worker from
-    which a KCL 2.x worker took the lease.
+    A lease whose hand-over will not be answered has one owner in the result, `Handovers.holder`. So neither a requester that has
+    died counts as a live worker, nor the worker from which a KCL 2.x worker took the lease.
 
     Args:
         keys: Known rows; None for all.

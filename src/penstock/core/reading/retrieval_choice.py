@@ -42,11 +42,7 @@ def is_quota_refusal(error: PenstockError) -> bool:
 
 
 class OwnReads:
-    """One reader's use of a shard's quota, and whether that explains a refused read. Not thread-safe.
-
-    Source:
-        Kinesis API reference, GetRecords: five calls a second and 2 MiB a second for each shard, over all readers.
-    """
+    """One reader's use of a shard's quota, and whether that explains a refused read. Not thread-safe."""
 
     def __init__(self) -> None:
         self._calls: deque[float] = deque()

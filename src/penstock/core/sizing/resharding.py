@@ -10,7 +10,9 @@ made in the same way. A goal takes several splits and merges, in an order that o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterator, Sequence
+from operator import itemgetter
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -301,43 +303,27 @@ class Resharder:
 
     def _level(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | None:
         """Plan to share the load of the hottest shard with one or two neighbours, without a further shard."""
-        uses, fit = usage.uses, usage.fit
         for width in (2, 3):
-            found: tuple[float, tuple[int, ...]] | None = None
-            for first in range(max(0, hottest - width + 1), min(hottest, len(uses) - width) + 1):
-                window = tuple(range(first, first + width))
-                fill = sum(uses[place] for place in window) / width
-                if (
-                    fill <= self._limits.low
-                    and self._may_move(view, window, fit)
-                    and (found is None or fill < found[0])
-                ):
-                    found = fill, window
-            if found is not None:
-                return self._shared(view, found[1], width, view.now, why)
+            windows = _windows(view, usage.uses, width, usage.fit, hottest)
+            use, window = min(windows, key=itemgetter(0), default=(math.inf, range(0)))
+            if use / width <= self._limits.low:
+                return self._shared(view, window, width, view.now, why)
         return None
 
     def _grow(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
         """Plan to distribute the load of the hottest shard and some neighbours over one shard more."""
-        uses, fit = usage.uses, usage.fit
-        found: tuple[tuple[int, ...], float] | None = None
+        best_fill, best = 0.0, None
         for width in range(1, _WINDOW_MAX + 1):
             if width > 1 and len(view.shards) + 2 > self._limits.shards_max:
                 break  # between two steps there are two shards more
-            for first in range(max(0, hottest - width + 1), min(hottest, len(uses) - width) + 1):
-                window = tuple(range(first, first + width))
-                if not self._may_move(view, window, fit):
-                    continue
-                fill = sum(uses[place] for place in window) / (width + 1)
-                if fill <= self._limits.target and (found is None or fill > found[1]):
-                    found = window, fill
-            if found is not None and found[1] >= _FILL_MIN:
+            for use, window in _windows(view, usage.uses, width, usage.fit, hottest):
+                fill = use / (width + 1)
+                if fill <= self._limits.target and (best is None or fill > best_fill):
+                    best_fill, best = fill, window
+            if best_fill >= _FILL_MIN:
                 break
-        if found is None:
-            return self._halve(view, hottest, why)
-        return self._shared(view, found[0], len(found[0]) + 1, view.now, why) or self._halve(
-            view, hottest, why
-        )
+        goal = None if best is None else self._shared(view, best, len(best) + 1, view.now, why)
+        return goal or self._halve(view, hottest, why)
 
     def _shrink(
         self,
@@ -353,27 +339,13 @@ class Resharder:
         for width in range(2, _WINDOW_MAX + 2):
             if width > 2 and len(view.shards) == self._limits.shards_max:
                 return None  # between two steps there is one shard more
-            found: tuple[float, tuple[int, ...]] | None = None
-            for first in range(len(peaks) - width + 1):
-                window = tuple(range(first, first + width))
-                fill = sum(peaks[place] for place in window) / (width - 1)
-                if (
-                    fill <= fill_max
-                    and self._may_move(view, window, fit)
-                    and (found is None or fill < found[0])
-                ):
-                    found = fill, window
-            if found is not None:
-                goal = self._shared(view, found[1], width - 1, peak, why)
+            windows = _windows(view, peaks, width, fit)
+            use, window = min(windows, key=itemgetter(0), default=(math.inf, range(0)))
+            if use / (width - 1) <= fill_max:
+                goal = self._shared(view, window, width - 1, peak, why)
                 if goal is not None:
                     return goal
         return None
-
-    @staticmethod
-    def _may_move(view: StreamView, window: Sequence[int], fit: Collection[int]) -> bool:
-        return all(place in fit for place in window) and not any(
-            view.shards[place].hash_range.start in view.young for place in window[1:]
-        )
 
     @staticmethod
     def _shared(
@@ -388,6 +360,23 @@ class Resharder:
                 return None
             starts.append(cut.at)
         return _Goal(whole, tuple(starts), why)
+
+
+def _windows(
+    view: StreamView, uses: Sequence[float], width: int, fit: Collection[int], around: int | None = None
+) -> Iterator[tuple[float, range]]:
+    """Yield the use and the places of every window of fit neighbours whose boundaries may move.
+
+    Args:
+        around: Only windows that hold this place.
+    """
+    last = len(uses) - width
+    firsts = range(last + 1) if around is None else range(max(0, around - width + 1), min(around, last) + 1)
+    for first in firsts:
+        window = range(first, first + width)
+        is_young = any(view.shards[place].hash_range.start in view.young for place in window[1:])
+        if not is_young and all(place in fit for place in window):
+            yield sum(uses[place] for place in window), window
 
 
 def hot_keys_of(view: StreamView, high: float) -> list[HotKey]:
