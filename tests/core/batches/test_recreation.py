@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from penstock.core.batches.ended_shards import ENDED_MAX, EndedShards
 from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.batches.query_shards import ENDED_MAX, EndedShards
 from penstock.core.batches.recreation import agrees_with, plan_lost, plan_recreation
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark

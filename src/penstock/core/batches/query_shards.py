@@ -29,9 +29,9 @@ from penstock.core.batches.claims import (
     may_promote,
     resolve_start,
 )
-from penstock.core.batches.ended_shards import EndedShards
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.batches.several_offsets import in_turn
 from penstock.core.batches.shard_state import (
     SettledShard,
     Settlement,
@@ -44,12 +44,48 @@ from penstock.core.leases.coordinator_effects import StartReader, StopReader, St
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
 from penstock.core.leases.lease import BatchClaim, Lease, SeenClaim, TipMark
 from penstock.core.leases.lease_writes import Promote
-from penstock.core.position import Position
+from penstock.core.position import SHARD_END, Position
 from penstock.core.shard import ChildShard
 from penstock.core.stream_identity import StreamIdentity
 
 _NOTHING: Final[Mapping[str, tuple[ChildShard, ...]]] = {}
 _GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
+
+
+ENDED_MAX: Final = 10_000
+"""Ended shards that an offset keeps, those with the highest ids: children of older ones are long taken."""
+
+
+class EndedShards:
+    """Shards that a query has read to their end while no child of theirs is in its offset. Not thread-safe.
+
+    If the lease table is lost, the offset must show that such a shard is not read again. As soon as the offset has a child of
+    the shard, the child shows it.
+    """
+
+    def __init__(self) -> None:
+        self._parents: dict[str, frozenset[str]] = {}
+
+    def add(self, key: str, parents: frozenset[str]) -> None:
+        """Add a shard that is read to its end."""
+        self._parents[key] = parents
+
+    def take_listed(
+        self, logged: Mapping[str, Position], held: Mapping[str, frozenset[str]]
+    ) -> dict[str, Position]:
+        """Return the ended shards that the next offset lists, and forget the others.
+
+        Args:
+            logged: Positions in the previous offset.
+            held: The unfinished shards in the next offset, with their parents.
+        """
+        for key, position in logged.items():
+            if position.is_shard_end:
+                self._parents.setdefault(key, frozenset())
+        with_child = frozenset().union(*held.values(), *self._parents.values())
+        for key in (with_child | held.keys()) & self._parents.keys():
+            del self._parents[key]
+        return dict.fromkeys(sorted(self._parents)[-ENDED_MAX:], SHARD_END)
 
 
 class _HeldShard(Struct):
@@ -458,7 +494,6 @@ class QueryShards:
         batch = self._last_batch = max(self._last_batch, start.batch) + 1
         ordered = sorted(wanted)
         assert ordered, "a batch reads at least one shard"
-        turn = batch % len(ordered)
         tips = ((key, self.states[key].tip_seen_ms) for key in ordered)
         parents = {key: self._held[key].lease.parents for key in self.states}
         return StreamOffset(
@@ -469,7 +504,7 @@ class QueryShards:
             shards=self._ended.take_listed(start.shards, parents)
             | {key: state.position for key, state in self.states.items()},
             until_ms=until_ms,
-            limit=Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn])),
+            limit=Limit(record_count_max, bytes_max, tuple(in_turn(ordered, batch))),
             tips={key: tip_ms for key, tip_ms in tips if tip_ms is not None},
             deaggregates=deaggregates,
             runs=start.known_batches.runs_with(run),

@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.delivering.definition import FILE_FORMATS, Delivery
-from penstock.core.sizing.costs import Sum, claim_sums, lease_bill, sum_of
+from penstock.core.sizing.costs import RENEWALS_PER_HOUR, Sum, claim_sums, lease_bill, sum_of
 from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
 
 _DAY_S: Final = 86_400
@@ -62,7 +62,7 @@ def running_costs(
     if "/" not in table or store == "S3":
         sums += lease_bill(delivery.name, shards, prices, store=store).sums
         sums += claim_sums(shards, per_hour, prices, store=store)
-    renewals = 24 * (200 if store == "S3" else 1200)
+    renewals = 24 * RENEWALS_PER_HOUR[store]
     files = batches * max(1, partition_count) if delivery.format != "stream" else 0
     if delivery.to.startswith("s3") or (delivery.state_folder or "").startswith("s3"):
         # Each file is two requests: a write, and a copy to its place. Tables with transactions add at least three files per commit.

@@ -239,7 +239,19 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 mark=None,
             )
         case Release():
-            return _after_release(row, write)
+            position = write.position
+            return replace(
+                without_pending,
+                counter=next_counter,
+                owner=write.next_owner,
+                checkpoint_owner=None,
+                checkpoint=row.checkpoint if position is None else position,
+                owner_switches=(row.owner_switches if position is None else 0)
+                + (write.next_owner not in (None, write.worker)),
+                mark=write.tip or (row.mark if position is None else _mark_at(position, None)),
+                stopped=None,
+                term=None,
+            )
         case RequestHandover():
             return replace(row, owner=write.worker, checkpoint_owner=write.owner)
         case Claim():
@@ -268,23 +280,6 @@ def _claims_after_reset(row: Lease, write: Reset) -> tuple[BatchClaim, ...]:
     return tuple(sorted([*kept, *existing], key=lambda claim: claim.worker))
 
 
-def _after_release(row: Lease, write: Release) -> Lease:
-    mark = row.mark if write.position is None else _mark_at(write.position, None)
-    return replace(
-        row,
-        pending=None,
-        pending_state=None,
-        counter=row.counter + 1,
-        owner=write.next_owner,
-        checkpoint_owner=None,
-        checkpoint=row.checkpoint if write.position is None else write.position,
-        owner_switches=_switches_after_release(row, write),
-        mark=write.tip or mark,
-        stopped=None,
-        term=None,
-    )
-
-
 def _after_claim(row: Lease, write: Claim) -> Lease:
     """Replace the worker's claim, drop old claims of other workers, and show the batch's end as the pending checkpoint.
 
@@ -306,8 +301,3 @@ def _after_claim(row: Lease, write: Claim) -> Lease:
         owner_switches=0 if moves else row.owner_switches,
         mark=_mark_at(write.claim.start, write.tip_ms) if moves else row.mark,
     )
-
-
-def _switches_after_release(row: Lease, write: Release) -> int:
-    kept = row.owner_switches if write.position is None else 0
-    return kept + (1 if write.next_owner is not None and write.next_owner != write.worker else 0)

@@ -11,10 +11,8 @@ from penstock.core.limits import MIB
 from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
 
 GB: Final = 1_000_000_000
-_RENEWALS_PER_HOUR: Final = 1200
-"""Renewals of one lease: every 3 s with the default lease duration of 10 s."""
-_S3_RENEWALS_PER_HOUR: Final = 200
-"""Renewals of one lease in a bucket: every 18 s with the default duration of 60 s."""
+RENEWALS_PER_HOUR: Final = {"DynamoDB": 1200, "S3": 200}
+"""Renewals of one lease: every 3 s with the default lease duration of 10 s, in a bucket every 18 s with that of 60 s."""
 _SCANS_PER_HOUR: Final = 450
 
 
@@ -148,11 +146,9 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
         shards: One lease for each.
         store: `DynamoDB`, with a lease duration of 10 s, or `S3`, with 60 s.
     """
-    hours = HOURS_PER_MONTH
+    hours, renewals = HOURS_PER_MONTH, RENEWALS_PER_HOUR[store]
     if store == "S3":
-        sums = [
-            sum_of("renewals", shards, _S3_RENEWALS_PER_HOUR, hours, prices.s3_put_million, over=1_000_000)
-        ]
+        sums = [sum_of("renewals", shards, renewals, hours, prices.s3_put_million, over=1_000_000)]
         return Bill(
             f"leases of {application} in S3", sums, "60 s until the shards of a dead worker are read again"
         )
@@ -160,12 +156,12 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
     return Bill(
         f"leases of {application} in DynamoDB",
         [
-            sum_of("renewals", shards, _RENEWALS_PER_HOUR, hours, prices.lease_write_million, over=1_000_000),
+            sum_of("renewals", shards, renewals, hours, prices.lease_write_million, over=1_000_000),
             sum_of(
                 "scans of the table", units, _SCANS_PER_HOUR, hours, prices.lease_read_million, over=1_000_000
             ),
         ],
-        f"about {shards * _RENEWALS_PER_HOUR / 3600:.2g} write units and {units * _SCANS_PER_HOUR / 3600:.2g} read units a second",
+        f"about {shards * renewals / 3600:.2g} write units and {units * _SCANS_PER_HOUR / 3600:.2g} read units a second",
     )
 
 
