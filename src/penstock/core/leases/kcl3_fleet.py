@@ -67,7 +67,6 @@ class Kcl3Rows(Struct, frozen=True):
 
     Args:
         version: The state of the fleet's migration (`cv` of the row `Migration3.0`), or None without that row.
-        leader: The leader's lock, or None without one.
         workers: The metrics of the requested workers.
         has_index: Whether leases can be found by their owner.
     """

@@ -48,7 +48,6 @@ class FleetMembership:
 
         Args:
             workers: All live workers, this one included.
-            round_s: Mean time between two scans.
             whole_scan_s: Mean time between two scans that show all workers, if it is longer. A worker is new if
                 it was not seen for `_MEMORY_ROUNDS` times the longer of the two.
         """

@@ -300,7 +300,6 @@ class TableScans:
 
         Args:
             scan_s: When an extra scan will find leases to move; infinity for the regular time.
-            is_whole: The scan was of the whole table.
             is_moving: The scan found leases to move.
         """
         plan = self.plan

@@ -51,11 +51,9 @@ class DeliveryOptions(Struct, frozen=True):
 
     Args:
         concurrency: Calls under way at once for one shard; more than 1 means that order holds per partition key.
-        batch_records_max: Records per call.
         retries_max: Repetitions of a failing call before `on_failure` decides.
         backoff_min_s: Upper bound of the first pause; it doubles.
         backoff_max_s: Largest upper bound.
-        on_failure: `stop_shard`, `stop_worker`, or `dead_letter`.
         checkpointing: `auto`: a returned call acknowledges its records. `manual`: only user code does.
         checkpoint_interval_s: Smallest time between two automatic checkpoints; 0 is after every call.
         window_records_max: No further call while this many records lie between the low water and the newest

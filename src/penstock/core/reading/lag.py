@@ -93,7 +93,6 @@ class ArrivalMarks:
 
         Args:
             counts: How many user records each Kinesis record holds.
-            arrivals_s: When each of them arrived.
             skipped_count: How many of these user records to leave out, from the first one on.
         """
         # The moment of a mark, and the records that share it so far. Most passes make no call, which saves time.

@@ -55,7 +55,6 @@ class Traffic(Struct, frozen=True):
     """Traffic of a stream over its periods, from CloudWatch.
 
     Args:
-        period_s: Length of one.
         written_bytes: Sums of each period from the first with a figure, oldest first.
         read_bytes: The same sums of the bytes read by polling.
         writes_refused: Records in all periods.
@@ -109,11 +108,8 @@ class SizingPlan(Struct, frozen=True):
         shards_now: Open ones.
         shards_planned: After the actions.
         shards_followed: The mean number of shards if it follows the load.
-        actions: Splits and merges, in order.
         size_reason: Why these actions are planned, or why none is.
-        hot_keys: Shards that splitting cannot relieve.
         lease_bills: DynamoDB and S3 for each application.
-        warm_advice: One sentence about warm throughput.
         problems: What could not be measured.
     """
 

@@ -36,7 +36,6 @@ class ShardSample(Struct, frozen=True):
         covered_s: The time in which they arrived.
         record_count: Records, an aggregate being one.
         written_bytes: Data and partition keys.
-        put_units: PUT payload units.
         rounded_bytes: Each record rounded up to a KB.
         aggregate_count: Records that are aggregates.
         user_record_count: Records, each user record of an aggregate being one.

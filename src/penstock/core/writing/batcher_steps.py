@@ -15,11 +15,8 @@ class BatcherSettings(Struct, frozen=True):
     """How a batcher works. The values were checked as options.
 
     Args:
-        aggregates: Pack user records into KPL aggregates.
-        keeps_key_order: Keep the order of each partition key.
         rate_max: Share of each shard's capacity to use at most; None for no limit set in advance.
         request_record_count_max: Kinesis records in one request.
-        aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
         request_bytes_max: Data and keys of one request.
         linger_s: How long a record waits at most for others to share a request with.

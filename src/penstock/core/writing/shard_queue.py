@@ -19,10 +19,6 @@ class ShardQueue:
 
     Args:
         shard_id: The predicted shard; empty if there is no prediction.
-        aggregates: Whether records are packed into aggregates.
-        keeps_key_order: Whether a request takes only entries that may be accepted in any order.
-        aggregate_bytes_max: Size of one aggregate.
-        aggregate_count_max: User records in one aggregate.
     """
 
     __slots__ = (
