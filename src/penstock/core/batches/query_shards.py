@@ -337,8 +337,9 @@ class QueryShards:
     ) -> BatchStart | None:
         """Return a held shard's start after the last batch; None if another worker reads the shard now.
 
-        If the batch claimed an end that the other worker's checkpoint has not reached, return that end: the query releases the shard there.
-        If the lease was deleted and another process has created it again, at a checkpoint before the batch, return the batch's start.
+        A shard that another worker reads now has a start in two cases, and the query releases it there. The batch claimed an end
+        that the other worker's checkpoint has not reached: the start is that end. Or the lease was deleted and another process has
+        created it again, at a checkpoint before the batch: the start is the batch's.
 
         Args:
             planned: Its position in the batch's offset; None if the batch did not include it.

@@ -298,6 +298,9 @@ class TableScans:
     def schedule_next(self, now_s: float, scan_s: float, *, is_whole: bool, is_moving: bool) -> None:
         """Schedule the next regular scans, after one has ended.
 
+        The next one is due after a round, or earlier: when a lease expires, or when an extra scan finds leases to move. A worker
+        that watches a part also schedules its next scan of the whole table.
+
         Args:
             scan_s: When an extra scan will find leases to move; infinity for the regular time.
             is_moving: The scan found leases to move.
