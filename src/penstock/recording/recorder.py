@@ -344,7 +344,7 @@ class Recorder:
                 listed = find_listed(recording.shard.shard_id, listing.shards)
                 loss = reader.on_listing(listed, time.monotonic(), random.random())
                 if loss is not None:
-                    raise loss.error
+                    raise loss
         except PenstockError as error:
             reader.on_failure(error, time.monotonic(), random.random(), now_s)
         return 0.0
@@ -357,7 +357,7 @@ class Recorder:
         whole = _whole_page(page)
         kept = reader.on_page(whole, started_s, time.monotonic(), random.random())
         if kept.loss is not None:
-            raise kept.loss.error
+            raise kept.loss
         self.state.read_bytes += whole.read_bytes
         rows = kept.rows or ()
         self._keep(recording, rows)

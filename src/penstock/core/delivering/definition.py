@@ -203,6 +203,8 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
     check_names(metadata, METADATA, "column in metadata")
     if schema == RAW and metadata:
         raise OptionError("metadata has no effect with schema=raw, whose table has all columns of the source")
+    fields = {field: values[key] for key, field in _FIELDS.items() if key in values}
+    fields |= {field: values[key].rstrip(_ENDS) or None for key, field in _FOLDERS.items() if key in values}
     delivery = Delivery(
         name=name,
         stream=values["stream"],
@@ -217,8 +219,7 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
             if key in values
         ),
         options=_options(given.get("options")),
-        **{field: values[key] for key, field in _FIELDS.items() if key in values},
-        **{field: values.get(key, "").rstrip(_ENDS) or None for key, field in _FOLDERS.items()},
+        **fields,
     )
     _check_target(delivery)
     return delivery
