@@ -531,6 +531,7 @@ class QueueDelivery:
         if held.unsettled == held.running:
             return
         self._waiting_count -= held.unsettled - held.running
+        self._waiting = deque(part for part in self._waiting if part.delivery != held.number)
         held.unsettled = held.running
         held.results.add(Settled.UNHANDLED)
 
