@@ -361,7 +361,9 @@ def test_a_consumer_starts_once(stream, table):
         ({"dead_letter": print}, UsageError, "on_failure='dead_letter'"),
         ({"policy": "fair"}, OptionError, "policy='fair'"),
         ({"starting_position": "yesterday"}, PenstockError, "starting_position"),
-        ({"max_records": 0}, OptionError, "record_count_max=0"),
+        ({"max_records": 0}, OptionError, "max_records=0: expected 1 to 10,000"),
+        ({"handler_retries_max": -1}, OptionError, "handler_retries_max=-1: expected at least 0"),
+        ({"handler_backoff_min_s": 0}, OptionError, "handler_backoff_min_s=0, handler_backoff_max_s=30.0: "),
         ({"worker_id": " "}, OptionError, "worker_id is empty"),
         (
             {"worker_id": "caf\udce9"},

@@ -27,7 +27,6 @@ OPTION_FLAGS: Final = {
     "worker_id": "--worker-id",
     "starting_position": "--from",
     "max_records": "--max-records",
-    "record_count_max": "--max-records",
     "checkpoint_interval_s": "--checkpoint-interval",
     "lease_duration_s": "--lease-duration",
     "consumer_name": "--fan-out (or --auto-fan-out)",

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from penstock.consumer.stream_argument import Start, parse_start
 from penstock.core.keyword_options import check_above_zero, check_range, check_types, check_unicode
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.limits import MIB, SUBSCRIPTIONS_APART_S
+from penstock.core.limits import GET_RECORDS_COUNT_MAX, MIB, SUBSCRIPTIONS_APART_S
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.retrieval_choice import AutoRetrieval
@@ -122,6 +122,9 @@ class ConsumerOptions:
                 "worker_id is empty: give a name that no other worker has, or None for a random one"
             )
         check_range(self, 1, None, "read_threads", "handler_threads", "buffer_bytes_max")
+        # The parts of the machine have other names for these.
+        check_range(self, 1, GET_RECORDS_COUNT_MAX, "max_records")
+        check_range(self, 0, None, "handler_retries_max")
         check_above_zero(self, "metrics_interval_s", "fan_out_after_s", "polling_after_s")
         if self.policy not in [policy.value for policy in BalancePolicy]:
             known = ", ".join(repr(policy.value) for policy in BalancePolicy)

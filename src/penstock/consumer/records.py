@@ -169,11 +169,16 @@ class ShardRecords(InOneProcess, Sequence[Record]):
         for place, mine in enumerate(self.records):
             if mine is record:
                 return place
+        position = getattr(record, "position", None)
+        if position is None:
+            raise UsageError(
+                f"{record!r:.60} is no record: give one of this batch of shard {self.shard_id}, for instance batch[-1]"
+            )
         for place, mine in enumerate(self.records):
-            if mine.position == record.position:
+            if mine.position == position:
                 return place
         raise UsageError(
-            f"the record at {record.position} is not of this batch of shard {self.shard_id} "
+            f"the record at {position} is not of this batch of shard {self.shard_id} "
             f"({self.records[0].position} to {self.records[-1].position})"
         )
 

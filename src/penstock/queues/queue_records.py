@@ -118,7 +118,8 @@ class QueueBatch(InOneProcess, Sequence[QueueRecord]):
         for place, mine in enumerate(self.records):
             if mine == record:
                 return place
-        raise UsageError(f"the record {record.record_id} is not of this batch of queue {self.queue}")
+        named = getattr(record, "record_id", f"{record!r:.60}")
+        raise UsageError(f"the record {named} is not of this batch of queue {self.queue}")
 
     def __len__(self) -> int:
         return len(self.records)

@@ -80,8 +80,8 @@ class DeliveryOptions(Struct, frozen=True):
         check_range(self, 0, None, "retries_max", "checkpoint_interval_s")
         if not 0 < self.backoff_min_s <= self.backoff_max_s:
             raise OptionError(
-                f"handler back-off: backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: "
-                "expected 0 < backoff_min_s <= backoff_max_s"
+                f"handler_backoff_min_s={self.backoff_min_s}, handler_backoff_max_s={self.backoff_max_s}: "
+                "expected 0 < handler_backoff_min_s <= handler_backoff_max_s"
             )
         if self.on_failure not in ("stop_shard", "stop_worker", "dead_letter"):
             raise OptionError(
