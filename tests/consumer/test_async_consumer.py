@@ -239,7 +239,7 @@ def test_a_loop_ends_when_the_consumer_is_asked_to_stop_and_raises_what_failed(s
 
     async def until_failed():
         async with consumer(stream, table) as pulled:
-            pulled._consumer._run.running.fail(PenstockError("boom"))
+            pulled._consumer._running.fail(PenstockError("boom"))
             async for _batch in pulled:
                 pass
 
@@ -273,7 +273,7 @@ def test_a_checkpoint_of_a_lost_lease_raises(stream, table):
 
     async def scenario():
         async def handle(batch):
-            running._consumer._run.running.delivery.abandon()
+            running._consumer._running.delivery.abandon()
             try:
                 await batch.checkpoint()
             except LeaseLost as error:
@@ -500,7 +500,7 @@ def test_a_loop_that_was_closed_by_force_fails_the_worker(stream, table):
 
     running = consumer(stream, table, handle)
     loop.run_until_complete(running.start())
-    keeper = running._run.keeper
+    keeper = running._keeper
     loop.close()
     put_in_every_shard(stream)
     wait_until(lambda: not running.is_running)

@@ -8,10 +8,6 @@ from penstock.runtime.thread_pull import IterationEnded, ThreadPull
 from waiting import DEADLINE_S, wait_until
 
 
-def unfinished():
-    return IterationEnded("over")
-
-
 class Offering:
     """A thread that offers one item, and the result."""
 
@@ -33,7 +29,7 @@ class Offering:
 
 
 def test_an_item_is_done_when_the_next_one_is_requested():
-    pull, ended = ThreadPull(unfinished), threading.Event()
+    pull, ended = ThreadPull(), threading.Event()
     a, b = Offering(pull, 1), Offering(pull, 2)
     items = pull.items(ended)
     assert {next(items), next(items)} == {1, 2}
@@ -43,7 +39,7 @@ def test_an_item_is_done_when_the_next_one_is_requested():
 
 
 def test_after_the_close_no_item_is_taken_and_every_one_that_waits_fails():
-    pull, ended = ThreadPull(unfinished), threading.Event()
+    pull, ended = ThreadPull(), threading.Event()
     items = pull.items(ended)
     taken = Offering(pull, "taken")
     next(items)
@@ -58,16 +54,19 @@ def test_after_the_close_no_item_is_taken_and_every_one_that_waits_fails():
 
 
 def test_an_item_that_may_not_be_taken_any_more_is_left_out():
-    pull = ThreadPull(unfinished, lambda item: IterationEnded("lost") if item == "lost" else None)
+    pull = ThreadPull(lambda item: item != "lost")
     lost, kept = Offering(pull, "lost"), Offering(pull, "kept")
     items = pull.items(threading.Event())
     assert next(items) == "kept"
     items.close()
-    assert [str(each.result()) for each in (lost, kept)] == ["lost", "over"]
+    assert [str(each.result()).partition(" before ")[0] for each in (lost, kept)] == [
+        "the lease was lost",
+        "the iteration ended",
+    ]
 
 
 def test_an_error_in_the_loops_body_fails_the_item():
-    pull = ThreadPull(unfinished)
+    pull = ThreadPull()
     offering = Offering(pull, 1)
 
     def iterate():

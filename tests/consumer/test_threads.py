@@ -304,7 +304,7 @@ def test_calls_of_different_keys_run_at_the_same_time(stream, table):
 def test_a_defect_in_a_loop_stops_the_worker_and_is_raised(stream, table):
     running = consumer(stream, table, lambda batch: None)
     running.start()
-    running._run.running.delivery.post("nonsense")
+    running._running.delivery.post("nonsense")
     wait_until(lambda: not running.is_running)
     with pytest.raises(AttributeError):
         running.stop()

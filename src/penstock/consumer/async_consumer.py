@@ -12,10 +12,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
 from penstock.consumer.async_batch import AsyncBatch
 from penstock.consumer.async_calls import (
@@ -27,18 +27,16 @@ from penstock.consumer.async_calls import (
     EventLoopCalls,
     EventLoopProcessor,
 )
-from penstock.consumer.consumer import Consumer, not_stopped
+from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.processor import check_are_callable
-from penstock.consumer.pull import not_done, refuse_lost
 from penstock.consumer.stream_argument import StreamArgument
 from penstock.errors import OptionError, PenstockError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.async_pull import AsyncPull
-from penstock.runtime.async_run import AsyncRun
-from penstock.runtime.home_process import InOneProcess
+from penstock.runtime.async_run import AsyncioConsumer
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -50,7 +48,7 @@ log: logging.Logger = logging.getLogger("penstock.consumer")
 _HANDLER_THREADS: Final = ConsumerOptions().handler_threads
 
 
-class AsyncConsumer(InOneProcess):
+class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
     """One worker, whose handler is a coroutine function. It shares its application's shards as every `Consumer` does.
 
     Leases are renewed and shards are read on threads, so a handler that blocks the event loop delays other handlers and no
@@ -83,6 +81,8 @@ class AsyncConsumer(InOneProcess):
         UsageError: The arguments do not fit together.
     """
 
+    _calls: EventLoopCalls
+
     def __init__(
         self,
         stream: StreamArgument,
@@ -101,12 +101,12 @@ class AsyncConsumer(InOneProcess):
         **single_options: Unpack[AsyncConsumerKeywords],
     ) -> None:
         check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
-        calls = self._calls = EventLoopCalls()
+        calls = EventLoopCalls()
         pull: AsyncPull[AsyncBatch] | None = None
         if handler is None and processor_factory is None:
-            pull = AsyncPull(not_done, refuse_lost)
+            pull = AsyncPull(attrgetter("is_owned"))
             handler = pull.offer
-        self._consumer = Consumer(
+        consumer = Consumer(
             stream,
             application,
             None if handler is None else partial(calls.begin_batch, handler),
@@ -122,25 +122,12 @@ class AsyncConsumer(InOneProcess):
             ports=ports,
             **_without_threads(single_options),
         )
-        self.stream: str = self._consumer.stream
-        self.streams: tuple[str, ...] = self._consumer.streams
+        super().__init__(consumer, calls, pull, noun="batch", log=log)
+        self.stream: str = consumer.stream
+        self.streams: tuple[str, ...] = consumer.streams
         self.application = application
-        self.options: ConsumerOptions = self._consumer.options
-        self.worker_id: str = self._consumer.worker_id
+        self.options: ConsumerOptions = consumer.options
         self._tracer_provider = tracer_provider
-        self._run = AsyncRun(
-            consumer=self._consumer,
-            calls=calls,
-            pull=pull,
-            shutdown_timeout_s=self.options.shutdown_timeout_s,
-            not_stopped=lambda: not_stopped(self.worker_id, self.options),
-            name="AsyncConsumer",
-            noun="batch",
-            log=log,
-        )
-
-    def __repr__(self) -> str:
-        return f"Async{self._consumer!r}"
 
     # --- starting and stopping ------------------------------------------------------------------------
 
@@ -158,59 +145,15 @@ class AsyncConsumer(InOneProcess):
             OptionError: The application's lease table belongs to another stream, or its location cannot hold leases.
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
-        self._run.check_is_not_pulled()
-        self._trace()
-        await self._run.run()
+        await super().run()
 
-    async def start(self) -> None:
-        """Start to work; return when the stream has been described.
-
-        Raises:
-            UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
-            NotFound, AccessDenied: The stream cannot be used.
-        """
-        self._run.check_is_not_pulled()
-        self._trace()
-        await self._run.start()
-
-    def _trace(self) -> None:
+    async def _start(self) -> None:
         if self._tracer_provider is not None:
             from penstock.runtime.open_telemetry import BatchTraces
 
-            self._calls.span = BatchTraces(self._tracer_provider, self.application, self.worker_id).span
-
-    def request_stop(self) -> None:
-        """Begin a graceful stop and return at once. Safe in a signal handler, from every thread and from user code."""
-        self._consumer.request_stop()
-
-    async def stop(self) -> None:
-        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
-
-        Raises:
-            PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
-            UsageError: A handler calls it and would wait for itself, or it is called on another event loop than the consumer's.
-        """
-        await self._run.stop()
-
-    async def __aenter__(self) -> Self:
-        self._trace()
-        await self._run.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._run.leave(error)
-
-    # --- pulling --------------------------------------------------------------------------------------
-
-    def __aiter__(self) -> AsyncIterator[AsyncBatch]:
-        """Yield batches; inside `async with`. Asking for the next one acknowledges the one before.
-
-        If the loop is left in the middle of a batch (by `break`, by an error, or because its task is cancelled), that batch is
-        delivered again, unless it was acknowledged. Several tasks may iterate at the same time.
-        """
-        return self._run.items()
+            traces = BatchTraces(self._tracer_provider, self.application, self.worker_id)
+            self._calls.span = traces.span
+        await super()._start()
 
     # --- as `Consumer` --------------------------------------------------------------------------------
 
@@ -221,11 +164,6 @@ class AsyncConsumer(InOneProcess):
     def resume(self, *shard_ids: str) -> None:
         """Go on with these shards, or with all if none is named; as `Consumer.resume`."""
         self._consumer.resume(*shard_ids)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the consumer was started and has not ended."""
-        return self._consumer.is_running
 
     @property
     def failures(self) -> dict[str, PenstockError]:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, cast
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
@@ -32,7 +32,6 @@ from penstock.consumer.processor import (
     check_is_plain,
     traced,
 )
-from penstock.consumer.pull import not_done, refuse_lost
 from penstock.consumer.records import Batch
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver, WorkerPorts
@@ -42,9 +41,10 @@ from penstock.core.stream_identity import in_region_of
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
-from penstock.runtime.consumer_run import ConsumerRun
+from penstock.runtime.consumer_registration import ConsumerRegistration
+from penstock.runtime.consumer_run import ThreadedConsumer
 from penstock.runtime.guarded_metrics import guard_metrics
-from penstock.runtime.home_process import InOneProcess, random_worker_id
+from penstock.runtime.home_process import random_worker_id
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
@@ -54,12 +54,11 @@ if TYPE_CHECKING:
 
     from penstock.consumer.keywords import ConsumerKeywords
     from penstock.ports.fan_out import FanOut
-    from penstock.runtime.consumer_registration import ConsumerRegistration
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 
-class Consumer(InOneProcess):
+class Consumer(ThreadedConsumer[Worker, Batch]):
     """One worker. Several of them, in any processes, with one `application` share the shards of a stream, or of several.
 
     Make it in the process that runs it: after a fork the child is refused.
@@ -134,7 +133,16 @@ class Consumer(InOneProcess):
                 f"a dead_letter handler is given, and on_failure={self.options.on_failure!r} never calls it: set "
                 "on_failure='dead_letter'"
             )
-        self.worker_id: str = self.options.worker_id or random_worker_id()
+        is_pulled = handler is None and processor_factory is None
+        worker_id = self.options.worker_id or random_worker_id()
+        super().__init__(
+            worker_id,
+            self.options.shutdown_timeout_s,
+            ThreadPull(attrgetter("is_owned")) if is_pulled else None,
+            name=f"worker {worker_id} of stream {self.stream} and application {application}",
+            leftover=f"its leases run out by themselves after {self.options.lease_duration_s} s",
+            log=log,
+        )
         self._handler = handler
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
@@ -152,14 +160,6 @@ class Consumer(InOneProcess):
                     f"retrieval={self.options.retrieval!r} needs the port of fan-out: ConsumerPorts(..., fan_out=...)"
                 )
             check_consumer_name(self.options.consumer_name or application, "consumer_name")
-        self._run: ConsumerRun[Worker] = ConsumerRun(
-            self.options.shutdown_timeout_s,
-            lambda: not_stopped(self.worker_id, self.options),
-            name=f"worker {self.worker_id} of stream {self.stream} and application {application}",
-            log=log,
-        )
-        is_pulled = handler is None and processor_factory is None
-        self._pull: ThreadPull[Batch] | None = ThreadPull(not_done, refuse_lost) if is_pulled else None
 
     def __repr__(self) -> str:
         return (
@@ -182,23 +182,11 @@ class Consumer(InOneProcess):
             OptionError: The application's lease table belongs to another stream, or its location cannot hold leases.
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
-        self._run.run(self.start)
-
-    def start(self) -> None:
-        """Start to work on other threads; return at once.
-
-        Raises:
-            UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
-            NotFound, AccessDenied: The stream cannot be used.
-        """
-        self._run.home.check()
-        if self._pull is not None:
-            raise UsageError("give a handler (or iterate: `for batch in consumer`)")
-        self._start()
+        super().run()
 
     def _start(self) -> None:
         warn_if_disabled(log, "which shards stop, and why")
-        self._run.begin(self._prepare, on_threads=self._ports is None or self._ports.driver is None)
+        self._begin(on_threads=self._ports is None or self._ports.driver is None)
         log.info(
             "worker %s consumes stream %s as application %s", self.worker_id, self.stream, self.application
         )
@@ -208,29 +196,6 @@ class Consumer(InOneProcess):
         driver = ports.driver or ThreadDriver(self.options)
         worker = self._open(ports, driver)
         return worker, partial(driver.start, worker)
-
-    def request_stop(self) -> None:
-        """Begin a graceful stop and return at once. Safe in a signal handler and from user code.
-
-        A consumer that has not started yet, or whose `start` is under way, stops as soon as it has started.
-        """
-        self._run.request_stop()
-
-    def stop(self) -> None:
-        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
-
-        A `start` that is under way in another thread is asked to stop, and not waited for. A consumer that has not started
-        yet stops as soon as it has started.
-
-        Raises:
-            PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
-            UsageError: The handler calls it, which would wait for itself.
-        """
-        self._run.stop(lambda worker: worker.delivery.is_in_user_code)
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the consumer has ended, at most so many seconds; return whether it has."""
-        return self._run.wait(timeout_s)
 
     def pause(self, *shard_ids: str) -> None:
         """Read and deliver nothing more of these shards, or of all if none is named, until `resume`.
@@ -262,53 +227,28 @@ class Consumer(InOneProcess):
         self._set_paused(shard_ids, is_paused=False)
 
     def _set_paused(self, shard_ids: tuple[str, ...], *, is_paused: bool) -> None:
-        self._run.home.check()
-        if self._run.running is None:
+        self._home.check()
+        if self._running is None:
             raise UsageError("this consumer was not started: start it, then pause it")
-        self._run.running.set_paused(shard_ids, is_paused=is_paused)
+        self._running.set_paused(shard_ids, is_paused=is_paused)
         named = ", ".join(shard_ids) or "all shards"
         log.info("worker %s: %s %s", self.worker_id, named, "paused" if is_paused else "resumed")
 
     @property
-    def is_running(self) -> bool:
-        """Whether the consumer was started and has not ended."""
-        return self._run.is_running
-
-    @property
     def failures(self) -> dict[str, PenstockError]:
         """Shards that this worker holds and stopped delivering, and why."""
-        self._run.home.check()
-        return {} if self._run.running is None else self._run.running.delivery.stopped.failures
+        self._home.check()
+        return {} if self._running is None else self._running.delivery.stopped.failures
 
     def health(self) -> Health:
         """Return whether the consumer is healthy, each shard's state and lag, and the stopped shards with the reasons.
 
         Costs no call to any service. With `PrometheusMetrics` the same is served as `/health` and `/ready`.
         """
-        self._run.home.check()
-        if self._run.running is None:
+        self._home.check()
+        if self._running is None:
             return not_started(self.stream, self.application, self.worker_id)
-        return self._run.running.health(self.application)
-
-    def __enter__(self) -> Self:
-        self._run.home.check()
-        self._start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._run.leave(error, self._pull, self.stop)
-
-    # --- pulling --------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Work, and yield batches to the caller. Asking for the next one acknowledges the one before.
-
-        The consumer starts with the loop and stops gracefully when the loop is left. If the loop is left in the
-        middle of a batch (by `break`, or by an error), that batch is delivered again, unless it was acknowledged.
-        """
-        yield from self._run.items(self._pull, self._start)
+        return self._running.health(self.application)
 
     # --- inside ---------------------------------------------------------------------------------------
 
@@ -348,7 +288,7 @@ class Consumer(InOneProcess):
                 kcl3=ports.kcl3,
             ),
             pools=driver.pools,
-            home=self._run.home,
+            home=self._home,
             on_checkpoint_begun=driver.on_checkpoint_begun,
             processor_factory=factory,
             dead_letter=dead_letter,
@@ -363,8 +303,7 @@ class Consumer(InOneProcess):
             plain = cast("ProcessorFactory", given)
             return lambda _: plain()
         handler = self._handler if self._pull is None else self._pull.offer
-        if handler is None:
-            raise UsageError("no handler")
+        assert handler is not None
         processor = HandlerProcessor(handler)
         return lambda _: processor  # a function is one processor for all shards
 
@@ -373,22 +312,11 @@ class Consumer(InOneProcess):
     ) -> ConsumerRegistration | None:
         if self.options.retrieval == "polling" or fan_out is None:
             return None
-        # Loaded by those who subscribe: a consumer that polls starts sooner without it.
-        from penstock.runtime.consumer_registration import ConsumerRegistration
-
         name = self.options.consumer_name or self.application
         registration = ConsumerRegistration(fan_out, stream_arn, name, clock, chance)
         if self.options.retrieval == "fan-out":
             registration.fetch_arn()  # fails here, before a lease is taken
         return registration
-
-
-def not_stopped(worker_id: str, options: ConsumerOptions) -> PenstockError:
-    """Return the error of a worker that takes longer to stop than it may."""
-    return PenstockError(
-        f"worker {worker_id} did not stop within {options.shutdown_timeout_s} s; its leases run out by themselves after "
-        f"{options.lease_duration_s} s"
-    )
 
 
 def open_ports(

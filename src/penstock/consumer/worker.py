@@ -282,6 +282,11 @@ class Worker:
         """Set when everything has stopped."""
         return self._has_ended
 
+    @property
+    def is_in_user_code(self) -> bool:
+        """Whether the current thread runs a call of user code."""
+        return self.delivery.is_in_user_code
+
     def request_stop(self) -> None:
         """Begin a graceful stop: finish calls under way, checkpoint, release; return at once."""
         if not self._is_stopping:

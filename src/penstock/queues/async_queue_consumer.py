@@ -11,20 +11,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Unpack
 
 from penstock.ports.metrics import Metrics
 from penstock.ports.queues import FinishedRecords
 from penstock.queues.handler_calls import AsyncQueueHandler, EventLoopCalls
-from penstock.queues.queue_consumer import QueueConsumer, not_done
+from penstock.queues.queue_consumer import QueueConsumer
 from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.async_pull import AsyncPull
-from penstock.runtime.async_run import AsyncRun
-from penstock.runtime.home_process import InOneProcess
+from penstock.runtime.async_run import AsyncioConsumer
 from penstock.runtime.user_code import check_are_callable
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("penstock.queues")
 
 
-class AsyncQueueConsumer(InOneProcess):
+class AsyncQueueConsumer(AsyncioConsumer[QueueConsumer, Any]):
     """One consumer of a queue, whose handler is a coroutine function. It shares the records with every other consumer of the queue.
 
     Records are received, renewed and acknowledged on threads. A handler that blocks the event loop delays other handlers, but no
@@ -82,10 +80,10 @@ class AsyncQueueConsumer(InOneProcess):
         check_are_callable(handler=handler)
         pull: AsyncPull[Any] | None = None
         if handler is None:
-            pull = AsyncPull(not_done)
+            pull = AsyncPull()
             handler = pull.offer
         calls = EventLoopCalls(handler)
-        self._consumer = QueueConsumer(
+        consumer = QueueConsumer(
             queue,
             create=create,
             finished=finished,
@@ -98,23 +96,10 @@ class AsyncQueueConsumer(InOneProcess):
             ports=ports,
             **single_options,
         )
-        self._consumer.use_calls(calls)
+        consumer.use_calls(calls)
+        super().__init__(consumer, calls, pull, noun="record", log=log)
         self.queue = queue
-        self.options: QueueConsumerOptions = self._consumer.options
-        self.worker_id: str = self._consumer.worker_id
-        self._run = AsyncRun(
-            consumer=self._consumer,
-            calls=calls,
-            pull=pull,
-            shutdown_timeout_s=self.options.shutdown_timeout_s,
-            not_stopped=self._consumer.not_stopped,
-            name="AsyncQueueConsumer",
-            noun="record",
-            log=log,
-        )
-
-    def __repr__(self) -> str:
-        return f"Async{self._consumer!r}"
+        self.options: QueueConsumerOptions = consumer.options
 
     async def run(self) -> None:
         """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
@@ -126,8 +111,7 @@ class AsyncQueueConsumer(InOneProcess):
             NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
             UsageError: No handler was given, or it is no coroutine function.
         """
-        self._run.check_is_not_pulled()
-        await self._run.run()
+        await super().run()
 
     async def start(self) -> None:
         """Start to work; return when the queue has been found.
@@ -136,41 +120,7 @@ class AsyncQueueConsumer(InOneProcess):
             UsageError: The consumer was started before.
             NotFound, AccessDenied: The queue cannot be used.
         """
-        await self._run.start()
-
-    def request_stop(self) -> None:
-        """Begin a graceful stop and return at once. Safe in a signal handler, from every thread and from user code."""
-        self._consumer.request_stop()
-
-    async def stop(self) -> None:
-        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
-
-        Raises:
-            PenstockError: The consumer failed before; or it did not stop in time.
-            UsageError: A handler calls it and would wait for itself, or it is called on another event loop than the consumer's.
-        """
-        await self._run.stop()
-
-    async def __aenter__(self) -> Self:
-        await self._run.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._run.leave(error)
-
-    def __aiter__(self) -> AsyncIterator[Any]:
-        """Yield records, or batches with `batch_records_max`; inside `async with`. Requesting the next one acknowledges the one before.
-
-        If the loop's body ends the loop, the current record is returned at once. Several tasks may iterate at the same time.
-        """
-        return self._run.items()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the consumer was started and has not ended."""
-        return self._consumer.is_running
+        await self._start()
 
     def health(self) -> QueueHealth:
         """Return the consumer's health, as `QueueConsumer.health` does."""

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, Unpack
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_identity import in_region_of
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import UsageError
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
 from penstock.ports.queues import FinishedRecords, QueueDescription
 from penstock.queues.handler_calls import HandlerCalls, QueueHandler, ThreadCalls
@@ -27,13 +26,13 @@ from penstock.queues.queue_loop import QueueLoop, QueuePools
 from penstock.queues.queue_opening import open_queue
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
 from penstock.queues.queue_ports import QueueConsumerPorts
-from penstock.runtime.consumer_run import ConsumerRun
+from penstock.runtime.consumer_run import ThreadedConsumer
 from penstock.runtime.guarded_metrics import guard_metrics
-from penstock.runtime.home_process import InOneProcess, random_worker_id
+from penstock.runtime.home_process import random_worker_id
 from penstock.runtime.loop import LoopThread, ThreadPool
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
-from penstock.runtime.thread_pull import IterationEnded, ThreadPull
+from penstock.runtime.thread_pull import ThreadPull
 from penstock.runtime.user_code import check_are_callable, check_is_plain
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ _CALL_THREADS: Final = 32
 timeout of 30 s. Threads are started when calls wait: usually there are two or three."""
 
 
-class QueueConsumer(InOneProcess):
+class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
     """One consumer of a queue. Any number of them, in any processes, share its records.
 
     Every record is delivered at least once, in no order. When the handler returns, the record is acknowledged. When it raises, the
@@ -109,7 +108,15 @@ class QueueConsumer(InOneProcess):
         self._creation = (
             create if create is None or isinstance(create, QueueCreation) else _creation_of(create)
         )
-        self.worker_id: str = self.options.worker_id or random_worker_id()
+        worker_id = self.options.worker_id or random_worker_id()
+        super().__init__(
+            worker_id,
+            self.options.shutdown_timeout_s,
+            ThreadPull() if handler is None else None,
+            name=f"worker {worker_id} of queue {queue}",
+            leftover="its records are delivered again when their visibility ends",
+            log=log,
+        )
         self._handler = handler
         self._calls: HandlerCalls | None = None
         self._finished = finished
@@ -122,13 +129,6 @@ class QueueConsumer(InOneProcess):
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
         warn_if_disabled(log, "which records fail, and why", stacklevel=3)
-        self._run: ConsumerRun[QueueLoop] = ConsumerRun(
-            self.options.shutdown_timeout_s,
-            self.not_stopped,
-            name=f"worker {self.worker_id} of queue {queue}",
-            log=log,
-        )
-        self._pull: ThreadPull[Any] | None = ThreadPull(not_done) if handler is None else None
 
     def __repr__(self) -> str:
         return (
@@ -147,22 +147,10 @@ class QueueConsumer(InOneProcess):
             NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
             UsageError: No handler was given, or the installed botocore does not know queues.
         """
-        self._run.run(self.start)
-
-    def start(self) -> None:
-        """Start to work on other threads; return when the queue has been found.
-
-        Raises:
-            UsageError: No handler was given, or the consumer was started before.
-            NotFound, AccessDenied: The queue cannot be used.
-        """
-        self._run.home.check()
-        if self._pull is not None:
-            raise UsageError("give a handler (or iterate: `for record in consumer`)")
-        self._start()
+        super().run()
 
     def _start(self) -> None:
-        self._run.begin(self._prepare)
+        self._begin()
         log.info("worker %s consumes queue %s", self.worker_id, self.queue)
 
     def _prepare(self) -> tuple[QueueLoop, Callable[[], None]]:
@@ -212,39 +200,10 @@ class QueueConsumer(InOneProcess):
             return self._metrics.of_consumer(stream, queue.name, self.worker_id, self.health)
         return self._metrics
 
-    def request_stop(self) -> None:
-        """Begin a graceful stop and return at once. Safe in a signal handler and from user code."""
-        self._run.request_stop()
-
-    def stop(self) -> None:
-        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
-
-        Raises:
-            PenstockError: The consumer failed before; or it did not stop in time.
-            UsageError: The handler calls it, which would wait for itself.
-        """
-        self._run.stop(lambda _: self._calls is not None and self._calls.is_inside)
-
-    def not_stopped(self) -> PenstockError:
-        """Return the error to raise if the consumer has not stopped in time."""
-        return PenstockError(
-            f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its records are delivered again when their "
-            "visibility ends"
-        )
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the consumer has ended; return False after the timeout."""
-        return self._run.wait(timeout_s)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the consumer was started and has not ended."""
-        return self._run.is_running
-
     def health(self) -> QueueHealth:
         """Return whether the consumer is healthy, and its counts of records. Makes no call to the service."""
-        self._run.home.check()
-        if self._run.running is None:
+        self._home.check()
+        if self._running is None:
             return QueueHealth(
                 is_healthy=False,
                 is_ready=False,
@@ -253,32 +212,7 @@ class QueueConsumer(InOneProcess):
                 queue_arn="",
                 worker_id=self.worker_id,
             )
-        return self._run.running.health()
-
-    def __enter__(self) -> Self:
-        self._run.home.check()
-        self._start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._run.leave(error, self._pull, self.stop)
-
-    # --- pulling --------------------------------------------------------------------------------------
-
-    def __iter__(self) -> Iterator[Any]:
-        """Yield records, or batches with `batch_records_max`. Requesting the next one acknowledges the one before.
-
-        The consumer starts with the loop and stops gracefully when the loop ends. If the loop's body ends it (by `break` or an error),
-        the current record is returned at once. At most `concurrency` records wait to be taken. Several threads may iterate.
-        """
-        yield from self._run.items(self._pull, self._start)
-
-
-def not_done() -> IterationEnded:
-    """Return the failure of a record that is taken or waits when the iteration ends."""
-    return IterationEnded("the iteration ended before this was done")
+        return self._running.health()
 
 
 def _creation_of(fields: Mapping[str, Any]) -> QueueCreation:

@@ -135,6 +135,11 @@ class QueueLoop(Loop[QueueEvent]):
 
     # --- from any thread ------------------------------------------------------------------------------
 
+    @property
+    def is_in_user_code(self) -> bool:
+        """Whether the current thread or task runs a call of the handler."""
+        return self._calls.is_inside
+
     def request_stop(self) -> None:
         """Begin a graceful stop. Safe in a signal handler and from user code."""
         self.post(self._on_stop)

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
+from penstock.runtime.thread_pull import lost, unfinished
+
 _T = TypeVar("_T")
 
 
@@ -13,27 +15,23 @@ class AsyncPull(Generic[_T]):
     """Offers items to tasks that iterate. An item is done when its task asks for the next one.
 
     Args:
-        unfinished: Returns the failure of an item that is taken or waits when the iteration ends.
-        refusal: Returns the failure of an item that may not be taken any more, or None.
+        is_owned: Returns whether an item may still be taken.
     """
 
-    def __init__(
-        self, unfinished: Callable[[], Exception], refusal: Callable[[_T], Exception | None] | None = None
-    ) -> None:
+    def __init__(self, is_owned: Callable[[_T], bool] = lambda _: True) -> None:
         self._offers: asyncio.Queue[tuple[_T, asyncio.Future[None]] | None] = asyncio.Queue()
         self._unsettled: set[asyncio.Future[None]] = set()
         self._is_closed = False
-        self._unfinished = unfinished
-        self._refusal = refusal
+        self._is_owned = is_owned
 
     async def offer(self, item: _T) -> None:
         """Pass an item to a task that iterates, and wait until it is done. This is the consumer's handler.
 
         Raises:
-            Exception: The failure from `unfinished` or `refusal`: the iteration ended first, or the item may not be taken.
+            IterationEnded: The iteration ended first, or the item may not be taken any more.
         """
         if self._is_closed:
-            raise self._unfinished()
+            raise unfinished()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled.add(settled)
         self._offers.put_nowait((item, settled))
@@ -48,7 +46,7 @@ class AsyncPull(Generic[_T]):
         self._offers.put_nowait(None)
         for settled in self._unsettled:
             if not settled.done():
-                settled.set_exception(self._unfinished())
+                settled.set_exception(unfinished())
 
     async def items(self) -> AsyncIterator[_T]:
         """Yield items until this is closed."""
@@ -60,9 +58,8 @@ class AsyncPull(Generic[_T]):
             item, settled = offer
             if settled.done():
                 continue
-            refusal = None if self._refusal is None else self._refusal(item)
-            if refusal is not None:
-                settled.set_exception(refusal)
+            if not self._is_owned(item):
+                settled.set_exception(lost())
                 continue
             is_done = False
             try:
@@ -73,4 +70,4 @@ class AsyncPull(Generic[_T]):
                     if is_done:
                         settled.set_result(None)
                     else:
-                        settled.set_exception(self._unfinished())
+                        settled.set_exception(unfinished())

@@ -1,4 +1,4 @@
-"""The run of a consumer for asyncio: starts and stops the consumer on threads from an event loop, and waits for its end."""
+"""The base of consumers for asyncio: starts and stops a consumer on threads from an event loop, and waits for its end."""
 
 from __future__ import annotations
 
@@ -6,94 +6,65 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
 
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import UsageError
 from penstock.runtime.async_pull import AsyncPull
-from penstock.runtime.consumer_run import STOP_SLACK_S
+from penstock.runtime.consumer_run import ThreadedConsumer
+from penstock.runtime.home_process import InOneProcess
 from penstock.runtime.loop_tasks import EventLoopTasks
 from penstock.runtime.stop_signals import StopSignals
 
-
-class ThreadedConsumer(Protocol):
-    """The consumer on threads."""
-
-    worker_id: str
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it was started and has not ended."""
-
-    def start(self) -> None:
-        """Start on other threads."""
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait for its end."""
-
-    def request_stop(self) -> None:
-        """Begin a graceful stop."""
-
-    def stop(self) -> None:
-        """Raise the failure of a consumer that has ended, if it has one."""
+_C = TypeVar("_C", bound=ThreadedConsumer[Any, Any])
+_T = TypeVar("_T")
 
 
-class AsyncRun:
+class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
     """Starts, stops and ends a consumer on threads for one event loop.
 
     Args:
         pull: Passes items to tasks that iterate; None if there is a handler.
-        not_stopped: Returns the error of a consumer that has not stopped in time.
-        name: Name of the public class, for messages.
-        noun: What it yields to a loop, for messages.
+        noun: The kind of an item, for messages.
+        log: The consumer's.
     """
 
     def __init__(
         self,
-        *,
-        consumer: ThreadedConsumer,
+        consumer: _C,
         calls: EventLoopTasks,
-        pull: AsyncPull[Any] | None,
-        shutdown_timeout_s: float,
-        not_stopped: Callable[[], PenstockError],
-        name: str,
+        pull: AsyncPull[_T] | None,
+        *,
         noun: str,
         log: logging.Logger,
     ) -> None:
+        self.worker_id: str = consumer.worker_id
         self._consumer = consumer
         self._calls = calls
         self._pull = pull
-        self._stop_within_s = shutdown_timeout_s + STOP_SLACK_S
-        self._not_stopped = not_stopped
-        self._name = name
         self._way_to_iterate = (
-            f"`async with {name}(...) as consumer:`, and in it `async for {noun} in consumer:`"
+            f"`async with {type(self).__name__}(...) as consumer:`, and in it `async for {noun} in consumer:`"
         )
         self._log = log
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
-        self.keeper: asyncio.Task[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
         self._is_finishing = False
 
-    def check_is_not_pulled(self) -> None:
-        """Refuse to run a consumer that has no handler."""
-        if self._pull is not None:
-            raise UsageError(f"give a handler, or iterate: {self._way_to_iterate}")
+    def __repr__(self) -> str:
+        return f"Async{self._consumer!r}"
 
-    async def items(self) -> AsyncIterator[Any]:
-        """Yield the items of a consumer that was started; asking for the next one acknowledges the one before."""
-        if self._pull is None:
-            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
-        if self._loop is None:
-            raise UsageError(f"this consumer was not started: {self._way_to_iterate}")
-        async for item in self._pull.items():
-            yield item
-        if self._ended.is_set():
-            self.raise_failure()
+    # --- starting and stopping ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Start, and wait for the end; a signal in the main thread, or a cancellation, stops gracefully."""
+        """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+
+        Raises:
+            PenstockError: The consumer failed.
+        """
+        self._check_has_handler()
         with StopSignals(self._consumer.request_stop) as signals:
-            await self.start()
+            await self._start()
             try:
                 await self._ended.wait()
             except asyncio.CancelledError:
@@ -104,11 +75,77 @@ class AsyncRun:
         self._consumer.stop()  # it has ended: raises its failure
 
     async def start(self) -> None:
-        """Start the consumer; return when it has been started.
+        """Start to work; return when the stream or the queue has been found.
 
         Raises:
-            UsageError: It was started before.
+            UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
+            NotFound, AccessDenied: The stream or the queue cannot be used.
         """
+        self._check_has_handler()
+        await self._start()
+
+    def request_stop(self) -> None:
+        """Begin a graceful stop and return at once. Safe in a signal handler, from every thread and from user code."""
+        self._consumer.request_stop()
+
+    async def stop(self) -> None:
+        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
+
+        Raises:
+            PenstockError: The consumer failed before; or it did not stop in time.
+            UsageError: A handler calls it and would wait for itself, or it is called on another event loop than the consumer's.
+        """
+        if self._loop is None:
+            return
+        if self._loop is not asyncio.get_running_loop():
+            raise UsageError("this consumer was started on another event loop: stop it there")
+        if self._calls.is_inside:
+            raise UsageError(
+                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
+            )
+        await self._finish()
+        self._raise_failure()
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._finish()
+        if error is None:  # else the error of the block is raised
+            self._raise_failure()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the consumer was started and has not ended."""
+        return self._consumer.is_running
+
+    # --- pulling --------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[_T]:
+        """Yield items, inside `async with`. Requesting the next one acknowledges the one before.
+
+        If the loop's body ends the loop (by `break`, by an error, or because its task is cancelled), the current item is delivered
+        again, unless it was acknowledged. Several tasks may iterate at the same time.
+        """
+        if self._pull is None:
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        if self._loop is None:
+            raise UsageError(f"this consumer was not started: {self._way_to_iterate}")
+        async for item in self._pull.items():
+            yield item
+        if self._ended.is_set():
+            self._raise_failure()
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    def _check_has_handler(self) -> None:
+        if self._pull is not None:
+            raise UsageError(f"give a handler, or iterate: {self._way_to_iterate}")
+
+    async def _start(self) -> None:
         if self._loop is not None:
             raise UsageError("this consumer was started before; make a new one")
         loop = self._loop = asyncio.get_running_loop()
@@ -124,7 +161,7 @@ class AsyncRun:
             await asyncio.wait([starting])
             await self._wait_for_end()
             raise
-        self.keeper = loop.create_task(self._keep())
+        self._keeper = loop.create_task(self._keep())
 
     def _start_consumer(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start on a thread, and signal the loop at the end, also if the start fails."""
@@ -141,34 +178,10 @@ class AsyncRun:
         if starting.exception() is None:
             self._consumer.request_stop()
 
-    async def stop(self) -> None:
-        """Stop gracefully and wait for the end.
-
-        Raises:
-            PenstockError: The consumer failed before; or it did not stop in time.
-            UsageError: A handler calls it and would wait for itself, or it is called on another event loop than the consumer's.
-        """
-        if self._loop is None:
-            return
-        if self._loop is not asyncio.get_running_loop():
-            raise UsageError("this consumer was started on another event loop: stop it there")
-        if self._calls.is_inside:
-            raise UsageError(
-                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
-            )
-        await self._finish()
-        self.raise_failure()
-
-    async def leave(self, error: BaseException | None) -> None:
-        """End the block of `async with`; an error of the block goes first."""
-        await self._finish()
-        if error is None:
-            self.raise_failure()
-
-    def raise_failure(self) -> None:
+    def _raise_failure(self) -> None:
         """Raise the failure of a consumer that should have ended, if it has one."""
         if not self._ended.is_set():
-            raise self._not_stopped()
+            raise self._consumer._not_stopped()  # noqa: SLF001 - the consumer that this one wraps
         self._consumer.stop()
 
     async def _finish(self) -> None:
@@ -182,11 +195,11 @@ class AsyncRun:
 
     async def _wait_for_end(self) -> None:
         try:
-            async with asyncio.timeout(self._stop_within_s):
+            async with asyncio.timeout(self._consumer._stop_within_s):  # noqa: SLF001 - the same
                 await self._ended.wait()
         except TimeoutError:
             # The callers raise the error.
-            self._log.debug("worker %s has not ended in time", self._consumer.worker_id)
+            self._log.debug("worker %s has not ended in time", self.worker_id)
 
     def _signal_end(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for the end on a thread, and signal the loop."""
@@ -197,7 +210,7 @@ class AsyncRun:
         try:
             loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            self._log.debug("worker %s ended after its event loop", self._consumer.worker_id)
+            self._log.debug("worker %s ended after its event loop", self.worker_id)
 
     def _on_not_started(self) -> None:
         self._ended.set()
@@ -216,8 +229,8 @@ class AsyncRun:
             if self._consumer.is_running and not self._is_finishing:
                 self._log.warning(
                     "the event loop ends while worker %s runs; it stops now. Use `async with %s(...)`, or await stop()",
-                    self._consumer.worker_id,
-                    self._name,
+                    self.worker_id,
+                    type(self).__name__,
                 )
                 self._consumer.request_stop()
             raise

@@ -1,4 +1,4 @@
-"""The one run of a consumer on threads: begun once, stopped from anywhere, waited for, and iterated in pull style."""
+"""The base of consumers on threads: started once, stopped from anywhere, waited for, and iterated in pull style."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 from penstock.errors import PenstockError, UsageError
-from penstock.runtime.home_process import HomeProcess
+from penstock.runtime.home_process import HomeProcess, InOneProcess
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.thread_pull import ThreadPull
 
@@ -23,7 +24,7 @@ class Running(Protocol):
     """The threads of a consumer that has started."""
 
     begun_by: object
-    """The run, kept for as long as its threads live, also if the program keeps no reference to the consumer."""
+    """The consumer, kept for as long as its threads live, also if the program keeps no reference to it."""
 
     @property
     def has_ended(self) -> threading.Event:
@@ -33,6 +34,10 @@ class Running(Protocol):
     def failure(self) -> BaseException | None:
         """Why it failed, or None."""
 
+    @property
+    def is_in_user_code(self) -> bool:
+        """Whether the current thread runs a call of user code."""
+
     def request_stop(self) -> None:
         """Begin a graceful stop; return at once."""
 
@@ -40,55 +45,57 @@ class Running(Protocol):
 _R = TypeVar("_R", bound=Running)
 
 
-class ConsumerRun(Generic[_R]):
+class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
     """Starts, stops and ends a consumer. In a forked child of its process, every method but `is_running` raises `UsageError`.
 
+    A subclass defines `_prepare`.
+
     Args:
-        not_stopped: Returns the error of a consumer that has not stopped in time.
+        shutdown_timeout_s: Bound of a graceful stop.
+        pull: Passes items to the threads that iterate; None if there is a handler.
         name: Names the worker and what it consumes, for the log.
+        leftover: What becomes of the work of a worker that does not stop in time, for the error.
         log: The consumer's.
     """
 
     def __init__(
         self,
+        worker_id: str,
         shutdown_timeout_s: float,
-        not_stopped: Callable[[], PenstockError],
+        pull: ThreadPull[_T] | None,
         *,
         name: str,
+        leftover: str,
         log: logging.Logger,
     ) -> None:
-        self.home = HomeProcess()
-        self.running: _R | None = None
-        self._stop_within_s = shutdown_timeout_s + STOP_SLACK_S
-        self._not_stopped = not_stopped
+        self.worker_id = worker_id
+        self._home = HomeProcess()
+        self._running: _R | None = None
+        self._shutdown_timeout_s = shutdown_timeout_s
+        self._pull = pull
         self._name = name
+        self._leftover = leftover
         self._log = log
         self._start_lock = threading.Lock()  # held while the consumer starts
         self._iteration_lock = threading.Lock()  # one of the iterating threads starts the consumer
         self._iterations = threading.local()  # has `has_ended` on the threads whose iteration has ended
-        self._is_stop_wanted = False  # no lock: a signal handler may set it while `begin` holds the lock
+        self._is_stop_wanted = False  # no lock: a signal handler may set it while `_begin` holds the lock
 
-    @property
-    def is_running(self) -> bool:
-        """Whether the consumer was started and has not ended."""
-        return self.running is not None and self.home.is_here and not self.running.has_ended.is_set()
+    def _prepare(self) -> tuple[_R, Callable[[], None]]:
+        """Return the threads' owner, which may be asked to stop from then on, and the function that starts it."""
+        raise NotImplementedError
 
-    def begin(self, prepare: Callable[[], tuple[_R, Callable[[], None]]], *, on_threads: bool = True) -> None:
+    def _begin(self, *, on_threads: bool = True) -> None:
         """Start the consumer; a stop that was requested before begins at once.
 
         Args:
-            prepare: Returns the threads' owner, which may be asked to stop from then on, and the function that starts it.
             on_threads: Whether it runs by itself, and not in virtual time; then the end of the program warns of it.
-
-        Raises:
-            UsageError: It was started before.
         """
-        self.home.check()
         with self._start_lock:
-            if self.running is not None:
+            if self._running is not None:
                 raise UsageError("this consumer was started before; make a new one")
-            running, start = prepare()
-            self.running = running
+            running, start = self._prepare()
+            self._running = running
             running.begun_by = self
             start()
             if on_threads:
@@ -96,41 +103,72 @@ class ConsumerRun(Generic[_R]):
             if self._is_stop_wanted:
                 running.request_stop()
 
+    def _start(self) -> None:
+        self._begin()
+
+    # --- starting and stopping ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start to work on other threads; return when the stream or the queue has been found.
+
+        Raises:
+            UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
+            NotFound, AccessDenied: The stream or the queue cannot be used.
+        """
+        self._home.check()
+        if self._pull is not None:
+            raise UsageError("give a handler (or iterate over the consumer, by `for`)")
+        self._start()
+
+    def run(self) -> None:
+        """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+
+        Raises:
+            PenstockError: The consumer failed.
+        """
+        self._home.check()
+        with StopSignals(self.request_stop):
+            self.start()
+            self.wait()
+        self._raise_failure()
+
     def request_stop(self) -> None:
-        """Begin a graceful stop and return at once. A consumer that has not started yet stops as soon as it has started."""
-        self.home.check()
+        """Begin a graceful stop and return at once. Safe in a signal handler and from user code.
+
+        A consumer that has not started yet, or whose `start` is under way, stops as soon as it has started.
+        """
+        self._home.check()
         self._is_stop_wanted = True
-        running = self.running
+        running = self._running
         if running is not None:
             running.request_stop()
 
-    def stop(self, is_in_user_code: Callable[[_R], bool]) -> None:
-        """Stop gracefully and wait for the end. A start that is under way is not waited for.
+    def stop(self) -> None:
+        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
 
-        Args:
-            is_in_user_code: Returns whether the caller is a handler of the consumer.
+        A `start` that is under way in another thread is asked to stop, and not waited for. A consumer that has not started
+        yet stops as soon as it has started.
 
         Raises:
             PenstockError: The consumer failed before; or it did not stop in time.
-            UsageError: A handler calls it, which would wait for itself.
+            UsageError: The handler calls it, which would wait for itself.
         """
-        self.home.check()
-        # The lock is checked first: a start that ends between the two checks has set `running`.
-        is_started = self._start_lock.locked() or self.running is not None
-        if self.running is not None and is_in_user_code(self.running):
+        self._home.check()
+        # The lock is checked first: a start that ends between the two checks has set `_running`.
+        is_started = self._start_lock.locked() or self._running is not None
+        if self._running is not None and self._running.is_in_user_code:
             raise UsageError(
                 "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
             )
         self.request_stop()
-        if not is_started:
-            return
-        if not self.wait(self._stop_within_s):
-            raise self._not_stopped()
-        self.raise_failure()
+        if is_started:
+            if not self.wait(self._stop_within_s):
+                raise self._not_stopped()
+            self._raise_failure()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the consumer has ended; return False after the timeout."""
-        running = self.running
+        """Wait until the consumer has ended, at most so many seconds; return whether it has."""
+        running = self._running
         if running is None:
             return True
         if timeout_s is not None:
@@ -140,75 +178,75 @@ class ConsumerRun(Generic[_R]):
             pass
         return True
 
-    def raise_failure(self) -> None:
-        """Raise the consumer's failure, if it has failed."""
-        if self.running is not None and self.running.failure is not None:
-            raise self.running.failure
+    @property
+    def is_running(self) -> bool:
+        """Whether the consumer was started and has not ended."""
+        return self._running is not None and self._home.is_here and not self._running.has_ended.is_set()
 
-    def run(self, start: Callable[[], None]) -> None:
-        """Start the consumer, and wait for its end; the first signal stops it.
+    @property
+    def _stop_within_s(self) -> float:
+        return self._shutdown_timeout_s + STOP_SLACK_S
 
-        Raises:
-            PenstockError: The consumer failed.
-        """
-        self.home.check()
-        with StopSignals(self.request_stop):
-            start()
-            self.wait()
-        self.raise_failure()
+    def _not_stopped(self) -> PenstockError:
+        return PenstockError(
+            f"worker {self.worker_id} did not stop within {self._shutdown_timeout_s} s; {self._leftover}"
+        )
 
-    def leave(
-        self, error: BaseException | None, pull: ThreadPull[_T] | None, stop: Callable[[], None]
+    def _raise_failure(self) -> None:
+        if self._running is not None and self._running.failure is not None:
+            raise self._running.failure
+
+    def __enter__(self) -> Self:
+        self._home.check()
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Handle the end of a `with` block of the consumer.
-
-        Args:
-            error: The error of the block. With one, this waits for the stop and raises no error of the consumer.
-            pull: Closed, so that records that are not done are returned.
-            stop: The consumer's `stop`.
-        """
-        if error is not None and not self.home.is_here:
+        if error is not None and not self._home.is_here:
             return
         self.request_stop()
-        if pull is not None:
-            pull.close()
+        if self._pull is not None:
+            self._pull.close()
         if error is None:
-            stop()
-        else:
+            self.stop()
+        else:  # the block's error is raised, and none of the consumer's
             self.wait(self._stop_within_s)
 
-    def items(self, pull: ThreadPull[_T] | None, start: Callable[[], None]) -> Iterator[_T]:
+    # --- pulling --------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[_T]:
         """Start the consumer if no other thread has, yield its items, and stop it when the iteration ends.
 
-        Raises:
-            PenstockError: The consumer failed, now or in an iteration before.
-            UsageError: There is a handler, or an iteration on this thread has ended before, and stopped the consumer.
+        Requesting the next item acknowledges the one before. If the loop's body ends the loop (by `break` or an error), the current
+        item is delivered again, unless it was acknowledged. Several threads may iterate.
         """
-        self.home.check()
-        if pull is None:
+        self._home.check()
+        if self._pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         if hasattr(self._iterations, "has_ended"):
-            self.raise_failure()
+            self._raise_failure()
             raise UsageError(
                 "a loop over this consumer has ended before, which stopped it; make a new consumer to go on"
             )
         with StopSignals(self.request_stop):
             with self._iteration_lock:
-                if self.running is None:
-                    start()
-            running = self.running
+                if self._running is None:
+                    self._start()
+            running = self._running
             assert running is not None
             try:
-                yield from pull.items(running.has_ended)
+                yield from self._pull.items(running.has_ended)
             finally:
                 self._iterations.has_ended = True
-                if self.home.is_here:  # after a fork in the loop's body, both processes reach this
-                    pull.close()
+                if self._home.is_here:  # after a fork in the loop's body, both processes reach this
+                    self._pull.close()
                     self.request_stop()
                     self.wait(self._stop_within_s)
-        self.raise_failure()
+        self._raise_failure()
 
-    def warn_at_exit(self) -> None:
+    def _warn_at_exit(self) -> None:
         """Warn if the consumer still runs and no stop was requested: its threads end with the program."""
         if self.is_running and not self._is_stop_wanted:
             self._log.warning(
@@ -218,11 +256,11 @@ class ConsumerRun(Generic[_R]):
             )
 
 
-_begun: Final[WeakSet[ConsumerRun[Any]]] = WeakSet()
+_begun: Final[WeakSet[ThreadedConsumer[Any, Any]]] = WeakSet()
 
 
 @atexit.register
 def _warn_at_exit() -> None:
     """Warn of consumers that still run: a program whose last line is `start()` ends at once, and reads nothing."""
-    for run in list(_begun):
-        run.warn_at_exit()
+    for consumer in list(_begun):
+        consumer._warn_at_exit()  # noqa: SLF001 - of a class of this file

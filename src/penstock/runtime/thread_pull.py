@@ -18,6 +18,16 @@ class IterationEnded(HandlerFailed):
     """The iteration over the consumer ended before an item was done, or before it was taken."""
 
 
+def unfinished() -> IterationEnded:
+    """Return the failure of an item that is taken or waits when the iteration ends."""
+    return IterationEnded("the iteration ended before this was done")
+
+
+def lost() -> IterationEnded:
+    """Return the failure of an item that is not this worker's any more."""
+    return IterationEnded("the lease was lost before this was taken")
+
+
 class _Offer(Generic[_T]):
     __slots__ = ("_lock", "error", "item", "settled")
 
@@ -39,30 +49,26 @@ class ThreadPull(Generic[_T]):
     """Offers items to threads that iterate. An item is done when its thread requests the next one.
 
     Args:
-        unfinished: Returns the failure of an item that is taken or waits when the iteration ends.
-        refusal: Returns the failure of an item that may not be taken any more, or None.
+        is_owned: Returns whether an item may still be taken.
     """
 
-    def __init__(
-        self, unfinished: Callable[[], Exception], refusal: Callable[[_T], Exception | None] | None = None
-    ) -> None:
+    def __init__(self, is_owned: Callable[[_T], bool] = lambda _: True) -> None:
         self._offers: queue.SimpleQueue[_Offer[_T]] = queue.SimpleQueue()
         self._unsettled: set[_Offer[_T]] = set()
         self._lock = threading.Lock()
         self._is_closed = False
-        self._unfinished = unfinished
-        self._refusal = refusal
+        self._is_owned = is_owned
 
     def offer(self, item: _T) -> None:
         """Pass an item to a thread that iterates, and wait until it is done. This is the consumer's handler.
 
         Raises:
-            Exception: The failure from `unfinished` or `refusal`: the iteration ended first, or the item may not be taken.
+            IterationEnded: The iteration ended first, or the item may not be taken any more.
         """
         offer = _Offer(item)
         with self._lock:
             if self._is_closed:
-                raise self._unfinished()
+                raise unfinished()
             self._unsettled.add(offer)
         self._offers.put(offer)
         offer.settled.wait()
@@ -77,7 +83,7 @@ class ThreadPull(Generic[_T]):
             self._is_closed = True
             unsettled = list(self._unsettled)
         for offer in unsettled:
-            offer.settle(self._unfinished())
+            offer.settle(unfinished())
 
     def items(self, has_ended: threading.Event) -> Iterator[_T]:
         """Yield items until this is closed.
@@ -92,13 +98,12 @@ class ThreadPull(Generic[_T]):
                 continue
             if offer.settled.is_set():
                 continue
-            refusal = None if self._refusal is None else self._refusal(offer.item)
-            if refusal is not None:
-                offer.settle(refusal)
+            if not self._is_owned(offer.item):
+                offer.settle(lost())
                 continue
             is_done = False
             try:
                 yield offer.item
                 is_done = True
             finally:
-                offer.settle(None if is_done else self._unfinished())
+                offer.settle(None if is_done else unfinished())
