@@ -14,10 +14,12 @@ from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
+from penstock.consumer.delivery_loop import STANDSTILL_ROUNDS
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.shard_run import ShardRun
-from penstock.consumer.stream_reading import ConsumedStream, known_stream
-from penstock.consumer.worker import STANDSTILL_ROUNDS, options_for_streams
+from penstock.consumer.stream_argument import ConsumedStream
+from penstock.consumer.stream_reading import known_stream
+from penstock.consumer.worker import options_for_streams
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
 from penstock.consumer.async_batch import AsyncBatch, AsyncShardCheckpointer
-from penstock.consumer.processor import UnusableHandlerError
 from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
 from penstock.runtime.loop_tasks import EventLoopTasks
+from penstock.runtime.user_code import UnusableHandlerError
 
 AsyncHandler: TypeAlias = Callable[[AsyncBatch], Awaitable[object]]
 """Receives one shard's records, in order. Its result is ignored; an exception is a failure."""

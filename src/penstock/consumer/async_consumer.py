@@ -31,12 +31,12 @@ from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health
-from penstock.consumer.processor import check_are_callable
 from penstock.consumer.stream_argument import StreamArgument
 from penstock.errors import OptionError, PenstockError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.async_run import AsyncioConsumer
+from penstock.runtime.user_code import check_are_callable
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

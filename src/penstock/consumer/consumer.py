@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions
-from penstock.consumer.consumer_ports import ConsumerPorts
+from penstock.consumer.consumer_ports import ConsumerPorts, WorkerDriver, WorkerPorts
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.processor import (
     DeadLetterHandler,
@@ -28,13 +28,11 @@ from penstock.consumer.processor import (
     HandlerProcessor,
     ProcessorFactory,
     StreamProcessorFactory,
-    check_are_callable,
-    check_is_plain,
     traced,
 )
 from penstock.consumer.records import Batch
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
-from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver, WorkerPorts
+from penstock.consumer.worker import ThreadDriver, Worker
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import in_region_of
@@ -48,6 +46,7 @@ from penstock.runtime.home_process import random_worker_id
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
+from penstock.runtime.user_code import check_are_callable, check_is_plain
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

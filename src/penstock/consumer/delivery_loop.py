@@ -20,33 +20,31 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from penstock.consumer.budget import Budget
+from penstock.consumer.consumer_options import ConsumerOptions
+from penstock.consumer.consumer_ports import Pools, WorkerPorts
+from penstock.consumer.fetching import ReadingParts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
-from penstock.consumer.processor import (
-    DeadLetterHandler,
-    StreamProcessorFactory,
-    UnusableHandlerError,
-    examinable,
-    failure_of,
-    never_run,
-)
+from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory, failure_of
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_plan import Fetch
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stopped import StoppedShards
+from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import StreamReading
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
 from penstock.core.leases.held_lease_phases import HeldLeaseStatus, is_standstill, stop_reason
 from penstock.core.leases.lease import stream_id_of
 from penstock.core.position import Position
-from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
+from penstock.core.reading.delivery_calls import Call, CallKind
 from penstock.core.reading.paused_shards import PausedShards
 from penstock.errors import HandlerFailed, PenstockError
-from penstock.ports.clock import Chance, Clock
-from penstock.ports.metrics import ForgettingMetrics, Metrics
+from penstock.ports.metrics import ForgettingMetrics
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
-from penstock.runtime.loop import Loop, Pool
+from penstock.runtime.loop import Loop
+from penstock.runtime.subscriptions import Subscriptions
+from penstock.runtime.user_code import UnusableHandlerError, examinable, never_run
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
@@ -54,6 +52,7 @@ STOPPED_REPORT_S: Final = 60.0
 """Time between two reports of a shard that stopped for a failure, for as long as this worker holds it."""
 
 
+STANDSTILL_ROUNDS: Final = 1.5
 _FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator has handled it
 
 _WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
@@ -64,30 +63,20 @@ STREAM_CHECK_S: Final = 300.0
 
 _Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a gauge's name and labels
 
-OpenStreams: TypeAlias = Callable[
-    [Callable[[], bool], Callable[[ShardRun], None]], Mapping[str, StreamReading]
-]
-"""Returns the reading of each stream, by its id. Arguments: whether the process may hold more, and what to call after an answer."""
-
 
 class DeliveryLoop(Loop[ShardRun]):
     """See the module.
 
     Args:
-        open_streams: Returns the way in which each stream is read.
+        streams: Those whose shards are read.
+        subscriptions: Those of each stream that is read by enhanced fan-out, by its id.
         leases: The loop that owns the coordinator; it gets the events.
-        delivery_options: The options of each shard's delivery.
         processor_factory: Makes the user code of one shard.
         dead_letter: Called with records that failed for good, if that is the policy.
-        buffer_bytes_max: Memory for the records of all shards together.
-        progress_interval_s: Time between two reports to the coordinator's watchdog; also the longest time that
-            a checkpoint waits for a renewal.
-        checkpoint_timeout_s: How long `batch.checkpoint` waits.
-        read_pool: The threads that call the stream.
-        handler_pool: The threads that call user code.
+        is_lifecycle_called: Whether user code is also called when a shard starts, ends, stops or is lost.
         on_worker_failure: Called when a failure must stop the whole worker.
-        on_standstill: Called when no held lease could progress in two checks, `standstill_after_s` apart; None: never.
-        standstill_after_s: Longer than a round, in which the worker may get other leases.
+        on_standstill: Called when no held lease could progress in two checks, more than a round apart, in which the worker may
+            get other leases; None: never.
         home: The process whose threads these are.
         on_checkpoint_begun: Called when user code is about to wait for a checkpoint.
     """
@@ -95,44 +84,43 @@ class DeliveryLoop(Loop[ShardRun]):
     def __init__(
         self,
         *,
-        open_streams: OpenStreams,
+        streams: Sequence[ConsumedStream],
+        subscriptions: Mapping[str, Subscriptions],
         leases: LeaseLoop,
-        delivery_options: DeliveryOptions,
+        options: ConsumerOptions,
+        ports: WorkerPorts,
+        pools: Pools,
         processor_factory: StreamProcessorFactory,
         dead_letter: DeadLetterHandler | None,
-        buffer_bytes_max: int,
-        progress_interval_s: float,
-        checkpoint_timeout_s: float,
-        clock: Clock,
-        chance: Chance,
-        metrics: Metrics,
-        read_pool: Pool,
-        handler_pool: Pool,
+        is_lifecycle_called: bool,
         on_worker_failure: Callable[[PenstockError], None],
         on_standstill: Callable[[], None] | None,
-        standstill_after_s: float,
         home: HomeProcess,
         on_checkpoint_begun: Callable[[PendingCheckpoint], None],
     ) -> None:
         super().__init__()
         self._leases = leases
-        self._delivery_options = delivery_options
+        self._delivery_options = options.delivery_options(is_lifecycle_called)
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
-        self._progress_interval_s = progress_interval_s
-        self._checkpoint_timeout_s = checkpoint_timeout_s
-        self._clock = clock
-        self._chance = chance
-        self._metrics = metrics
-        self._read_pool = read_pool
-        self._handler_pool = handler_pool
+        timing = options.coordinator_options()
+        self._progress_interval_s = timing.renew_interval_s  # a checkpoint waits no longer for a renewal
+        self._standstill_after_s = STANDSTILL_ROUNDS * timing.interval_s
+        self._checkpoint_timeout_s = options.lease_duration_s
+        clock = self._clock = ports.clock
+        self._chance = ports.chance
+        self._metrics = ports.metrics
+        self._pools = pools
         self._on_worker_failure = on_worker_failure
         self._on_standstill = on_standstill
-        self._standstill_after_s = standstill_after_s
         self._home = home
         self._on_checkpoint_begun = on_checkpoint_begun
-        self._budget = Budget(buffer_bytes_max)
-        self._streams = open_streams(lambda: self._budget.has_room, self._on_answered)
+        self._budget = Budget(options.buffer_bytes_max)
+        parts = ReadingParts(ports, pools.call, lambda: self._budget.has_room, self._on_answered)
+        self._streams = {
+            stream.stream_id: StreamReading(stream, parts, options, subscriptions.get(stream.stream_id))
+            for stream in streams
+        }
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._calling = threading.local()
@@ -143,7 +131,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._timer_ids = count()
         self._scheduled: dict[ShardRun, float] = {}
         self._starved: set[ShardRun] = set()  # reading waits for memory
-        self._progress_due_s = clock.monotonic_s() + progress_interval_s
+        self._progress_due_s = clock.monotonic_s() + self._progress_interval_s
         self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
         self._stream_check_s = clock.monotonic_s()
         self._standstill_check_s = math.inf
@@ -162,7 +150,7 @@ class DeliveryLoop(Loop[ShardRun]):
         run = ShardRun(
             reading.stream.name,
             reading.with_moment(effect),
-            reader_options=reading.options,
+            reader_options=reading.reader_options,
             delivery_options=options,
             is_checkpoint_urgent=options.checkpoint_interval_s < self._progress_interval_s,
             clock=self._clock,
@@ -349,7 +337,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if now_s >= self._stream_check_s:
             self._stream_check_s = now_s + STREAM_CHECK_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
-                self._read_pool.submit(reading.measure)
+                self._pools.read.submit(reading.measure)
         if now_s >= self._report_s:
             self._report_s = now_s + STOPPED_REPORT_S
             self._report_unread(runs)
@@ -413,7 +401,7 @@ class DeliveryLoop(Loop[ShardRun]):
     # --- reading ---
 
     def _begin_fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        self._read_pool.submit(lambda: self._fetch(run, fetch))
+        self._pools.read.submit(lambda: self._fetch(run, fetch))
 
     def _fetch(self, run: ShardRun, fetch: Fetch) -> None:
         self._reading_of(run.key).fetch(run, fetch)
@@ -426,7 +414,7 @@ class DeliveryLoop(Loop[ShardRun]):
     # --- user code ---
 
     def _begin_call(self, run: ShardRun, call: Call[Record]) -> None:
-        self._handler_pool.submit(lambda: self._run_call(run, call))
+        self._pools.handler.submit(lambda: self._run_call(run, call))
 
     def _run_call(self, run: ShardRun, call: Call[Record]) -> None:
         is_paused = run.is_paused and call.kind in _WAITING_OUT_A_PAUSE

@@ -8,6 +8,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from msgspec import Struct
+
+from penstock.consumer.consumer_ports import WorkerPorts
 from penstock.consumer.shard_plan import Deaggregate, Fetch
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.unread import UnreadPage, deaggregate_page, unread_page
@@ -23,7 +26,7 @@ from penstock.core.reading.retrieval_choice import (
 )
 from penstock.core.safe_text import describe_error
 from penstock.errors import ExpiredIterator, PenstockError, Unavailable
-from penstock.ports.clock import Chance, Clock
+from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, RecordPage
 from penstock.ports.metrics import Metrics
 from penstock.runtime.hash_ranges import HashRanges
@@ -135,43 +138,45 @@ class ShardFetcher:
             )
 
 
+class ReadingParts(Struct, frozen=True):
+    """Parts that the readings of all streams share.
+
+    Args:
+        call_pool: The threads for calls that are about no single shard.
+        has_room: Whether the process as a whole may hold more.
+        on_answered: Called when a run gets an answer after `fetch` has returned.
+    """
+
+    ports: WorkerPorts
+    call_pool: Pool
+    has_room: Callable[[], bool]
+    on_answered: Callable[[ShardRun], None]
+
+
 class PushedFetcher:
     """Passes the planned steps of a run to its subscription. It answers later, on the pool; nothing waits here.
 
     Args:
         fetcher: Takes pages apart, and does the steps that have nothing to do with a subscription.
-        has_room: Whether the process as a whole may hold more.
-        on_answered: Called when a run gets an answer after `fetch` has returned.
     """
 
-    def __init__(
-        self,
-        fetcher: ShardFetcher,
-        subscriptions: Subscriptions,
-        *,
-        has_room: Callable[[], bool],
-        clock: Clock,
-        on_answered: Callable[[ShardRun], None],
-    ) -> None:
+    def __init__(self, fetcher: ShardFetcher, subscriptions: Subscriptions, parts: ReadingParts) -> None:
         self._fetcher = fetcher
         self._subscriptions = subscriptions
-        self._has_room = has_room
-        self._clock = clock
-        self._on_answered = on_answered
+        self._parts = parts
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Begin one step of reading, or do it; a failure is reported to the run."""
-        key = (run.key, run.epoch)
         if isinstance(fetch, FetchIterator):
             try:
                 start = plan_iterator(fetch.position)
             except PenstockError as error:
                 run.on_fetch_failed(error)
                 return
-            self._subscriptions.begin(key, run.shard_id, start, _Taker(run, self))
+            self._subscriptions.begin(run, run.shard_id, start, self)
         elif isinstance(fetch, FetchPage):
-            if self._has_room():
-                self._subscriptions.want(key)
+            if self._parts.has_room():
+                self._subscriptions.want(run)
             else:  # other runs filled the memory while this step waited
                 run.on_fetch_skipped()
         else:
@@ -179,12 +184,12 @@ class PushedFetcher:
 
     def leave(self, run: ShardRun) -> None:
         """End the subscription. Called before the lease is released: the service would refuse the next owner's while this one is open."""
-        self._subscriptions.close((run.key, run.epoch))
+        self._subscriptions.close(run)
 
     def on_page(self, run: ShardRun, page: RecordPage) -> None:
         """Give a run the page that it requested."""
         try:
-            self._fetcher.on_page(run, page, self._clock.monotonic_s())
+            self._fetcher.on_page(run, page, self._parts.ports.clock.monotonic_s())
         except Exception as error:
             log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
             # The subscription has moved past this event: only a restarted reader gets it again.
@@ -204,27 +209,7 @@ class PushedFetcher:
     def _answered(self, run: ShardRun) -> None:
         if run.is_lost:  # a step that waited for a thread may have subscribed again after the run left
             self.leave(run)
-        self._on_answered(run)
-
-
-class _Taker:
-    """Implements `penstock.runtime.subscriptions.PageTaker` for a run."""
-
-    def __init__(self, run: ShardRun, fetcher: PushedFetcher) -> None:
-        self._run = run
-        self._fetcher = fetcher
-
-    def on_iterator(self) -> None:
-        """Handle that pages may be asked for."""
-        self._fetcher.on_iterator(self._run)
-
-    def on_page(self, page: RecordPage) -> None:
-        """Handle a requested page."""
-        self._fetcher.on_page(self._run, page)
-
-    def on_failure(self, error: PenstockError) -> None:
-        """Handle a failed request."""
-        self._fetcher.on_failure(self._run, error)
+        self._parts.on_answered(run)
 
 
 class AutoFetcher(PushedFetcher):
@@ -233,35 +218,20 @@ class AutoFetcher(PushedFetcher):
     A shard is polled until the consumer is registered and ACTIVE: that takes seconds, and nothing waits for it.
 
     Args:
-        fetcher: Polls.
-        subscriptions: Bring pages by enhanced fan-out.
-        has_room: Whether the process as a whole may hold more.
-        on_answered: Called when a run gets an answer after `fetch` has returned.
         options: When to change, and how to read then.
-        call_pool: Where the consumer is registered when it is first needed.
     """
 
     def __init__(
         self,
         fetcher: ShardFetcher,
         subscriptions: Subscriptions,
-        *,
-        has_room: Callable[[], bool],
-        clock: Clock,
-        on_answered: Callable[[ShardRun], None],
+        parts: ReadingParts,
         options: AutoRetrieval,
-        chance: Chance,
-        metrics: Metrics,
-        call_pool: Pool,
     ) -> None:
-        super().__init__(fetcher, subscriptions, has_room=has_room, clock=clock, on_answered=on_answered)
-        self._registration = subscriptions.registration
+        super().__init__(fetcher, subscriptions, parts)
         self._options = options
-        self._chance = chance
-        self._metrics = metrics
-        self._call_pool = call_pool
-        # By key and epoch of the run. Needs no lock, since a run has only one step under way at a time.
-        self._choices: dict[tuple[str, int], RetrievalChoice] = {}
+        # Needs no lock, since a run has only one step under way at a time.
+        self._choices: dict[ShardRun, RetrievalChoice] = {}
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Do or begin one step of reading, or change between polling and fan-out instead."""
@@ -271,7 +241,7 @@ class AutoFetcher(PushedFetcher):
             self._fetcher.fetch(run, fetch)
             return
         choice = self._choice_of(run)
-        change = choice.plan_change(self._clock.monotonic_s())
+        change = choice.plan_change(self._parts.ports.clock.monotonic_s())
         if change is not None and self._may_change_source(change):
             self._change_source(run, choice, change)
         elif choice.retrieval is Retrieval.FAN_OUT:
@@ -289,18 +259,18 @@ class AutoFetcher(PushedFetcher):
     def leave(self, run: ShardRun) -> None:
         """End the subscription if there is one. Called before the lease is released."""
         super().leave(run)
-        self._choices.pop((run.key, run.epoch), None)
+        self._choices.pop(run, None)
 
     def on_page(self, run: ShardRun, page: RecordPage) -> None:
         """Give a run the page that it requested."""
-        self._choice_of(run).on_event(page.millis_behind_latest, self._clock.monotonic_s())
+        self._choice_of(run).on_event(page.millis_behind_latest, self._parts.ports.clock.monotonic_s())
         super().on_page(run, page)
 
     def on_failure(self, run: ShardRun, error: PenstockError) -> None:
         """Report a failed step to its run; or change the run to polling if its subscription does not work."""
         choice = self._choice_of(run)
         choice.on_push_failed(error)
-        change = choice.plan_change(self._clock.monotonic_s())
+        change = choice.plan_change(self._parts.ports.clock.monotonic_s())
         if change is None or change.why is not ChangeReason.PUSH_FAILED:
             super().on_failure(run, error)
             return
@@ -309,14 +279,13 @@ class AutoFetcher(PushedFetcher):
         self._answered(run)
 
     def _choice_of(self, run: ShardRun) -> RetrievalChoice:
-        key = (run.key, run.epoch)
-        choice = self._choices.get(key)
+        choice = self._choices.get(run)
         if choice is None:
-            choice = self._choices[key] = RetrievalChoice(self._options, self._chance.random())
+            choice = self._choices[run] = RetrievalChoice(self._options, self._parts.ports.chance.random())
         return choice
 
     def _poll(self, run: ShardRun, choice: RetrievalChoice, fetch: FetchIterator | FetchPage) -> None:
-        started_s = self._clock.monotonic_s()
+        started_s = self._parts.ports.clock.monotonic_s()
         result = self._fetcher.fetch(run, fetch)
         if isinstance(result, UnreadPage):
             choice.on_polled(started_s, result.read_bytes)
@@ -324,14 +293,15 @@ class AutoFetcher(PushedFetcher):
             choice.on_poll_failed(result, started_s)
 
     def _may_change_source(self, change: Change) -> bool:
-        return change.to is Retrieval.POLLING or self._registration.find_ahead(self._call_pool)
+        registration = self._subscriptions.registration
+        return change.to is Retrieval.POLLING or registration.find_ahead(self._parts.call_pool)
 
     def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: Change) -> None:
         """Change a run between polling and fan-out; the run plans its next step with the new source."""
         if change.to is Retrieval.POLLING:
             super().leave(run)
-        choice.on_changed(change, self._clock.monotonic_s(), self._chance.random())
+        choice.on_changed(change, self._parts.ports.clock.monotonic_s(), self._parts.ports.chance.random())
         run.on_source_changed(self._options.options_of(change.to))
-        self._metrics.count("retrieval_changes", 1, {**run.labels, "to": change.to.value})
+        self._parts.ports.metrics.count("retrieval_changes", 1, {**run.labels, "to": change.to.value})
         how = "polled" if change.to is Retrieval.POLLING else "read by enhanced fan-out"
         log.info("shard %s is %s from here on: %s", run.key, how, change.why.value)

@@ -9,22 +9,6 @@ from typing import Protocol, TypeAlias
 
 from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
-from penstock.runtime.user_code import (
-    UnusableHandlerError,
-    check_are_callable,
-    check_is_plain,
-    examinable,
-    never_run,
-)
-
-# The consumer's modules find these beside the processors that they call.
-__all__ = [
-    "UnusableHandlerError",
-    "check_are_callable",
-    "check_is_plain",
-    "examinable",
-    "never_run",
-]
 
 Handler: TypeAlias = Callable[[Batch], object]
 """Receives one shard's records, in order. An exception is a failure. Its result is ignored, unless it is a

@@ -20,7 +20,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
-from penstock.consumer.processor import ShardProcessor, UnusableHandlerError
+from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
 from penstock.consumer.shard_plan import Deaggregate, Fetch, Plan
 from penstock.consumer.unread import DeaggregatedPage, UnreadPage, unread_bytes
@@ -64,6 +64,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import RawRecord
 from penstock.ports.metrics import Metrics
 from penstock.runtime.thread_pull import IterationEnded
+from penstock.runtime.user_code import UnusableHandlerError
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 

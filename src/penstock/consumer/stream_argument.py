@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
-from penstock.consumer.stream_reading import ConsumedStream
 from penstock.core.leases.lease import keyed_start
 from penstock.core.moments import parse_moment
 from penstock.core.position import Position, at_timestamp
@@ -43,6 +42,33 @@ class NamedStream(Struct, frozen=True):
     start: StartingPosition
     given: str
     kcl_id: str | None = None
+
+
+class ConsumedStream(Struct, frozen=True):
+    """A stream that a worker reads.
+
+    Args:
+        name: Name or ARN.
+        start: Where its shards begin when they are read for the first time; shards are named by their lease keys.
+        stream_id: The prefix of its lease keys; empty if it is the only stream of the lease table.
+        identity: Distinguishes the stream from others of its name; leases of others are refused. None compares nothing.
+        retention_s: How long it keeps a record, or None when unknown.
+        open_shard_count: Open shards when the consumer started, or None when unknown.
+        registration: The consumer whose subscriptions bring the records, always or when needed; None: GetRecords is polled.
+    """
+
+    name: str
+    start: StartingPosition
+    stream_id: str = ""
+    identity: StreamIdentity | None = None
+    retention_s: float | None = None
+    open_shard_count: int | None = None
+    registration: ConsumerRegistration | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels of metrics about the whole stream: its name, unless all of the consumer's metrics have it as a label."""
+        return {"stream": self.name} if self.stream_id else {}
 
 
 class ConsumedStreams(Struct, frozen=True):

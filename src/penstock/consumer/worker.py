@@ -8,101 +8,40 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.consumer.consumer_options import ConsumerOptions
+from penstock.consumer.consumer_ports import Pools, WorkerPorts
 from penstock.consumer.delivery_loop import DeliveryLoop
 from penstock.consumer.health import Health, ShardHealth, WorkerSnapshot, judge
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
-from penstock.consumer.stream_reading import ConsumedStream, ReadingParts, StreamReading, known_stream
+from penstock.consumer.stream_argument import ConsumedStream
+from penstock.consumer.stream_reading import known_stream
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
 from penstock.core.leases.held_lease_phases import LeasePhase
 from penstock.core.leases.lease import lease_key, name_run, shard_id_of, stream_id_of
 from penstock.errors import PenstockError, UsageError
-from penstock.ports.clock import Chance, Clock
-from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.lease_table import LeaseTable
-from penstock.ports.metrics import Metrics
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
-from penstock.runtime.loop import LoopThread, Pool, ThreadPool
-
-if TYPE_CHECKING:
-    from penstock.runtime.subscriptions import Subscriptions
+from penstock.runtime.loop import LoopThread, ThreadPool
+from penstock.runtime.subscriptions import Subscriptions
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 _ROUNDS_OVERDUE: Final = 3
-STANDSTILL_ROUNDS: Final = 1.5
 RENEWAL_THREADS: Final = 16
 """Renewals in flight at once. A thousand leases are renewed 370 times a second: with calls of 40 ms that is 15 of them. Threads
 start when they are needed, so a consumer of few shards has few."""
 _CALL_THREADS: Final = 6
 _JOIN_S: Final = 5.0
 _SHARD_ID: Final = re.compile(r"shardId-[0-9]{12}")
-
-
-class WorkerPorts(Struct, frozen=True):
-    """The ports of a worker."""
-
-    kinesis: Kinesis
-    table: LeaseTable
-    clock: Clock
-    chance: Chance
-    metrics: Metrics
-    kcl3: Kcl3Tables | None = None
-
-
-class Pools(Struct, frozen=True):
-    """The pools for work that may wait: calls to services, and user code."""
-
-    renewal: Pool
-    call: Pool
-    read: Pool
-    handler: Pool
-
-    def close(self) -> None:
-        """Take nothing new."""
-        for pool in (self.renewal, self.call, self.read, self.handler):
-            pool.close()
-
-
-def thread_pools(options: ConsumerOptions) -> Pools:
-    """Return the thread pools of production."""
-    return Pools(
-        renewal=ThreadPool("penstock-renew", RENEWAL_THREADS),
-        call=ThreadPool("penstock-call", _CALL_THREADS),
-        read=ThreadPool("penstock-read", options.read_threads),
-        handler=ThreadPool("penstock-handle", options.handler_threads),
-    )
-
-
-class WorkerDriver(Protocol):
-    """Runs a worker's loops and the work that they give to pools: threads in production, virtual time in `penstock.testing`."""
-
-    @property
-    def pools(self) -> Pools:
-        """Where work is done."""
-
-    def watch(
-        self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
-    ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-        """Return the user code that the worker calls."""
-
-    def start(self, worker: Worker) -> None:
-        """Begin to drive a worker, and return."""
-
-    def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
-        """User code is about to wait for a checkpoint, which is under way."""
 
 
 class ThreadDriver:
@@ -113,7 +52,12 @@ class ThreadDriver:
     """
 
     def __init__(self, options: ConsumerOptions) -> None:
-        self.pools: Pools = thread_pools(options)
+        self.pools: Pools = Pools(
+            renewal=ThreadPool("penstock-renew", RENEWAL_THREADS),
+            call=ThreadPool("penstock-call", _CALL_THREADS),
+            read=ThreadPool("penstock-read", options.read_threads),
+            handler=ThreadPool("penstock-handle", options.handler_threads),
+        )
 
     def watch(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
@@ -175,10 +119,9 @@ class Worker:
             kcl3=ports.kcl3 is not None,
             watches="://" not in ports.table.name,  # a scan of a bucket or folder reads object by object
         )
-        coordinator_options = options_for_streams(whole, streams)
         drawn = int(ports.chance.random() * 2**32)
         self.leases: LeaseLoop = LeaseLoop(
-            Coordinator(worker_id, coordinator_options, name_run(worker_id, f"{drawn:08x}")),
+            Coordinator(worker_id, options_for_streams(whole, streams), name_run(worker_id, f"{drawn:08x}")),
             stream=self._stream,
             table=ports.table,
             kinesis=ports.kinesis,
@@ -197,22 +140,17 @@ class Worker:
         )
         self.subscriptions: dict[str, Subscriptions] = self._open_subscriptions(ports)
         self.delivery: DeliveryLoop = DeliveryLoop(
-            open_streams=lambda has_room, on_answered: self._open_streams(ports, has_room, on_answered),
+            streams=streams,
+            subscriptions=self.subscriptions,
             leases=self.leases,
-            delivery_options=options.delivery_options(is_lifecycle_called),
+            options=options,
+            ports=ports,
+            pools=pools,
             processor_factory=processor_factory,
             dead_letter=dead_letter,
-            buffer_bytes_max=options.buffer_bytes_max,
-            progress_interval_s=coordinator_options.renew_interval_s,
-            checkpoint_timeout_s=options.lease_duration_s,
-            clock=ports.clock,
-            chance=ports.chance,
-            metrics=ports.metrics,
-            read_pool=pools.read,
-            handler_pool=pools.handler,
+            is_lifecycle_called=is_lifecycle_called,
             on_worker_failure=self.fail,
             on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
-            standstill_after_s=STANDSTILL_ROUNDS * coordinator_options.interval_s,
             home=home or HomeProcess(),
             on_checkpoint_begun=on_checkpoint_begun,
         )
@@ -220,49 +158,17 @@ class Worker:
         self.leases.on_unusable_table = self.fail
 
     def _open_subscriptions(self, ports: WorkerPorts) -> dict[str, Subscriptions]:
-        registered = [
-            (stream, stream.registration) for stream in self._consumed if stream.registration is not None
-        ]
-        if not registered:
-            return {}
-        # Imported only to subscribe: a consumer that polls starts sooner without it.
-        from penstock.runtime.subscriptions import Subscriptions
-
         return {
             stream.stream_id: Subscriptions(
-                registration,
+                stream.registration,
                 takeover_pause_s=self._options.takeover_pause_s,
                 chance=ports.chance,
                 metrics=ports.metrics,
                 pool=self._pools.read,
                 labels=stream.labels,
             )
-            for stream, registration in registered
-        }
-
-    def _open_streams(
-        self, ports: WorkerPorts, has_room: Callable[[], bool], on_answered: Callable[[ShardRun], None]
-    ) -> Mapping[str, StreamReading]:
-        options = self._options
-        parts = ReadingParts(
-            kinesis=ports.kinesis,
-            drops_unmarked=options.drop_misplaced_aggregates,
-            has_room=has_room,
-            on_answered=on_answered,
-            clock=ports.clock,
-            chance=ports.chance,
-            metrics=ports.metrics,
-            call_pool=self._pools.call,
-        )
-        return {
-            stream.stream_id: StreamReading(
-                stream,
-                parts,
-                options.reader_options(stream.retention_s),
-                subscriptions=self.subscriptions.get(stream.stream_id),
-                auto=options.auto_retrieval(stream.retention_s),
-            )
             for stream in self._consumed
+            if stream.registration is not None
         }
 
     def start_threads(self) -> None:

@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import Struct
 
@@ -44,19 +44,20 @@ _GAUGE_INTERVAL_S: Final = 1.0
 
 
 class PageTaker(Protocol):
-    """The reader of a shard. Called on the pool, once for each of its requests."""
+    """Takes the pages of subscriptions, each with its key. Called on the pool, once for each request of a page."""
 
-    def on_iterator(self) -> None:
+    def on_iterator(self, key: Any, /) -> None:
         """Handle that pages can be requested from now on."""
 
-    def on_page(self, page: RecordPage) -> None:
+    def on_page(self, key: Any, page: RecordPage, /) -> None:
         """Handle the page that was requested."""
 
-    def on_failure(self, error: PenstockError) -> None:
+    def on_failure(self, key: Any, error: PenstockError, /) -> None:
         """Handle that the request failed."""
 
 
 class _Entry(Struct, eq=False):
+    key: Hashable
     shard_id: str
     machine: Subscription[RecordPage]
     taker: PageTaker
@@ -66,40 +67,13 @@ class _Entry(Struct, eq=False):
     is_requested: bool = False  # an event may be requested before the stream is open
 
 
-class _Begin(Struct, frozen=True):
-    key: Hashable
-    shard_id: str
-    start: IteratorStart
-    taker: PageTaker
-
-
-class _Want(Struct, frozen=True):
-    key: Hashable
-
-
-class _Close(Struct, frozen=True):
-    key: Hashable
-
-
-class _Connected(Struct, frozen=True):
-    key: Hashable
-    entry: _Entry  # the key may have been closed and begun again since
-    number: int
-    stream: EventStream
-
-
-class _News(Struct, frozen=True):
-    key: Hashable
-    entry: _Entry
-    number: int
-    news: StreamNews
-
-
-_Event: TypeAlias = _Begin | _Want | _Close | _Connected | _News
+_Event: TypeAlias = Callable[[float], None]
 
 
 class Subscriptions(Loop[_Event]):
     """Owns one worker's subscriptions. Methods for readers may be called from any thread.
+
+    An event is a function of the time; the loop's thread calls it.
 
     Args:
         takeover_pause_s: As for every `Subscription`.
@@ -118,48 +92,42 @@ class Subscriptions(Loop[_Event]):
         labels: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
-        self._registration = registration
+        self.registration = registration
         self._takeover_pause_s = takeover_pause_s
         self._chance = chance
         self._metrics = metrics
         self._pool = pool
         self._labels = dict(labels or {})
         self._entries: dict[Hashable, _Entry] = {}
-        self._timers: list[tuple[float, int, Hashable]] = []
+        self._timers: list[tuple[float, int, _Entry]] = []
         self._timer_ids = itertools.count()
         self._gauge_s = -math.inf
-
-    @property
-    def registration(self) -> ConsumerRegistration:
-        """The consumer that subscribes."""
-        return self._registration
 
     # --- for readers; from any thread ---
 
     def begin(self, key: Hashable, shard_id: str, start: IteratorStart, taker: PageTaker) -> None:
         """Subscribe to a shard at a position; an earlier subscription of the key ends."""
-        self.post(_Begin(key, shard_id, start, taker))
+        self.post(partial(self._on_begin, key, shard_id, start, taker))
 
     def want(self, key: Hashable) -> None:
         """Request the next page."""
-        self.post(_Want(key))
+        self.post(partial(self._on_want, key))
 
     def close(self, key: Hashable) -> None:
         """End a subscription; its reader gets no more pages."""
-        self.post(_Close(key))
+        self.post(partial(self._on_close, key))
 
     # --- the loop ---
 
     def handle_events(self, events: list[_Event], now_s: float) -> None:
         """Handle events and due timers."""
         for event in events:
-            self._handle(event, now_s)
+            event(now_s)
         while self._timers and self._timers[0][0] <= now_s:
-            _, _, key = heapq.heappop(self._timers)
-            entry = self._entries.get(key)
-            if entry is not None:
-                entry.scheduled_s = math.inf
-                self._do(key, entry, entry.machine.on_time(now_s))
+            _, _, entry = heapq.heappop(self._timers)
+            entry.scheduled_s = math.inf
+            if self._has(entry):
+                self._do(entry, entry.machine.on_time(now_s))
         if now_s >= self._gauge_s:
             self._gauge_s = now_s + _GAUGE_INTERVAL_S
             count = sum(each.machine.is_connected for each in self._entries.values())
@@ -169,12 +137,12 @@ class Subscriptions(Loop[_Event]):
         """Return when the next timer of a subscription is due."""
         return self._timers[0][0] if self._timers else None
 
-    def _schedule(self, key: Hashable, entry: _Entry) -> None:
+    def _schedule(self, entry: _Entry) -> None:
         # One timer per subscription is enough, even if it is early: the next one is scheduled when it fires.
         wake_s = entry.machine.wake_s
         if wake_s is not None and wake_s < entry.scheduled_s:
             entry.scheduled_s = wake_s
-            heapq.heappush(self._timers, (wake_s, next(self._timer_ids), key))
+            heapq.heappush(self._timers, (wake_s, next(self._timer_ids), entry))
 
     def finish(self) -> None:
         """End every subscription and the loop's thread."""
@@ -183,54 +151,63 @@ class Subscriptions(Loop[_Event]):
             if entry.stream is not None:
                 entry.stream.close()
 
-    def _entry_of(self, event: _Event) -> _Entry | None:
-        entry = self._entries.get(event.key)
-        if entry is None and isinstance(event, _Begin):
-            machine: Subscription[RecordPage] = Subscription(event.shard_id, self._takeover_pause_s)
-            entry = self._entries[event.key] = _Entry(event.shard_id, machine, event.taker)
-        is_stale = isinstance(event, _Connected | _News) and event.entry is not entry
-        return None if is_stale else entry
+    # --- events ---
 
-    def _handle(self, event: _Event, now_s: float) -> None:
-        """Feed one event to the machine of its key, and run the effects."""
-        entry = self._entry_of(event)
+    def _has(self, entry: _Entry) -> bool:
+        """Return whether an entry is current: its key may have been closed, and begun again, since."""
+        return self._entries.get(entry.key) is entry
+
+    def _on_begin(
+        self, key: Hashable, shard_id: str, start: IteratorStart, taker: PageTaker, now_s: float
+    ) -> None:
+        entry = self._entries.get(key)
         if entry is None:
-            if isinstance(event, _Connected):
-                event.stream.close()
+            machine: Subscription[RecordPage] = Subscription(shard_id, self._takeover_pause_s)
+            entry = self._entries[key] = _Entry(key, shard_id, machine, taker)
+        self._do(entry, entry.machine.on_begin(start, now_s))
+
+    def _on_want(self, key: Hashable, now_s: float) -> None:
+        entry = self._entries.get(key)
+        if entry is not None:
+            self._do(entry, entry.machine.on_want(now_s))
+
+    def _on_close(self, key: Hashable, _now_s: float) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._do(entry, entry.machine.on_close())
+
+    def _on_connected(self, entry: _Entry, number: int, stream: EventStream, _now_s: float) -> None:
+        if not self._has(entry) or number != entry.number:
+            stream.close()  # it was closed or reset while it was made
             return
-        match event:
-            case _Begin(start=start):
-                self._do(event.key, entry, entry.machine.on_begin(start, now_s))
-            case _Want():
-                self._do(event.key, entry, entry.machine.on_want(now_s))
-            case _Close():
-                self._do(event.key, entry, entry.machine.on_close())
-                del self._entries[event.key]
-            case _Connected():
-                _keep(entry, event)
-            case _News():
-                self._do(event.key, entry, self._on_news(entry.machine, event, now_s))
+        entry.stream = stream
+        if entry.is_requested:
+            stream.request()
 
-    def _on_news(
-        self, machine: Subscription[RecordPage], event: _News, now_s: float
-    ) -> list[Effect[RecordPage]]:
-        match event.news:
+    def _on_news(self, entry: _Entry, number: int, news: StreamNews, now_s: float) -> None:
+        if not self._has(entry):
+            return
+        machine = entry.machine
+        match news:
             case Opened():
-                return machine.on_opened(event.number, now_s)
+                effects = machine.on_opened(number, now_s)
             case Pushed(page):
-                return machine.on_page(event.number, page, now_s)
+                effects = machine.on_page(number, page, now_s)
             case Ended():
-                return machine.on_ended(event.number, now_s)
+                effects = machine.on_ended(number, now_s)
             case Broken(error):
-                return machine.on_failed(event.number, error, now_s, self._chance.random())
+                effects = machine.on_failed(number, error, now_s, self._chance.random())
+        self._do(entry, effects)
 
-    def _do(self, key: Hashable, entry: _Entry, effects: list[Effect[RecordPage]]) -> None:
+    # --- effects ---
+
+    def _do(self, entry: _Entry, effects: list[Effect[RecordPage]]) -> None:
         """Run the effects of a machine, and schedule its next timer."""
         for effect in effects:
             match effect:
                 case Connect(number, start):
                     entry.number, entry.stream, entry.is_requested = number, None, False
-                    self._pool.submit(partial(self._connect, key, entry, number, start))
+                    self._pool.submit(partial(self._connect, entry, number, start))
                 case RequestEvent():
                     entry.is_requested = True
                     if entry.stream is not None:
@@ -243,21 +220,21 @@ class Subscriptions(Loop[_Event]):
                     self._report(entry.shard_id, effect)
                 case _:
                     self._deliver(entry, effect)
-        self._schedule(key, entry)
+        self._schedule(entry)
 
     def _deliver(
         self, entry: _Entry, effect: DeliverIterator | DeliverPage[RecordPage] | DeliverFailure
     ) -> None:
         match effect:
             case DeliverIterator():
-                self._pool.submit(entry.taker.on_iterator)
+                self._pool.submit(partial(entry.taker.on_iterator, entry.key))
             case DeliverPage(page):
                 self._metrics.count("pushed_events", 1, {"shard": entry.shard_id, **self._labels})
-                self._pool.submit(partial(entry.taker.on_page, page))
+                self._pool.submit(partial(entry.taker.on_page, entry.key, page))
             case DeliverFailure(error):
                 if isinstance(error, NotFound):
-                    self._registration.forget_arn()
-                self._pool.submit(partial(entry.taker.on_failure, error))
+                    self.registration.forget_arn()
+                self._pool.submit(partial(entry.taker.on_failure, entry.key, error))
 
     def _report(self, shard_id: str, effect: Refused | TakenOver) -> None:
         if isinstance(effect, Refused):
@@ -269,39 +246,33 @@ class Subscriptions(Loop[_Event]):
             "shard %s: another subscriber of consumer %s took over (%s). It does no harm while a lease moves; if it goes "
             "on, another application uses the same consumer name",
             shard_id,
-            self._registration.name,
+            self.registration.name,
             effect.error,
         )
 
     def _fetch_arn(self) -> str:
         try:
-            return self._registration.fetch_arn()
+            return self.registration.fetch_arn()
         except Rejected as error:
             # A reader takes Rejected for a refused position, as after a re-created stream.
             raise ServiceError(
                 str(error), operation=error.operation, code=error.code, resource=error.resource
             ) from error
 
-    def _connect(self, key: Hashable, entry: _Entry, number: int, start: IteratorStart) -> None:
+    def _connect(self, entry: _Entry, number: int, start: IteratorStart) -> None:
         shard_id = entry.shard_id
-        on_news: Callable[[StreamNews], None] = lambda news: self.post(_News(key, entry, number, news))  # noqa: E731
+
+        def on_news(news: StreamNews) -> None:
+            self.post(partial(self._on_news, entry, number, news))
+
         try:
-            stream = self._registration.fan_out.subscribe(self._fetch_arn(), shard_id, start, on_news)
+            stream = self.registration.fan_out.subscribe(self._fetch_arn(), shard_id, start, on_news)
         except ServiceError as error:
             on_news(Broken(error))
         except Exception as error:
             log.exception("shard %s: subscribing failed in an unexpected way", shard_id)
             on_news(Broken(Unavailable(describe_error(error), operation="SubscribeToShard")))
         else:
-            self.post(_Connected(key, entry, number, stream))
+            self.post(partial(self._on_connected, entry, number, stream))
             if self.is_finished:
                 stream.close()
-
-
-def _keep(entry: _Entry, event: _Connected) -> None:
-    if event.number != entry.number:
-        event.stream.close()  # it was reset while it was made
-        return
-    entry.stream = event.stream
-    if entry.is_requested:
-        event.stream.request()

@@ -14,11 +14,12 @@ from penstock.consumer.async_consumer import AsyncConsumer
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.kclpy import consumer_for
-from penstock.consumer.processor import DeadLetterHandler, Handler, ProcessorFactory, UnusableHandlerError
+from penstock.consumer.processor import DeadLetterHandler, Handler, ProcessorFactory
 from penstock.consumer.records import Batch, Record
 from penstock.core.keyword_options import merge_options
 from penstock.core.position import Position
 from penstock.errors import PenstockError
+from penstock.runtime.user_code import UnusableHandlerError
 from penstock.testing.memory_stream import MemoryStream
 from penstock.testing.recorder import Call
 from penstock.testing.virtual_worker import Faults, VirtualDriver
