@@ -2,17 +2,14 @@
 
 import gc
 import logging
-import re
 import signal
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 from real_threads import FAST, put, tiny_stream, unfinished
 
-import penstock
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime import consumer_run, own_loggers
@@ -78,12 +75,6 @@ def test_logging_that_raises_stops_no_consumer(odd_logging, capfd):
     assert sorted(seen) == sorted(sent)
     assert unfinished(stream, table) == []
     assert "--- Logging error ---" in capfd.readouterr().err
-
-
-def test_every_logger_of_the_package_is_guarded():
-    texts = [path.read_text(encoding="utf-8") for path in Path(penstock.__file__).parent.rglob("*.py")]
-    named = {name for text in texts for name in re.findall(r'getLogger\("(penstock\.\w+)"\)', text)}
-    assert named == set(own_loggers.NAMES)
 
 
 def test_a_malformed_log_call_fails_its_test(logging_errors):

@@ -1,8 +1,8 @@
 """Fast GetRecords and PutRecords: botocore signs and sends, msgspec reads and writes the bodies.
 
 botocore's own parser makes a dictionary, a `datetime` and a base64 text for every record. Here the bytes of the body
-become flat structs at once, and base64 is decoded on the way. Rows of DynamoDB are read by `penstock.aws.table_rows`. All other
-operations, and errors, are left to botocore.
+become flat structs at once, and base64 is decoded on the way. Other answers of the data plane are read by
+`penstock.aws.table_rows`. All other operations, and errors, are left to botocore.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
-from penstock.aws import table_rows
+from penstock.aws.table_rows import read_document
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import ChildShard
 from penstock.errors import RecordError
@@ -119,14 +119,7 @@ def _decode(decoder: msgspec.json.Decoder[_Wire], body: bytes, operation: str) -
         ) from error
 
 
-_READ_HERE: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
-    "GetRecordsOutput": ("Page", decode_page),
-    "PutRecordsOutput": ("Answers", decode_answers),
-}
-"""For each output shape: the key under which the client's result holds the whole answer, and the function that reads it."""
-
-
-def check_sum(headers: dict[str, Any], body: bytes) -> None:
+def _check_sum(headers: dict[str, Any], body: bytes) -> None:
     """Raise an error if the body of DynamoDB's answer does not match its checksum.
 
     Plain boto3 makes the same check, and repeats the request.
@@ -141,7 +134,7 @@ def check_sum(headers: dict[str, Any], body: bytes) -> None:
         )
 
 
-def check_sender(headers: dict[str, Any], body: bytes) -> None:
+def _check_sender(headers: dict[str, Any], body: bytes) -> None:
     """Refuse an answer of success that is not the service's, such as the page of a network that wants a login first.
 
     Raises:
@@ -176,8 +169,30 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
             ) from error
 
 
+_READ_HERE: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {
+    "GetRecordsOutput": lambda body: {"Page": decode_page(body)},
+    "PutRecordsOutput": lambda body: {"Answers": decode_answers(body)},
+    **dict.fromkeys(
+        (
+            "GetShardIteratorOutput",
+            "ReceiveQueueRecordsOutput",
+            "AcknowledgeQueueRecordsOutput",
+            "UpdateQueueRecordsVisibilityOutput",
+            "PutItemOutput",
+            "UpdateItemOutput",
+            "GetItemOutput",
+            "BatchGetItemOutput",
+            "ScanOutput",
+            "QueryOutput",
+        ),
+        read_document,
+    ),
+}
+"""The output shapes of the answers that are not left to botocore's parser, and the functions that read them."""
+
+
 class PageParser:
-    """Reads the answers of GetRecords and PutRecords, and answers with rows. Checks that any other answer is whole and leaves it to botocore's parser."""
+    """Reads the answers of the data plane. Checks that any other answer is whole and leaves it to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
@@ -194,33 +209,36 @@ class PageParser:
         """
         try:
             return self._read(response, shape)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            msgspec.MsgspecError,
+        ) as error:
             raise ResponseParserError(
                 f"the answer (status {response['status_code']}, {len(response['body'])} bytes) cannot be read: {error!r:.200}"
             ) from error
 
     def _read(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
+        status, body = response["status_code"], response["body"]
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
-        check_sum(headers, response["body"])
-        if response["status_code"] < 300:
-            check_sender(headers, response["body"])
-        name = None if shape is None or response["status_code"] != 200 else shape.name
-        if name in _READ_HERE:
-            key, decode = _READ_HERE[name]
-            document: dict[str, Any] = {key: decode(response["body"])}
-        else:
-            if response["status_code"] < 300:
+        _check_sum(headers, body)
+        if status < 300:
+            _check_sender(headers, body)
+        read = _READ_HERE.get(shape.name) if status == 200 and shape is not None else None
+        if read is None:
+            if status < 300:
                 _check_whole(response, headers, shape)
-            if name not in table_rows.SHAPES:
-                parsed: dict[str, Any] = self._parser.parse(response, shape)
-                return parsed
-            document = table_rows.read_rows(response["body"])
+            parsed: dict[str, Any] = self._parser.parse(response, shape)
+            return parsed
         metadata = {
-            "HTTPStatusCode": response["status_code"],
+            "HTTPStatusCode": status,
             "HTTPHeaders": headers,
             "RequestId": headers.get("x-amzn-requestid", ""),
         }
-        return {**document, "ResponseMetadata": metadata}
+        return {**read(body), "ResponseMetadata": metadata}
 
 
 class _ParserFactory:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from functools import lru_cache
@@ -25,28 +24,19 @@ from botocore.endpoint import Endpoint
 from botocore.exceptions import ClientError
 from botocore.handlers import add_recursion_detection_header
 from botocore.httpsession import URLLib3Session
-from botocore.parsers import ResponseParserError, create_parser
+from botocore.parsers import create_parser
 from msgspec import Struct
 
-from penstock.aws.data_plane import (
-    EncodedRecords,
-    PageParser,
-    check_sender,
-    check_sum,
-    decode_answers,
-    decode_page,
-)
+from penstock.aws.data_plane import EncodedRecords, PageParser
 from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import Signing, host_of, signing_like
 
 _log: Final = logging.getLogger("penstock.aws")
-_GET_RECORDS: Final = "GetRecords"
-_PUT_RECORDS: Final = "PutRecords"
 OPERATIONS: Final = {
     "kinesis": {
-        "get_records": _GET_RECORDS,
+        "get_records": "GetRecords",
         "get_shard_iterator": "GetShardIterator",
-        "put_records": _PUT_RECORDS,
+        "put_records": "PutRecords",
         "receive_queue_records": "ReceiveQueueRecords",
         "acknowledge_queue_records": "AcknowledgeQueueRecords",
         "update_queue_records_visibility": "UpdateQueueRecordsVisibility",
@@ -92,7 +82,6 @@ _WRAPPED_BY_TRACING: Final = (
 _ADDRESSES_MAX: Final = 8
 _QUEUES_MAX: Final = 64
 _LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME"
-_BINARY: Final = re.compile(rb'"BS?"\s*:')
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -245,33 +234,6 @@ class _Operation:
         return pattern.exchange.exchange(pattern.head(request.headers) + request.body)
 
     def _parsed(self, answer: Answer) -> Any:
-        try:
-            return self._parse(answer)
-        except ResponseParserError:
-            raise
-        except (
-            ValueError,
-            TypeError,
-            KeyError,
-            AttributeError,
-            RecursionError,
-            msgspec.MsgspecError,
-        ) as error:
-            raise ResponseParserError(
-                f"the answer (status {answer.status}, {len(answer.body)} bytes) cannot be read: {error!r:.200}"
-            ) from error
-
-    def _parse(self, answer: Answer) -> Any:
-        if answer.status == 200:
-            check_sum(answer.headers, answer.body)
-            check_sender(answer.headers, answer.body)
-            if self._name == _GET_RECORDS:
-                return {"Page": decode_page(answer.body), "ResponseMetadata": _metadata(answer)}
-            if self._name == _PUT_RECORDS:
-                return {"Answers": decode_answers(answer.body), "ResponseMetadata": _metadata(answer)}
-            if not _BINARY.search(answer.body):  # botocore decodes binary values
-                found = {name: value for name, value in _decode(answer.body).items() if value is not None}
-                return {**found, "ResponseMetadata": _metadata(answer)}
         response = {
             "headers": answer.headers,
             "status_code": answer.status,
@@ -332,14 +294,6 @@ def _trace() -> dict[str, str]:
     params: dict[str, Any] = {"headers": {}}
     add_recursion_detection_header(params)
     return dict(params["headers"])
-
-
-def _metadata(answer: Answer) -> dict[str, Any]:
-    return {
-        "HTTPStatusCode": answer.status,
-        "HTTPHeaders": answer.headers,
-        "RequestId": answer.headers.get("x-amzn-requestid", ""),
-    }
 
 
 def _names_an_arn(arguments: Mapping[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Read the rows in DynamoDB's answers as botocore's parser would give them, in a tenth of its time.
+"""Read documents of the data plane, such as rows of DynamoDB, as botocore's parser would give them, in a tenth of its time.
 
 botocore looks each attribute of each row up in its model of the service: a tenth of a millisecond a row, most of the cost of a scan of a
 large lease table. It changes only bytes on the way, which are sent as Base64.
@@ -8,24 +8,18 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-SHAPES: Final = frozenset(
-    {"ScanOutput", "QueryOutput", "BatchGetItemOutput", "GetItemOutput", "UpdateItemOutput"}
-)
-"""The answers that have rows, by botocore's names."""
 
-
-def read_rows(body: bytes) -> dict[str, Any]:
-    """Return the document of an answer with rows; raise a plain error if it has another form.
+def read_document(body: bytes) -> dict[str, Any]:
+    """Return the document of an answer; raise a plain error if it has another form.
 
     Raises:
-        ValueError: The body is no JSON, or bytes are no Base64.
-        TypeError: The document has another form.
-        AttributeError: The same.
-        KeyError: The same.
+        MsgspecError: The body is no JSON.
+        ValueError: Bytes are no Base64.
+        TypeError, AttributeError, KeyError: The document has another form.
     """
     document = {name: value for name, value in msgspec.json.decode(body).items() if value is not None}
     for name in ("Item", "Attributes", "LastEvaluatedKey"):

@@ -337,7 +337,7 @@ class Engine:
 
     def _send(self, request: PutRequest) -> None:
         if self._measures:
-            self._safely(self._measure_request, request, self._now_s())
+            self._measure_request(request, self._now_s())
         try:
             result = self._sender.send(request)
         except ServiceError as error:
@@ -382,10 +382,10 @@ class Engine:
             )
         self._close(settled)
         if self._measures:
-            self._safely(self._measure, result, now_s)
+            self._measure(result, now_s)
 
     def _fail_expired(self, expired: _Expired) -> None:
-        self._safely(self._measure_expired, len(expired.records))
+        self._ports.metrics.count("records_expired", len(expired.records))
         self._fail(
             expired.records,
             RecordExpired(
@@ -417,7 +417,7 @@ class Engine:
         with self._lock:
             self._failed_count += len(records)
             self._first_failure = self._first_failure or error
-        self._safely(self._measure_failed, len(records))
+        self._ports.metrics.count("user_records_failed", len(records))
         receipts: list[Any] = records
         raised: BaseException | None = None
         for receipt in receipts:
@@ -462,18 +462,6 @@ class Engine:
             self._open = deque([each for each in receipts if not each.done()])
 
     # --- metrics ------------------------------------------------------------------------------------------
-
-    def _safely(self, measure: Callable[..., None], *arguments: Any) -> None:
-        try:
-            measure(*arguments)
-        except Exception:  # noqa: BLE001 - the user's metrics are no reason to leave a record's future open
-            _log.exception("stream %s: the metrics could not be written", self._stream)
-
-    def _measure_expired(self, count: int) -> None:
-        self._ports.metrics.count("records_expired", count)
-
-    def _measure_failed(self, count: int) -> None:
-        self._ports.metrics.count("user_records_failed", count)
 
     def _measure_request(self, request: PutRequest, now_s: float) -> None:
         metrics = self._ports.metrics

@@ -13,23 +13,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
-NAMES: Final = tuple(
-    f"penstock.{area}"
-    for area in (
-        "aws",
-        "consumer",
-        "delivery",
-        "leases",
-        "metrics",
-        "overview",
-        "producer",
-        "queues",
-        "sizing",
-        "spark",
-        "sql",
-    )
-)
-"""Every logger of this package."""
 _reporter: Final = logging.Handler()
 """Reports on stderr as every log handler does, unless `logging.raiseExceptions` is false."""
 _PLAIN_FIELDS: Final = ("name", "level", "fn", "lno", "msg", "args", "exc_info")
@@ -45,10 +28,9 @@ def guard_loggers() -> None:
 
     Called before each thread or pool of ours is made, and makes no logger: `logging.config` disables those that exist.
     """
-    for name in NAMES:
-        logger = logging.root.manager.loggerDict.get(name)
-        if not isinstance(logger, logging.Logger):
-            continue  # its module is not loaded
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if not name.startswith("penstock.") or not isinstance(logger, logging.Logger):
+            continue
         # On the logger itself: it keeps the class that the program may have set by `setLoggerClass`.
         methods = vars(logger)
         for method, guarded in (("handle", _handle), ("makeRecord", _make_record)):
