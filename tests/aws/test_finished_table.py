@@ -122,7 +122,7 @@ def test_a_throttled_table_is_given_up_within_its_bound(monkeypatch):
     client = LeavingOut(0)
     done = with_client(monkeypatch, client, attempts_max=4)
     for act in (done.fetch_finished, done.put_finished):
-        with pytest.raises(Throttled, match="left rows out"):
+        with pytest.raises(Throttled, match="rows out"):
             act(["a"])
     assert client.calls == 8
 

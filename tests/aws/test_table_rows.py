@@ -9,7 +9,6 @@ import pytest
 from botocore.parsers import ResponseParserError, create_parser
 
 from penstock.aws.data_plane import PageParser
-from penstock.aws.table_rows import SHAPES
 
 MODEL = botocore.session.get_session().get_service_model("dynamodb")
 ROW = {

@@ -18,7 +18,6 @@ from real_threads import FAST, tiny_stream
 
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.errors import UsageError
-from penstock.runtime import metrics_tally
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.open_telemetry import OpenTelemetryMetrics
 
@@ -102,7 +101,7 @@ def test_counters_gauges_and_distributions_become_instruments(metrics, reader):
 
 
 def test_the_number_of_histogram_series_is_bounded(metrics, reader, monkeypatch, caplog):
-    monkeypatch.setattr(metrics_tally, "SERIES_MAX", 2)
+    monkeypatch.setattr(metrics._metrics, "_series_max", 2)
     for shard in ("s0", "s1", "s2", "s0"):
         metrics.observe("lease_scan_s", 1.0, {"shard": shard})
     _, found = points(reader)["penstock.lease_scan_s"]

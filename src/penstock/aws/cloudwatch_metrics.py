@@ -7,7 +7,6 @@ values. A batch that CloudWatch refuses is logged and dropped: the next report h
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,7 +15,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
 from penstock.errors import OptionError
-from penstock.runtime.metrics_tally import Distribution, DroppedMeasurements
+from penstock.runtime.metrics_tally import MetricsTally, Series, Snapshot
 from penstock.runtime.periodic_reports import PeriodicReports, check_interval
 
 log = logging.getLogger("penstock.metrics")
@@ -26,7 +25,7 @@ DATUMS_PER_CALL_MAX: Final = 1000
 SERIES_MAX: Final = 5_000
 
 
-class CloudWatchMetrics(PeriodicReports):
+class CloudWatchMetrics(MetricsTally, PeriodicReports):
     """Implements `penstock.metrics.Metrics` with PutMetricData.
 
     Args:
@@ -61,37 +60,29 @@ class CloudWatchMetrics(PeriodicReports):
         self._client()  # a missing region is an error now, not at the first report
         self._dimensions = dict(dimensions or {})
         self._is_per_shard = is_per_shard
-        self._lock = threading.Lock()
-        self._sums: dict[_Key, Distribution] = {}
-        self._gauges: dict[_Key, float] = {}
-        self._dropped = DroppedMeasurements("leave the shards out with is_per_shard=False")
+        super().__init__(SERIES_MAX, "leave the shards out with is_per_shard=False")
         self.start_reports(interval_s, "penstock-cloudwatch")
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a counter."""
-        self._add(name, value, labels)
+        """Add to a counter, which is sent as a statistic set too."""
+        self.observe(name, value, labels)
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one measurement to a distribution."""
-        self._add(name, value, labels)
+        super().observe(name, value, self._kept(labels))
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Set a gauge to its present value."""
-        key = self._key(name, labels)
-        with self._lock:
-            if key in self._gauges or self._has_place():
-                # Without the shard the largest value is more useful than the last one: the lag of the worst shard.
-                is_merged = not self._is_per_shard and labels is not None and "shard" in labels
-                self._gauges[key] = max(value, self._gauges.get(key, value)) if is_merged else value
-                return
-        self._dropped.add(name, SERIES_MAX)
+        # Without the shard the largest value is more useful than the last one: the lag of the worst shard.
+        is_merged = not self._is_per_shard and labels is not None and "shard" in labels
+        self._set_gauge(name, value, self._kept(labels), keeps_largest=is_merged)
+
+    def _kept(self, labels: Mapping[str, str] | None) -> dict[str, str]:
+        return {key: value for key, value in (labels or {}).items() if self._is_per_shard or key != "shard"}
 
     def report(self) -> None:
         """Send the measurements since the last report, now. Never raises."""
-        with self._lock:
-            sums, self._sums = self._sums, {}
-            gauges, self._gauges = self._gauges, {}
-        datums = list(self._datums(sums, gauges))
+        datums = list(self._datums(self.take()))
         for start in range(0, len(datums), DATUMS_PER_CALL_MAX):
             batch = datums[start : start + DATUMS_PER_CALL_MAX]
             try:
@@ -115,24 +106,9 @@ class CloudWatchMetrics(PeriodicReports):
             retried=(),
         )
 
-    def _key(self, name: str, labels: Mapping[str, str] | None) -> _Key:
-        kept = {key: value for key, value in (labels or {}).items() if self._is_per_shard or key != "shard"}
-        return name, tuple(sorted(kept.items()))
-
-    def _add(self, name: str, value: float, labels: Mapping[str, str] | None) -> None:
-        key = self._key(name, labels)
-        with self._lock:
-            if key in self._sums or self._has_place():
-                self._sums.setdefault(key, Distribution()).add(value)
-                return
-        self._dropped.add(name, SERIES_MAX)
-
-    def _has_place(self) -> bool:
-        return len(self._sums) + len(self._gauges) < SERIES_MAX
-
-    def _datums(self, sums: dict[_Key, Distribution], gauges: dict[_Key, float]) -> Iterator[dict[str, Any]]:
+    def _datums(self, taken: Snapshot) -> Iterator[dict[str, Any]]:
         moment = datetime.now(UTC)
-        for key, known in sums.items():
+        for key, known in taken.distributions.items():
             yield {
                 **self._fields_of(key, moment),
                 "StatisticValues": {
@@ -142,10 +118,10 @@ class CloudWatchMetrics(PeriodicReports):
                     "Maximum": known.maximum,
                 },
             }
-        for key, value in gauges.items():
+        for key, value in taken.gauges.items():
             yield {**self._fields_of(key, moment), "Value": value}
 
-    def _fields_of(self, key: _Key, moment: datetime) -> dict[str, Any]:
+    def _fields_of(self, key: Series, moment: datetime) -> dict[str, Any]:
         name, labels = key
         dimensions = self._dimensions | {_DIMENSIONS.get(label, label): value for label, value in labels}
         return {
@@ -156,7 +132,6 @@ class CloudWatchMetrics(PeriodicReports):
         }
 
 
-_Key = tuple[str, tuple[tuple[str, str], ...]]
 _DIMENSIONS: Final = {
     "shard": "ShardId",
     "stream": "StreamName",

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from penstock.aws.data_plane import EncodedRecords, PageParser
 from penstock.aws.pooled_exchange import Answer, PooledExchange
-from penstock.aws.request_signing import Signing, host_of, signing_like
+from penstock.aws.request_signing import Signing, header_text, host_of, signing_like
 
 _log: Final = logging.getLogger("penstock.aws")
 OPERATIONS: Final = {
@@ -130,7 +130,7 @@ class _Pattern(Struct, frozen=True):
 
     def head(self, headers: Mapping[str, Any]) -> bytes:
         """Return the head of a request as it is sent."""
-        lines = "".join(f"{name}: {_text(value)}\r\n" for name, value in headers.items())
+        lines = "".join(f"{name}: {header_text(value)}\r\n" for name, value in headers.items())
         start = f"POST / HTTP/1.1\r\nHost: {self.host}\r\nAccept-Encoding: identity\r\n"
         return f"{start}{lines}\r\n".encode("latin-1")
 
@@ -175,7 +175,9 @@ class _Operation:
         if signing is None:
             return
         headers = {
-            name: _text(value) for name, value in request.headers.items() if name.lower() not in _OF_ONE_CALL
+            name: header_text(value)
+            for name, value in request.headers.items()
+            if name.lower() not in _OF_ONE_CALL
         }
         if len(self._patterns) >= _QUEUES_MAX:
             self._patterns.clear()
@@ -300,7 +302,3 @@ def _names_an_arn(arguments: Mapping[str, Any]) -> bool:
     """Return whether a stream or a table is named by its ARN, on which the address may depend."""
     named = (arguments.get("StreamARN"), arguments.get("TableName"), *arguments.get("RequestItems", ()))
     return any(str(name).startswith("arn:") for name in named)
-
-
-def _text(value: Any) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from email.utils import parsedate_to_datetime
 from typing import Final
 
 import msgspec
@@ -32,6 +31,8 @@ from h2.settings import SettingCodes, Settings
 from msgspec import Struct
 
 from penstock.aws.event_stream import BrokenFrameError, Frame, FrameBuffer, decode_event
+from penstock.aws.kinesis import moment_ms
+from penstock.aws.request_signing import header_text
 from penstock.ports.fan_out import Ended, Opened, Pushed, StreamNews
 
 log = logging.getLogger("penstock.aws")
@@ -307,8 +308,9 @@ class EventConnection(asyncio.Protocol):
         receiver = self._receivers.get(event.stream_id or 0)
         if receiver is None:
             return
-        headers = {_text(name): _text(value) for name, value in event.headers or ()}
-        receiver.ahead_ms = _ahead_ms(headers.get("date"), now_s)
+        headers = {header_text(name): header_text(value) for name, value in event.headers or ()}
+        server_ms = moment_ms(headers.get("date"))
+        receiver.ahead_ms = None if server_ms is None else server_ms - int(now_s * 1000)
         receiver.on_answer(int(headers.get(":status", "0")))
 
     def eof_received(self) -> None:
@@ -433,16 +435,3 @@ def _document(body: bytes) -> dict[str, object]:
     except msgspec.MsgspecError:
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
-
-
-def _ahead_ms(date: str | None, now_s: float) -> int | None:
-    if date is None:
-        return None
-    try:
-        return int(parsedate_to_datetime(date).timestamp() * 1000 - now_s * 1000)
-    except ValueError:
-        return None

@@ -21,10 +21,10 @@ from msgspec import Struct
 
 from penstock.aws.connecting import PROXY_WAY_OUT, TRUST_WAY_OUT
 from penstock.aws.event_connection import EventConnection, Lost, Outcome, Receiver, SignedRequest
+from penstock.aws.request_signing import DEFAULT_PORTS, host_of
 
 STREAMS_PER_CONNECTION_MAX: Final = 25
 _PROXY_ANSWER_BYTES_MAX: Final = 16 * 1024
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Origin(Struct, frozen=True):
@@ -55,12 +55,12 @@ class Origin(Struct, frozen=True):
     @property
     def port(self) -> int:
         """The port; the scheme's default if the URL has none."""
-        return urlsplit(self.url).port or _DEFAULT_PORTS[self.scheme]
+        return urlsplit(self.url).port or DEFAULT_PORTS[self.scheme]
 
     @property
     def authority(self) -> str:
         """Host and port as botocore signs them: without the scheme's default port."""
-        return self.target.rpartition(":")[0] if self.port == _DEFAULT_PORTS[self.scheme] else self.target
+        return host_of(self.url)
 
     @property
     def target(self) -> str:

@@ -21,6 +21,7 @@ from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import InterceptedRequest
 from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
 from penstock.aws.event_connections import Origin, connections_of_process
+from penstock.aws.request_signing import header_text
 from penstock.aws.service_calls import call_operation, pages_of, translate
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import ServiceError, Throttled, Unavailable
@@ -150,7 +151,7 @@ def _consumer_of(document: dict[str, Any]) -> StreamConsumer:
 def _request_of(signed: Any) -> SignedRequest:
     parts = urlsplit(signed.url)
     headers = tuple(
-        (name.lower(), value.decode("latin-1") if isinstance(value, bytes) else str(value))
+        (name.lower(), header_text(value))
         for name, value in signed.headers.items()
         if name.lower() not in _OF_THE_CONNECTION
     )

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from numbers import Real
 from typing import Any, Final
 
-from penstock.aws.aws_options import AwsOptions, parse_connection
-from penstock.aws.service_calls import PASSING, call_operation
+from penstock.aws.aws_options import parse_connection
+from penstock.aws.service_calls import PASSING, call_operation, call_with_rows
 from penstock.core.keyword_options import merge_connection
 from penstock.errors import (
     NotFound,
     OptionError,
     Rejected,
     ResourceBusy,
-    Throttled,
     Unavailable,
     UnknownOutcome,
 )
@@ -106,25 +104,19 @@ class FinishedRecordsTable:
         ids = {self._key_of(record_id): record_id for record_id in record_ids}
         if not ids:
             return ()
-        found: list[str] = []
-
-        def send(request: Any) -> tuple[Any, bool]:
-            answer = self._call_soon("BatchGetItem", request, is_write=False)
-            rows = answer.get("Responses", {}).get(self._table, ())
-            found.extend(ids[row[_KEY]["S"]] for row in rows)
-            return answer.get("UnprocessedKeys"), bool(rows)
-
-        keys = [{_KEY: {"S": key}} for key in ids]
         request = {
             self._table: {
-                "Keys": keys,
+                "Keys": [{_KEY: {"S": key}} for key in ids],
                 "ConsistentRead": True,
                 "ProjectionExpression": "#k",
                 "ExpressionAttributeNames": {"#k": _KEY},
             }
         }
-        self._send_all(send, request, "BatchGetItem")
-        return found
+        return [
+            ids[row[_KEY]["S"]]
+            for answer in self._send_all("BatchGetItem", request)
+            for row in answer.get("Responses", {}).get(self._table, ())
+        ]
 
     def put_finished(self, record_ids: Sequence[str]) -> None:
         """Remember at most 25 records as done.
@@ -139,41 +131,15 @@ class FinishedRecordsTable:
             {"PutRequest": {"Item": {_KEY: {"S": self._key_of(record_id)}, _EXPIRES: expires}}}
             for record_id in dict.fromkeys(record_ids)
         ]
-
-        def send(request: Any) -> tuple[Any, bool]:
-            answer = self._call_soon("BatchWriteItem", request, is_write=True)
-            left = answer.get("UnprocessedItems")
-            return left, not left or len(left[self._table]) < len(request[self._table])
-
-        self._send_all(send, {self._table: puts}, "BatchWriteItem")
+        self._send_all("BatchWriteItem", {self._table: puts}, is_write=True)
 
     def _key_of(self, record_id: str) -> str:
         return f"{self._queue}#{record_id}"
 
-    def _call_soon(self, operation: str, request: Any, *, is_write: bool) -> Any:
-        return self._call(operation, self._options, is_write=is_write, retried=_RETRIED, RequestItems=request)
-
-    def _call(self, operation: str, options: AwsOptions | None = None, **how: Any) -> Any:
-        used = self._control_options if options is None else options
-        return call_operation("dynamodb", operation, f"table {self._table}", used, **how)
-
-    def _send_all(self, send: Callable[[Any], tuple[Any, bool]], request: Any, operation: str) -> None:
-        """Send a request, then the rows that DynamoDB left out of it, until none is left or the deadline has passed."""
-        began_s, attempt = time.monotonic(), 0
-        while True:
-            request, has_progressed = send(request)
-            if not request:
-                return
-            attempt = 1 if has_progressed else attempt + 1
-            delay_s = self._options.retry_plan.delay_s(attempt, time.monotonic() - began_s, random.random())
-            if delay_s is None:
-                raise Throttled(
-                    f"table {self._table}: {operation} left rows out for {time.monotonic() - began_s:.1f} s; raise the table's "
-                    "capacity",
-                    operation=operation,
-                    resource=self._table,
-                )
-            time.sleep(delay_s)
+    def _send_all(self, operation: str, request: Any, *, is_write: bool = False) -> list[Any]:
+        return call_with_rows(
+            operation, f"table {self._table}", request, self._options, is_write=is_write, retried=_RETRIED
+        )
 
     # --- the table ------------------------------------------------------------------------------------
 
@@ -194,7 +160,6 @@ class FinishedRecordsTable:
             self._call(
                 "CreateTable",
                 is_write=True,
-                TableName=self._table,
                 KeySchema=[{"AttributeName": _KEY, "KeyType": "HASH"}],
                 AttributeDefinitions=[{"AttributeName": _KEY, "AttributeType": "S"}],
                 BillingMode="PAY_PER_REQUEST",
@@ -206,7 +171,7 @@ class FinishedRecordsTable:
             _log.info("table %s: its creation was sent and not answered: %s", self._table, error)
         self._wait_until_active()
         expiry = {"Enabled": True, "AttributeName": _EXPIRES}
-        self._call("UpdateTimeToLive", TableName=self._table, TimeToLiveSpecification=expiry)
+        self._call("UpdateTimeToLive", TimeToLiveSpecification=expiry)
         _log.info("table %s is created, and its rows expire", self._table)
         return True
 
@@ -221,9 +186,14 @@ class FinishedRecordsTable:
                 )
             time.sleep(_STATUS_INTERVAL_S)
 
+    def _call(self, operation: str, **how: Any) -> Any:
+        return call_operation(
+            "dynamodb", operation, f"table {self._table}", self._control_options, TableName=self._table, **how
+        )
+
     def _status(self) -> str | None:
         try:
-            answer = self._call("DescribeTable", TableName=self._table)
+            answer = self._call("DescribeTable")
         except NotFound:
             return None
         table = answer["Table"]

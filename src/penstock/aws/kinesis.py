@@ -13,7 +13,7 @@ from penstock.aws.service_calls import PASSING, call_operation
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
 from penstock.core.shard import Shard, StreamSummary
-from penstock.errors import ServiceError, Throttled, Unavailable, UnknownOutcome
+from penstock.errors import ServiceError, Throttled, UnknownOutcome
 from penstock.ports.kinesis import EntryAnswer, IteratorStart, PutEntry, RecordPage, ShardFilter, ShardListing
 
 _LISTING_RESTARTS_MAX: Final = 3
@@ -75,15 +75,13 @@ class AwsKinesis:
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
         """Call ListShards for every page; start again when a page token has expired."""
-        for attempt in range(_LISTING_RESTARTS_MAX + 1):
+        for _ in range(_LISTING_RESTARTS_MAX):
             try:
                 return self._fetch_listing(stream, shard_filter)
             except ServiceError as error:
-                if error.code != "ExpiredNextTokenException" or attempt == _LISTING_RESTARTS_MAX:
+                if error.code != "ExpiredNextTokenException":
                     raise
-        raise Unavailable(
-            f"ListShards on stream {stream}: the page tokens expired repeatedly", operation="ListShards"
-        )
+        return self._fetch_listing(stream, shard_filter)
 
     def _fetch_listing(self, stream: str, shard_filter: ShardFilter | None) -> ShardListing:
         arguments: dict[str, Any] = {**named(stream), "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
@@ -92,7 +90,7 @@ class AwsKinesis:
         found: list[Shard] = []
         server_ms: int | None = None
         while True:
-            answer = self._list_page(stream, arguments)
+            answer = self._call("ListShards", f"stream {stream}", **arguments)
             found.extend(_shard_of(each) for each in answer["Shards"])
             server_ms = _server_ms(answer) if server_ms is None else server_ms
             token = answer.get("NextToken")
@@ -100,9 +98,6 @@ class AwsKinesis:
                 return ShardListing(tuple(found), server_ms)
             # The token names the stream; the service refuses the two together.
             arguments = {"NextToken": token, "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
-
-    def _list_page(self, stream: str, arguments: dict[str, Any]) -> Any:
-        return self._call("ListShards", f"stream {stream}", **arguments)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
         """Call GetShardIterator."""
@@ -175,10 +170,12 @@ def _shard_of(shard: dict[str, Any]) -> Shard:
 
 
 def _server_ms(answer: dict[str, Any]) -> int | None:
-    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    if date is None:
-        return None
+    return moment_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
+
+
+def moment_ms(date: str | None) -> int | None:
+    """Return the moment of a `Date` header; None if there is none, or another text."""
     try:
-        return int(parsedate_to_datetime(date).timestamp() * 1000)
+        return None if date is None else int(parsedate_to_datetime(date).timestamp() * 1000)
     except ValueError:
         return None

@@ -98,6 +98,11 @@ class Update(Struct):
         self.set_or_remove(codec.MARK, "S", None if mark is None else mark.position)
         self.set_or_remove(codec.TIP_MILLIS, "N", None if mark is None else mark.tip_ms)
 
+    def count_switch(self) -> None:
+        """Count a switch of the owner."""
+        switches, zero, one = self.name(codec.SWITCHES), self.value("N", "0"), self.value("N", "1")
+        self.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
+
     def set_stream(self, stream: StreamIdentity | None) -> None:
         """Set the shard's stream, if the write names one."""
         if stream is not None:
@@ -218,8 +223,7 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
     else:
         update.require(codec.OWNER, "=", "S", previous_owner)
     if previous_owner not in (None, write.worker):
-        switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
-        update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
+        update.count_switch()
     update.set(codec.OWNER, "S", write.worker)
     update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
     update.set_or_remove(codec.RUN, "S", write.run)
@@ -248,8 +252,7 @@ def _release(update: Update, write: Release) -> None:
         update.set_checkpoint(write.position, is_marked=write.tip is None)
         update.set(codec.SWITCHES, "N", "1" if handed_on else "0")
     elif handed_on:
-        switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
-        update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
+        update.count_switch()
     update.set_or_remove(codec.OWNER, "S", write.next_owner)
     update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
     if write.tip is not None:

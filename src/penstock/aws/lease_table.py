@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
@@ -25,7 +24,7 @@ from penstock.aws.lease_codec import (
     write_item,
 )
 from penstock.aws.lease_expressions import update_for
-from penstock.aws.service_calls import TABLE_PAGING, call_operation, pages_of
+from penstock.aws.service_calls import TABLE_PAGING, call_operation, call_with_rows, pages_of
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
@@ -43,13 +42,13 @@ from penstock.errors import (
     Rejected,
     ResourceBusy,
     ServiceError,
-    Throttled,
     Unavailable,
     UnknownOutcome,
 )
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
 from penstock.runtime.system_clock import SystemClock
+from penstock.runtime.threads import begin_on_daemon
 
 _log: Final = logging.getLogger("penstock.aws")
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
@@ -100,30 +99,6 @@ class LeaseTableOptions(Struct, frozen=True):
             raise OptionError(f"creation_deadline_s is {self.creation_deadline_s}; it must be above 0")
 
 
-class _Described:
-    """A call in a thread of its own, whose outcome is asked for once."""
-
-    def __init__(self, describe: Callable[[], Any]) -> None:
-        self._describe = describe
-        self._outcome: tuple[Any, BaseException | None] = (None, None)
-        self._thread = threading.Thread(target=self._run, name="penstock-table", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._outcome = (self._describe(), None)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
-            self._outcome = (None, error)
-
-    def result(self) -> Any:
-        """Wait for the call; return its answer, or raise its error."""
-        self._thread.join()
-        answer, error = self._outcome
-        if error is not None:
-            raise error
-        return answer
-
-
 class DynamoLeaseTable:
     """Implements `penstock.ports.lease_table.LeaseTable`; safe to use from several threads.
 
@@ -142,7 +117,7 @@ class DynamoLeaseTable:
         self._row_count = 0
         self._description: Any = None
         """The latest answer of DescribeTable; None after `take_description` has returned it."""
-        self._first_call: _Described | None = None
+        self._first_call: Future[Any] | None = None
 
     def __repr__(self) -> str:
         """Show the table and its address, never the credentials."""
@@ -175,7 +150,7 @@ class DynamoLeaseTable:
 
     def begin_describing(self) -> None:
         """Make the first DescribeTable in a thread, while the caller makes other calls; `ensure_exists` waits for its answer."""
-        self._first_call = _Described(self._describe)
+        self._first_call = begin_on_daemon("penstock-table", self._describe)
 
     def take_description(self) -> Any:
         """Return the last description of the table and forget it; None if there is no new one, or the table is missing."""
@@ -301,27 +276,9 @@ class DynamoLeaseTable:
         return _leases_and_skipped(item for item in _map(self._fetch_item, wanted) if item is not None)
 
     def _fetch_batch(self, keys: list[str]) -> list[Item]:
-        request: Any = {self._name: {"Keys": [{KEY: {"S": key}} for key in keys], "ConsistentRead": True}}
-        found: list[Item] = []
-        began_s, attempt = time.monotonic(), 0
-        while True:
-            answer = self._call("BatchGetItem", RequestItems=request)
-            got = answer.get("Responses", {}).get(self._name, [])
-            found += got
-            request = answer.get("UnprocessedKeys")
-            if not request:
-                return found
-            # Some rows were throttled, or the answer would exceed 16 MB: ask for the rest again.
-            attempt = 1 if got else attempt + 1
-            delay_s = self._options.retry_plan.delay_s(attempt, time.monotonic() - began_s, random.random())
-            if delay_s is None:
-                raise Throttled(
-                    f"lease table {self._name}: BatchGetItem left {len(request[self._name]['Keys'])} of {len(keys)} "
-                    f"rows out for {time.monotonic() - began_s:.0f} s; raise the table's read capacity",
-                    operation="BatchGetItem",
-                    resource=self._name,
-                )
-            time.sleep(delay_s)
+        request = {self._name: {"Keys": [{KEY: {"S": key}} for key in keys], "ConsistentRead": True}}
+        answers = call_with_rows("BatchGetItem", f"lease table {self._name}", request, self._options)
+        return [item for answer in answers for item in answer.get("Responses", {}).get(self._name, ())]
 
     def _fetch_item(self, key: str) -> Item | None:
         answer = self._call_on_table("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)

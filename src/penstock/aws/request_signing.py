@@ -13,8 +13,10 @@ import re
 import time
 from collections.abc import Container
 from hashlib import sha256
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import urlsplit
+
+from botocore.credentials import ReadOnlyCredentials
 
 _AUTHORIZATION: Final = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request, SignedHeaders=([^,]+), Signature=([0-9a-f]{64})"
@@ -22,23 +24,7 @@ _AUTHORIZATION: Final = re.compile(
 _DATE: Final = "X-Amz-Date"
 _TOKEN: Final = "X-Amz-Security-Token"  # noqa: S105 - the name of a header
 _OWN: Final = (_DATE.lower(), _TOKEN.lower())
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-
-
-class Keys(Protocol):
-    """Credentials at one moment."""
-
-    @property
-    def access_key(self) -> str:
-        """The public part."""
-
-    @property
-    def secret_key(self) -> str:
-        """The secret part."""
-
-    @property
-    def token(self) -> str | None:
-        """The session token; None for long-term keys."""
+DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def host_of(url: str) -> str:
@@ -47,7 +33,7 @@ def host_of(url: str) -> str:
     host = parts.hostname or ""
     if ":" in host:
         host = f"[{host}]"
-    is_default = parts.port is None or parts.port == _DEFAULT_PORTS.get(parts.scheme)
+    is_default = parts.port is None or parts.port == DEFAULT_PORTS.get(parts.scheme)
     return host if is_default else f"{host}:{parts.port}"
 
 
@@ -70,11 +56,11 @@ class Signing:
         self._service = service
         self._key: tuple[str, str, bytes] | None = None  # secret, day, and their signing key
 
-    def fits(self, keys: Keys) -> bool:
+    def fits(self, keys: ReadOnlyCredentials) -> bool:
         """Return whether it can sign with these keys: they must have a session token if the signed request had one, and none otherwise."""
         return self._has_token == bool(keys.token)
 
-    def headers(self, body: bytes, keys: Keys, stamp: str | None = None) -> dict[str, str]:
+    def headers(self, body: bytes, keys: ReadOnlyCredentials, stamp: str | None = None) -> dict[str, str]:
         """Return the headers that a body's signature needs.
 
         Args:
@@ -110,7 +96,7 @@ class Signing:
         return key
 
 
-def signing_like(request: Any, keys: Keys, left_out: Container[str] = ()) -> Signing | None:
+def signing_like(request: Any, keys: ReadOnlyCredentials, left_out: Container[str] = ()) -> Signing | None:
     """Return a `Signing` for later requests like one that botocore has signed, or None if only botocore can sign them.
 
     Args:
@@ -119,7 +105,7 @@ def signing_like(request: Any, keys: Keys, left_out: Container[str] = ()) -> Sig
         left_out: Headers that later requests do not have, in lower case.
     """
     parts = urlsplit(request.url)
-    headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+    headers = {name.lower(): header_text(value) for name, value in request.headers.items()}
     authorization = headers.pop("authorization", "")
     found = _AUTHORIZATION.fullmatch(authorization)
     has_all = found is not None and set(found[3].split(";")) <= {*headers, "host"}
@@ -136,5 +122,6 @@ def signing_like(request: Any, keys: Keys, left_out: Container[str] = ()) -> Sig
     return Signing(host, headers, kept, found[1], found[2])
 
 
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+def header_text(value: Any) -> str:
+    """Return a header's value, which botocore has as text or as bytes."""
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)

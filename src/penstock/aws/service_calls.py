@@ -106,6 +106,42 @@ def pages_of(send: Callable[..., Any], token: str, passed_as: str, **arguments: 
         following = {passed_as: page[token]}
 
 
+def call_with_rows(operation: str, resource: str, request: Any, options: AwsOptions, **how: Any) -> list[Any]:
+    """Call BatchGetItem or BatchWriteItem, again with the rows that DynamoDB leaves out; return all answers.
+
+    Args:
+        request: Its `RequestItems`.
+        how: As for `call_operation`.
+
+    Raises:
+        Throttled: DynamoDB took none of the remaining rows in time.
+    """
+    answers: list[Any] = []
+    began_s, attempt = time.monotonic(), 0
+    while True:
+        answers.append(call_operation("dynamodb", operation, resource, options, RequestItems=request, **how))
+        # Rows are left out if they were throttled, or if the answer would exceed 16 MB.
+        left = answers[-1].get("UnprocessedKeys") or answers[-1].get("UnprocessedItems")
+        if not left:
+            return answers
+        attempt = 1 if _row_count(left) < _row_count(request) else attempt + 1
+        passed_s = time.monotonic() - began_s
+        delay_s = options.retry_plan.delay_s(attempt, passed_s, random.random())
+        if delay_s is None:
+            raise Throttled(
+                f"{resource}: {operation} left {_row_count(left)} of {_row_count(request)} rows out for {passed_s:.0f} s; raise the "
+                "table's capacity",
+                operation=operation,
+                resource=resource,
+            )
+        time.sleep(delay_s)
+        request = left
+
+
+def _row_count(request: dict[str, Any]) -> int:
+    return sum(len(rows["Keys"] if isinstance(rows, dict) else rows) for rows in request.values())
+
+
 def translate(
     error: Exception, operation: str, resource: str, *, is_write: bool, region: str | None = None
 ) -> ServiceError:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from msgspec import Struct
-
 ShardState: TypeAlias = Literal["reading", "paused", "stalled", "waiting", "leaving", "stopped"]
 """`waiting`: for its parents, or for an earlier call of the handler; `leaving`: it ends, or is released."""
 
@@ -75,8 +73,23 @@ class Health:
         return {**dataclasses.asdict(self), "lag_ms": self.lag_ms}
 
 
-class WorkerSnapshot(Struct, frozen=True):
-    """The reports of a running worker's parts, from which `judge` derives the worker's health.
+def judge(
+    *,
+    stream: str,
+    application: str,
+    worker_id: str,
+    failure: BaseException | None,
+    has_ended: bool,
+    is_stopping: bool,
+    shards: Sequence[ShardHealth],
+    renewal_age_s: float | None,
+    table_scan_age_s: float | None,
+    running_s: float,
+    table_scan_due_s: float,
+    lease_duration_s: float,
+    failing: tuple[str, ...],
+) -> Health:
+    """Return the health of a worker that was started.
 
     Args:
         failure: What ended or is ending the worker.
@@ -87,37 +100,34 @@ class WorkerSnapshot(Struct, frozen=True):
         lease_duration_s: A renewal that is older than this is overdue.
         failing: One sentence for each call about leases that keeps failing.
     """
-
-    failure: BaseException | None
-    has_ended: bool
-    is_stopping: bool
-    shards: Sequence[ShardHealth]
-    renewal_age_s: float | None
-    table_scan_age_s: float | None
-    running_s: float
-    table_scan_due_s: float
-    lease_duration_s: float
-    failing: tuple[str, ...] = ()
-
-
-def judge(snapshot: WorkerSnapshot, stream: str, application: str, worker_id: str) -> Health:
-    """Return the health of a worker that was started."""
-    problems = list(_problems(snapshot))
-    is_working = not (snapshot.has_ended or snapshot.is_stopping or snapshot.failure is not None)
+    problems: list[str] = []
+    if failure is not None:
+        problems.append(f"the worker failed: {failure}")
+    elif has_ended:
+        problems.append("the worker has stopped")
+    problems += _problems_of(shards)
+    if not has_ended:
+        problems += failing
+        if renewal_age_s is not None and renewal_age_s >= lease_duration_s:
+            problems.append(f"a lease was not renewed for {renewal_age_s:.0f} s")
+        unread_s = running_s if table_scan_age_s is None else table_scan_age_s
+        if unread_s > table_scan_due_s and not is_stopping:
+            problems.append(f"the lease table could not be read for {unread_s:.0f} s")
+    is_working = not (has_ended or is_stopping or failure is not None)
     return Health(
         is_healthy=not problems,
         is_ready=is_working
-        and not snapshot.failing
-        and all(shard.read_failure is None for shard in snapshot.shards)
-        and snapshot.table_scan_age_s is not None
-        and snapshot.table_scan_age_s <= snapshot.table_scan_due_s,
+        and not failing
+        and all(shard.read_failure is None for shard in shards)
+        and table_scan_age_s is not None
+        and table_scan_age_s <= table_scan_due_s,
         problems=tuple(problems),
         stream=stream,
         application=application,
         worker_id=worker_id,
-        shards=tuple(snapshot.shards),
-        renewal_age_s=snapshot.renewal_age_s,
-        table_scan_age_s=snapshot.table_scan_age_s,
+        shards=tuple(shards),
+        renewal_age_s=renewal_age_s,
+        table_scan_age_s=table_scan_age_s,
     )
 
 
@@ -133,25 +143,13 @@ def not_started(stream: str, application: str, worker_id: str) -> Health:
     )
 
 
-def _problems(snapshot: WorkerSnapshot) -> list[str]:
+def _problems_of(shards: Sequence[ShardHealth]) -> list[str]:
     problems: list[str] = []
-    if snapshot.failure is not None:
-        problems.append(f"the worker failed: {snapshot.failure}")
-    elif snapshot.has_ended:
-        problems.append("the worker has stopped")
-    for shard in snapshot.shards:
+    for shard in shards:
         if shard.state == "stopped":
             problems.append(f"shard {shard.shard_id} has stopped: {shard.stopped_reason}")
         elif shard.state == "stalled":
             problems.append(f"shard {shard.shard_id} is behind and does not move")
         if shard.read_failure is not None:
             problems.append(f"shard {shard.shard_id} cannot be read: {shard.read_failure}")
-    if snapshot.has_ended:
-        return problems
-    problems += snapshot.failing
-    if snapshot.renewal_age_s is not None and snapshot.renewal_age_s >= snapshot.lease_duration_s:
-        problems.append(f"a lease was not renewed for {snapshot.renewal_age_s:.0f} s")
-    unread_s = snapshot.running_s if snapshot.table_scan_age_s is None else snapshot.table_scan_age_s
-    if unread_s > snapshot.table_scan_due_s and not snapshot.is_stopping:
-        problems.append(f"the lease table could not be read for {unread_s:.0f} s")
     return problems

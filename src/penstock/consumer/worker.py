@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import Pools, WorkerPorts
 from penstock.consumer.delivery_loop import DeliveryLoop
-from penstock.consumer.health import Health, ShardHealth, WorkerSnapshot, judge
+from penstock.consumer.health import Health, ShardHealth, judge
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
@@ -251,24 +251,21 @@ class Worker:
             if (shard := self._shard_health(key, phase, runs[(key, epoch)], now_s)).state == "stopped"
         ]
         renewed_s = min((lease.renewed_s for lease in leases.held), default=None)
+        scanned_s = leases.table_scanned_s
         return judge(
-            WorkerSnapshot(
-                failure=self.failure,
-                has_ended=has_ended,
-                is_stopping=self._is_stopping,
-                shards=sorted(shards, key=lambda shard: shard.shard_id),
-                renewal_age_s=None if renewed_s is None or has_ended else round(now_s - renewed_s, 3),
-                table_scan_age_s=None
-                if leases.table_scanned_s is None
-                else round(now_s - leases.table_scanned_s, 3),
-                running_s=now_s - self._started_s,
-                table_scan_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
-                lease_duration_s=self._options.lease_duration_s,
-                failing=leases.failing,
-            ),
-            self._stream,
-            application,
-            self._worker_id,
+            stream=self._stream,
+            application=application,
+            worker_id=self._worker_id,
+            failure=self.failure,
+            has_ended=has_ended,
+            is_stopping=self._is_stopping,
+            shards=sorted(shards, key=lambda shard: shard.shard_id),
+            renewal_age_s=None if renewed_s is None or has_ended else round(now_s - renewed_s, 3),
+            table_scan_age_s=None if scanned_s is None else round(now_s - scanned_s, 3),
+            running_s=now_s - self._started_s,
+            table_scan_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
+            lease_duration_s=self._options.lease_duration_s,
+            failing=leases.failing,
         )
 
     def _shard_health(self, key: str, phase: LeasePhase, run: ShardRun | None, now_s: float) -> ShardHealth:

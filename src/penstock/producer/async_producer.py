@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -16,6 +14,7 @@ from msgspec import Struct
 from penstock.errors import BufferFull, UsageError
 from penstock.producer.producer import Producer
 from penstock.producer.receipts import Acknowledgement
+from penstock.runtime.threads import begin_on_daemon
 
 _ROOM_CHECK_S: Final = 0.05  # others than this producer's tasks may free room, or take it
 _Result = TypeVar("_Result")
@@ -222,21 +221,4 @@ def _settle(
 
 async def _in_thread(function: Callable[[], _Result]) -> _Result:
     """Return the result of a blocking call, made on a new thread: the loop's executor may be full of waiting calls."""
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[_Result] = loop.create_future()
-
-    def deliver(result: Any, error: BaseException | None) -> None:
-        _settle(ended, result=result, error=error)
-
-    def run() -> None:
-        result: Any = None
-        failure: BaseException | None = None
-        try:
-            result = function()
-        except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            failure = error
-        with suppress(RuntimeError):  # the loop was closed: no task waits for the result
-            loop.call_soon_threadsafe(deliver, result, failure)
-
-    threading.Thread(target=run, name="penstock-async-put", daemon=True).start()
-    return await ended
+    return await asyncio.wrap_future(begin_on_daemon("penstock-async-put", function))

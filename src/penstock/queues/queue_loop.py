@@ -10,6 +10,7 @@ from traceback import TracebackException
 from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.aggregation import DecodeCounts
 from penstock.core.backoff import Backoff
@@ -155,7 +156,8 @@ class QueueLoop(Loop[QueueEvent]):
         for event in events:
             event(now_s)
         self._begin_due(now_s)
-        self._on_ends()
+        for end in self._delivery.take_ends():
+            self._on_end(end)
         if now_s - self._gauged_s >= self._options.metrics_interval_s:
             self._report(now_s)
         self._health = self._make_health(now_s)
@@ -207,20 +209,7 @@ class QueueLoop(Loop[QueueEvent]):
             return
         if finished:
             taken = [
-                (
-                    Arrival(
-                        each.handle,
-                        each.record_id,
-                        each.receive_count,
-                        each.part_count,
-                        each.memory_bytes,
-                        True,
-                    ),
-                    records,
-                )
-                if each.record_id in finished
-                else (each, records)
-                for each, records in taken
+                (replace(each, is_finished=each.record_id in finished), records) for each, records in taken
             ]
         took_s = self._clock.monotonic_s() - began_s
         self.post(partial(self._on_received, number, taken, took_s))
@@ -318,16 +307,17 @@ class QueueLoop(Loop[QueueEvent]):
         is_single = self._options.batch_records_max is None
         batch = QueueBatch(records, partial(self._post_settled, call))
         began_s = self._clock.monotonic_s()
-        self._calls.begin(HandlerWork(batch, is_single, partial(self._post_handled, call, began_s)))
+
+        def end(error: BaseException | None) -> None:
+            self.post(partial(self._on_handled, call, began_s, error))
+
+        self._calls.begin(HandlerWork(batch, is_single, end))
 
     def _post_settled(self, call: HandlerCall, place: int, settled: Settled) -> None:
         part = call.parts[place]
         self.post(
             lambda now_s: self._delivery.on_settled(call.number, part, settled, now_s, self._chance.random())
         )
-
-    def _post_handled(self, call: HandlerCall, began_s: float, error: BaseException | None) -> None:
-        self.post(partial(self._on_handled, call, began_s, error))
 
     def _on_handled(
         self, call: HandlerCall, began_s: float, error: BaseException | None, now_s: float
@@ -382,7 +372,9 @@ class QueueLoop(Loop[QueueEvent]):
         failure: Exception | None = None
         try:
             if isinstance(call, Acknowledge):
-                self._put_finished(call.record_ids)
+                memory, record_ids = self._finished, call.record_ids
+                if memory is not None:
+                    self._ask_memory(lambda: memory.put_finished(record_ids))
                 results = self._queues.acknowledge(arn, call.handles)
             else:
                 results = self._queues.set_visibility(arn, call.handles, call.seconds)
@@ -393,11 +385,6 @@ class QueueLoop(Loop[QueueEvent]):
             failure, text = error, describe_error(error)
             outcomes = [_outcome_of(error)] * len(call.handles)
         self.post(partial(self._on_answered, call, outcomes, failure, text))
-
-    def _put_finished(self, record_ids: tuple[str, ...]) -> None:
-        memory = self._finished
-        if memory is not None:
-            self._ask_memory(lambda: memory.put_finished(record_ids))
 
     def _on_answered(
         self,
@@ -421,10 +408,6 @@ class QueueLoop(Loop[QueueEvent]):
             self.fail(failure)
 
     # --- ends -----------------------------------------------------------------------------------------
-
-    def _on_ends(self) -> None:
-        for end in self._delivery.take_ends():
-            self._on_end(end)
 
     def _on_end(self, end: Ended) -> None:
         self._records.pop(end.delivery, None)
@@ -481,7 +464,8 @@ class QueueLoop(Loop[QueueEvent]):
                 )
             self._delivery.on_abandon(now_s)
             self._begin_due(now_s)
-            self._on_ends()
+            for end in self._delivery.take_ends():
+                self._on_end(end)
         # A long poll cannot be cancelled: the service may still answer it with a record, which then is invisible for a whole timeout.
         has_answers = not self._pace.open_count or passed_s >= timeout_s
         is_done = self._delivery.is_idle and (self._is_abandoned or not self._delivery.running_calls)

@@ -21,34 +21,6 @@ SERIES_MAX: Final = 20_000
 """The most name-and-label pairs that are kept; more are dropped, with a warning, so that memory is bounded."""
 
 
-class DroppedMeasurements:
-    """Warns of measurements that were dropped for lack of room, with increasing pauses. Safe to use from several threads.
-
-    Args:
-        way_out: The remedy in the warning.
-    """
-
-    def __init__(self, way_out: str) -> None:
-        self._way_out = way_out
-        self._numbers = itertools.count(1)
-
-    def add(self, name: str, series_max: int) -> None:
-        """Count one. Must not be called under a lock that measuring needs: a log handler may measure.
-
-        Args:
-            series_max: The most metrics with different names or labels.
-        """
-        number = next(self._numbers)
-        if number & (number - 1) == 0:
-            log.warning(
-                "metric %s has no place among %d metrics with different names or labels; measurements dropped so far: %d; %s",
-                name,
-                series_max,
-                number,
-                self._way_out,
-            )
-
-
 class Distribution(Struct):
     """Measurements of one kind: count, sum, extremes."""
 
@@ -79,30 +51,47 @@ def labels_of(labels: Mapping[str, str] | None) -> Labels:
 
 
 class MetricsTally:
-    """Implements `penstock.ports.metrics.Metrics` by adding up. Safe to use from several threads."""
+    """Implements `penstock.ports.metrics.Metrics` by adding up. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        series_max: The most name-and-label pairs; None: `SERIES_MAX`.
+        way_out: The remedy if there are more.
+    """
+
+    def __init__(
+        self,
+        series_max: int | None = None,
+        way_out: str = "measure fewer shards in one process, or with fewer labels",
+    ) -> None:
         self._lock = threading.Lock()
         self._now = Snapshot()
-        self._dropped = DroppedMeasurements("measure fewer shards in one process, or with fewer labels")
+        self._series_max = SERIES_MAX if series_max is None else series_max
+        self._way_out = way_out
+        self._dropped_counts = itertools.count(1)
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""
         key = (name, labels_of(labels))
         with self._lock:
-            if key in self._now.counters or self._has_place():
+            has_place = self._has_place(self._now.counters, key)
+            if has_place:
                 self._now.counters[key] = self._now.counters.get(key, 0.0) + value
-                return
-        self._dropped.add(name, SERIES_MAX)
+        self._check(name, has_place)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Set a gauge."""
+        self._set_gauge(name, value, labels)
+
+    def _set_gauge(
+        self, name: str, value: float, labels: Mapping[str, str] | None, *, keeps_largest: bool = False
+    ) -> None:
         key = (name, labels_of(labels))
         with self._lock:
-            if key in self._now.gauges or self._has_place():
-                self._now.gauges[key] = value
-                return
-        self._dropped.add(name, SERIES_MAX)
+            gauges = self._now.gauges
+            has_place = self._has_place(gauges, key)
+            if has_place:
+                gauges[key] = max(value, gauges.get(key, value)) if keeps_largest else value
+        self._check(name, has_place)
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Stop showing a gauge."""
@@ -113,10 +102,10 @@ class MetricsTally:
         """Add to a distribution."""
         key = (name, labels_of(labels))
         with self._lock:
-            if key in self._now.distributions or self._has_place():
+            has_place = self._has_place(self._now.distributions, key)
+            if has_place:
                 self._now.distributions.setdefault(key, Distribution()).add(value)
-                return
-        self._dropped.add(name, SERIES_MAX)
+        self._check(name, has_place)
 
     def snapshot(self) -> Snapshot:
         """Return everything that was measured since the start."""
@@ -133,9 +122,22 @@ class MetricsTally:
             taken, self._now = self._now, Snapshot()
             return taken
 
-    def _has_place(self) -> bool:
-        held = len(self._now.counters) + len(self._now.gauges) + len(self._now.distributions)
-        return held < SERIES_MAX
+    def _has_place(self, series: Mapping[Series, object], key: Series) -> bool:
+        now = self._now
+        held = len(now.counters) + len(now.gauges) + len(now.distributions)
+        return key in series or held < self._series_max
+
+    def _check(self, name: str, has_place: bool) -> None:
+        """Warn of measurements that were dropped, ever more rarely. Called without the lock: a log handler may measure."""
+        number = 0 if has_place else next(self._dropped_counts)
+        if number and number & (number - 1) == 0:
+            log.warning(
+                "metric %s has no place among %d metrics with different names or labels; measurements dropped so far: %d; %s",
+                name,
+                self._series_max,
+                number,
+                self._way_out,
+            )
 
 
 class LabelledMetrics:

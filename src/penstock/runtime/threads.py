@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
 
@@ -65,6 +66,21 @@ class SystemThreads:
 
 
 SYSTEM_THREADS: Final[Threads] = SystemThreads()
+
+
+def begin_on_daemon(name: str, function: Callable[[], _Result]) -> Future[_Result]:
+    """Call a function on a daemon thread of its own; the future has its result or its error."""
+    future: Future[_Result] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            future.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 def map_on(

@@ -158,12 +158,12 @@ class Expiring(AwsKinesis):
         self.times = times
         self.pages = 0
 
-    def _list_page(self, stream, arguments):
+    def _call(self, operation, resource, **arguments):
         self.pages += 1
         if "NextToken" in arguments and self.times > 0:
             self.times -= 1
             self.server.faults.expire_next_tokens()
-        return super()._list_page(stream, arguments)
+        return super()._call(operation, resource, **arguments)
 
 
 @pytest.fixture(scope="module")
