@@ -7,8 +7,7 @@ import pytest
 from moved_clock import MovedClock
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.shard_plan import Deaggregate
-from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.shard_run import Deaggregate, ShardRun
 from penstock.consumer.unread import DeaggregatedPage, unread_page
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.records import Record
-from penstock.consumer.shard_plan import Deaggregate, Fetch
-from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
 from penstock.consumer.unread import deaggregate_page, unread_page
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange

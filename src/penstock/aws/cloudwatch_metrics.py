@@ -15,8 +15,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
 from penstock.errors import OptionError
-from penstock.runtime.metrics_tally import MetricsTally, Series, Snapshot
-from penstock.runtime.periodic_reports import PeriodicReports, check_interval
+from penstock.runtime.metrics_tally import MetricsTally, PeriodicReports, Series, Snapshot, check_interval
 
 log = logging.getLogger("penstock.metrics")
 

@@ -16,6 +16,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, wait
+from functools import partial
 from itertools import count
 from typing import Final, TypeAlias
 
@@ -26,8 +27,7 @@ from penstock.consumer.fetching import ReadingParts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory, failure_of
 from penstock.consumer.records import Batch, Record
-from penstock.consumer.shard_plan import Fetch
-from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import StreamReading
@@ -251,9 +251,9 @@ class DeliveryLoop(Loop[ShardRun]):
         plan = run.advance(now_s, self._budget.has_room)
         self._budget.hold(run)
         if plan.fetch is not None:
-            self._begin_fetch(run, plan.fetch)
+            self._pools.read.submit(partial(self._fetch, run, plan.fetch))
         for call in plan.calls:
-            self._begin_call(run, call)
+            self._pools.handler.submit(partial(self._run_call, run, call))
         if plan.is_starved:
             self._starved.add(run)
         for event in plan.events:
@@ -400,9 +400,6 @@ class DeliveryLoop(Loop[ShardRun]):
 
     # --- reading ---
 
-    def _begin_fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        self._pools.read.submit(lambda: self._fetch(run, fetch))
-
     def _fetch(self, run: ShardRun, fetch: Fetch) -> None:
         self._reading_of(run.key).fetch(run, fetch)
         self._on_answered(run)
@@ -412,9 +409,6 @@ class DeliveryLoop(Loop[ShardRun]):
         self.post(run)
 
     # --- user code ---
-
-    def _begin_call(self, run: ShardRun, call: Call[Record]) -> None:
-        self._pools.handler.submit(lambda: self._run_call(run, call))
 
     def _run_call(self, run: ShardRun, call: Call[Record]) -> None:
         is_paused = run.is_paused and call.kind in _WAITING_OUT_A_PAUSE
@@ -499,22 +493,6 @@ class DeliveryLoop(Loop[ShardRun]):
             self._on_checkpoint_begun(pending)
         return pending
 
-    def store_checkpoint(self, run: ShardRun) -> None:
-        """Checkpoint the acknowledged records, and wait until that is durable.
-
-        Raises:
-            LeaseLost: The shard is another worker's now.
-            Unavailable: The lease table gave no answer in time; the checkpoint is stored later.
-        """
-        pending = self.begin_checkpoint(run)
-        if not self._wait_for(pending.outcome):
-            raise pending.unanswered()
-        pending.outcome.result()
-
-    def _wait_for(self, outcome: Future[None]) -> bool:
-        """Wait for an answer of the lease table; return whether there was one in time."""
-        return not wait([outcome], self._checkpoint_timeout_s).not_done
-
 
 class RunHandle:
     """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
@@ -552,6 +530,13 @@ class RunHandle:
         return self._loop.begin_checkpoint(self._run)
 
     def store_checkpoint(self) -> None:
-        """Checkpoint the acknowledged records, and wait until that is durable."""
-        self._home.check()
-        self._loop.store_checkpoint(self._run)
+        """Checkpoint the acknowledged records, and wait until that is durable.
+
+        Raises:
+            LeaseLost: The shard is another worker's now.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored later.
+        """
+        pending = self.begin_checkpoint()
+        if wait([pending.outcome], pending.timeout_s).not_done:
+            raise pending.unanswered()
+        pending.outcome.result()

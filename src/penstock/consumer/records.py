@@ -62,12 +62,16 @@ def memory_bytes_of(records: Collection[Record]) -> int:
     return len(records) * RECORD_MEMORY_BYTES + record_bytes_of(records)
 
 
-class Acknowledging(Protocol):
-    """A batch's connection to its shard; implemented by the consumer's loop."""
+class ShardCheckpointer(Protocol):
+    """Checkpoints a shard for a batch, or for a processor with a lifecycle; implemented by the consumer's loop."""
 
     @property
     def may_deliver(self) -> bool:
         """Whether the shard is still this worker's."""
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that was delivered."""
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
         """Mark records as done."""
@@ -82,24 +86,8 @@ class Acknowledging(Protocol):
         """Checkpoint the acknowledged records, and wait until that is durable."""
 
 
-class ShardCheckpointer(Acknowledging, Protocol):
-    """Checkpoints a shard for a processor with a lifecycle."""
-
-    @property
-    def last_delivered(self) -> Position:
-        """The newest record that was delivered."""
-
-
 class ShardRecords(InOneProcess, Sequence[Record]):
-    """Records of one shard, in order: the common part of `Batch` and `AsyncBatch`.
-
-    Args:
-        shard_id: The shard of the records.
-        stream: Name or ARN of the stream, as the consumer was given it.
-        records: At least one. With `concurrency` > 1 all have one partition key.
-        millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
-        attempt: 1, or more when the handler failed on these records before.
-    """
+    """Records of one shard, in order: the common part of `Batch` and `AsyncBatch`."""
 
     _to_send = "send its records, list(batch)"
 

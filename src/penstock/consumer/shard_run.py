@@ -15,14 +15,13 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeAlias
 
 from msgspec import Struct, field
 
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
-from penstock.consumer.shard_plan import Deaggregate, Fetch, Plan
 from penstock.consumer.unread import DeaggregatedPage, UnreadPage, unread_bytes
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
@@ -53,6 +52,9 @@ from penstock.core.reading.lag import ArrivalMarks, age_ms
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (
     Failed,
+    FetchIterator,
+    FetchListing,
+    FetchPage,
     Finished,
     ListedShard,
     Wait,
@@ -72,6 +74,30 @@ READ_FAILURES_REPORTED: Final = 5
 """After so many failures of reads in a row a warning is logged."""
 LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the run reports that it has ended."""
+
+
+class Deaggregate(Struct, frozen=True):
+    """Take the fetched records apart, as far as there is room."""
+
+
+Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | Deaggregate
+
+
+class Plan(Struct, frozen=True):
+    """The steps that a run plans now.
+
+    Args:
+        fetch: A call to the service, or None.
+        events: For the coordinator.
+        is_starved: Whether the run would read if the process held less.
+        is_over: Whether the run has ended and can be forgotten.
+    """
+
+    fetch: Fetch | None = None
+    calls: Sequence[Call[Record]] = ()
+    events: Sequence[Event] = ()
+    is_starved: bool = False
+    is_over: bool = False
 
 
 class _Tally(Struct):

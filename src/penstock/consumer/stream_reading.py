@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.fetching import AutoFetcher, PushedFetcher, ReadingParts, ShardFetcher
-from penstock.consumer.shard_plan import Fetch
-from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.position import TRIM_HORIZON

@@ -6,10 +6,9 @@ from penstock.errors import Reject
 from penstock.ports.queues import FinishedRecords
 from penstock.queues.async_queue_consumer import AsyncQueueConsumer
 from penstock.queues.keywords import QueueConsumerKeywords
-from penstock.queues.queue_consumer import QueueConsumer
+from penstock.queues.queue_consumer import QueueConsumer, QueueConsumerPorts
 from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
-from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.queues.queue_records import QueueBatch, QueueRecord
 
 __all__ = [

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from penstock.ports.metrics import Metrics
 from penstock.ports.queues import FinishedRecords
 from penstock.queues.handler_calls import AsyncQueueHandler, EventLoopCalls
-from penstock.queues.queue_consumer import QueueConsumer
+from penstock.queues.queue_consumer import QueueConsumer, QueueConsumerPorts
 from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
-from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.async_run import AsyncioConsumer
 from penstock.runtime.user_code import check_are_callable

@@ -15,17 +15,20 @@ import random
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
+from msgspec import Struct
+
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_identity import in_region_of
 from penstock.errors import UsageError
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
-from penstock.ports.queues import FinishedRecords, QueueDescription
+from penstock.ports.queues import FinishedRecords, QueueDescription, Queues
 from penstock.queues.handler_calls import HandlerCalls, QueueHandler, ThreadCalls
 from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_loop import QueueLoop, QueuePools
 from penstock.queues.queue_opening import open_queue
 from penstock.queues.queue_options import QueueConsumerOptions, QueueCreation
-from penstock.queues.queue_ports import QueueConsumerPorts
 from penstock.runtime.consumer_run import ThreadedConsumer
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import random_worker_id
@@ -45,6 +48,22 @@ log: logging.Logger = logging.getLogger("penstock.queues")
 _CALL_THREADS: Final = 32
 """A thousand records are acknowledged in a hundred calls. If each is answered after five seconds, the last one ends within a visibility
 timeout of 30 s. Threads are started when calls wait: usually there are two or three."""
+
+
+class QueueConsumerPorts(Struct, frozen=True):
+    """The ports through which a queue's consumer makes its calls.
+
+    Args:
+        queues: The service.
+        kinesis: Finds the ARN of the stream that `create` names. Not needed if `create` has an ARN.
+        clock: The clock; None for the machine's.
+        chance: The source of jitter; None for the machine's.
+    """
+
+    queues: Queues
+    kinesis: Kinesis | None = None
+    clock: Clock | None = None
+    chance: Chance | None = None
 
 
 class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.runtime.metrics_tally import Labels, MetricsTally, Snapshot
-from penstock.runtime.periodic_reports import PeriodicReports, check_interval
+from penstock.runtime.metrics_tally import Labels, MetricsTally, PeriodicReports, Snapshot, check_interval
 
 
 class LoggingMetrics(MetricsTally, PeriodicReports):

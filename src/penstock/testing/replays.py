@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 
+from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.processor import DeadLetterHandler, Handler
 from penstock.consumer.records import Record
@@ -147,7 +149,12 @@ def replay(
             is_closed = arrived_until is None and shard.closed_ms is not None and shard.closed_ms < until_ms
             stream = MemoryStream(records, is_closed=is_closed, stored=stored)
             run = run_stream(
-                handler, stream, records, options=merged, dead_letter=dead_letter, may_fail=may_fail
+                partial(Consumer, handler=handler),
+                stream,
+                records,
+                options=merged,
+                dead_letter=dead_letter,
+                may_fail=may_fail,
             )
             runs[shard.id] = run
             verdicts += _verdicts(run)

@@ -109,7 +109,7 @@ def run(
             which a fault was to happen.
     """
     return run_stream(
-        handler,
+        partial(Consumer, handler=handler),
         MemoryStream(records, is_closed=shard_ends),
         records,
         dead_letter=dead_letter,
@@ -120,7 +120,7 @@ def run(
 
 
 def run_stream(
-    handler: Handler,
+    open_consumer: Callable[..., Consumer],
     stream: MemoryStream,
     records: Sequence[Record],
     *,
@@ -129,16 +129,25 @@ def run_stream(
     faults: Faults = _NO_FAULTS,
     may_fail: bool = False,
 ) -> Run:
-    """Run a handler over a stream in memory, as `run` does.
+    """Run a consumer over a stream in memory to its end, as `run` does.
 
     Args:
-        handler: As for `Consumer`.
+        open_consumer: Makes the consumer from its other arguments.
 
     Raises:
         HandlerFailed, UsageError: As for `run`.
     """
-    open_consumer = partial(Consumer, handler=handler)
-    return _drive(open_consumer, VirtualDriver(stream, faults), records, dead_letter, options, may_fail)
+    driver = VirtualDriver(stream, faults)
+    options = _read_from_start(options)
+    open_consumer(
+        stream=stream.name,
+        application=_APPLICATION,
+        dead_letter=dead_letter or (_take if options.on_failure == "dead_letter" else None),
+        options=options,
+        ports=driver.ports,
+    ).start()
+    driver.drive()
+    return _result(driver, records, may_fail)
 
 
 def run_processor(
@@ -160,10 +169,15 @@ def run_processor(
     Raises:
         HandlerFailed, UsageError: As for `run`.
     """
-    driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
-    whole = merge_options(options or ConsumerOptions(), single_options)
-    open_consumer = partial(Consumer, processor_factory=processor_factory)
-    return _drive(open_consumer, driver, records, dead_letter, whole, may_fail)
+    return run_stream(
+        partial(Consumer, processor_factory=processor_factory),
+        MemoryStream(records, is_closed=shard_ends),
+        records,
+        dead_letter=dead_letter,
+        faults=faults,
+        may_fail=may_fail,
+        options=merge_options(options or ConsumerOptions(), single_options),
+    )
 
 
 def run_kclpy(
@@ -185,10 +199,15 @@ def run_kclpy(
     Raises:
         HandlerFailed, UsageError: As for `run`.
     """
-    driver = VirtualDriver(MemoryStream(records, is_closed=shard_ends), faults)
-    whole = merge_options(options or ConsumerOptions(), single_options)
-    open_consumer = partial(consumer_for, processor_class)
-    return _drive(open_consumer, driver, records, dead_letter, whole, may_fail)
+    return run_stream(
+        partial(consumer_for, processor_class),
+        MemoryStream(records, is_closed=shard_ends),
+        records,
+        dead_letter=dead_letter,
+        faults=faults,
+        may_fail=may_fail,
+        options=merge_options(options or ConsumerOptions(), single_options),
+    )
 
 
 async def run_async(
@@ -234,27 +253,6 @@ async def run_async(
         driver.worker.finish()
         with suppress(PenstockError):  # `_result` raises it
             await consumer.stop()
-    return _result(driver, records, may_fail)
-
-
-def _drive(  # noqa: PLR0917 - a run's arguments
-    open_consumer: Callable[..., Consumer],
-    driver: VirtualDriver,
-    records: Sequence[Record],
-    dead_letter: DeadLetterHandler | None,
-    options: ConsumerOptions,
-    may_fail: bool,
-) -> Run:
-    """Run a consumer to its end, and return its run."""
-    options = _read_from_start(options)
-    open_consumer(
-        stream=driver.stream.name,
-        application=_APPLICATION,
-        dead_letter=dead_letter or (_take if options.on_failure == "dead_letter" else None),
-        options=options,
-        ports=driver.ports,
-    ).start()
-    driver.drive()
     return _result(driver, records, may_fail)
 
 
