@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.service_calls import call_operation, pages_of
+from penstock.ports.sizing import QueryAnswer, Sums
 from penstock.runtime.threads import map_on_daemons
 
 QUERIES_PER_CALL_MAX: Final = 500
@@ -25,20 +26,6 @@ _FAILED: Final = ("InternalError", "Forbidden")
 
 Query = tuple[str, str | None]
 """A metric of the namespace AWS/Kinesis; and the shard's id, or None for the stream itself."""
-Sums = Mapping[int, float]
-"""The sum of each minute that has one; the key is the minute's beginning in milliseconds since the epoch."""
-
-
-class QueryAnswer(Struct, frozen=True):
-    """Answers of CloudWatch.
-
-    Args:
-        sums: One for each query, in their order; None if the query failed.
-        problems: One sentence for each query without an answer or with an incomplete one.
-    """
-
-    sums: Sequence[Sums | None]
-    problems: tuple[str, ...] = ()
 
 
 class _Metric(Struct, frozen=True):
@@ -47,13 +34,6 @@ class _Metric(Struct, frozen=True):
     name: str
     dimensions: tuple[tuple[str, str], ...]
     statistic: str = "Sum"
-
-
-class _Part(Struct, frozen=True):
-    """One call's answer: the sums and the status of each query in their order, and the messages."""
-
-    results: list[tuple[dict[int, float], str]]
-    messages: list[str]
 
 
 class CloudWatchQueries:
@@ -130,21 +110,22 @@ class CloudWatchQueries:
             lambda part: self._fetch_part(resource, part, span, period_s),
             parts,
         )
-        statuses = Counter(status for part in found for _, status in part.results if status != _COMPLETE)
-        problems = [message for part in found for message in part.messages]
+        statuses = Counter(status for results, _ in found for _, status in results if status != _COMPLETE)
+        problems = [message for _, messages in found for message in messages]
         if statuses:
             counts = ", ".join(f"{status} for {count}" for status, count in sorted(statuses.items()))
             problems.append(
                 f"CloudWatch did not answer all of {len(queries)} queries whole: {counts}; what it left out is unknown"
             )
         return QueryAnswer(
-            [None if status in _FAILED else sums for part in found for sums, status in part.results],
+            [None if status in _FAILED else sums for results, _ in found for sums, status in results],
             tuple(dict.fromkeys(problems)),
         )
 
     def _fetch_part(
         self, resource: str, queries: Sequence[_Metric], span: tuple[datetime, datetime], period_s: int
-    ) -> _Part:
+    ) -> tuple[list[tuple[Sums, str]], list[str]]:
+        """Return the sums and the status of each query, in their order, and the messages of one call."""
         asked = {f"q{number}": query for number, query in enumerate(queries)}
         sums: dict[str, dict[int, float]] = {name: {} for name in asked}
         statuses = dict.fromkeys(asked, _COMPLETE)
@@ -165,7 +146,7 @@ class CloudWatchQueries:
                 messages += [_sentence_of(message) for message in result.get("Messages", ())]
                 for at, value in zip(result["Timestamps"], result["Values"], strict=True):
                     sums[result["Id"]][round(at.timestamp() * 1000)] = value
-        return _Part([(sums[name], statuses[name]) for name in asked], messages)
+        return [(sums[name], statuses[name]) for name in asked], messages
 
 
 def _sentence_of(message: Mapping[str, str]) -> str:

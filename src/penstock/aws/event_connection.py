@@ -144,7 +144,7 @@ class Receiver:
                     break
                 self._on_frame(frame)
         except BrokenFrameError as error:
-            self._fail(str(error))
+            self._fail(Lost(str(error)))
             return
         if self._has_ended and not self.is_over and (self._is_requested or not len(self.frames)):
             left_bytes = len(self.frames)
@@ -162,10 +162,10 @@ class Receiver:
                     self._on_event(frame)
             case "exception":
                 message = _document(frame.payload).get("message", "")
-                self._fail_with(Refusal(400, headers.get(":exception-type", ""), str(message)))
+                self._fail(Refusal(400, headers.get(":exception-type", ""), str(message)))
             case "error":
                 code, message = headers.get(":error-code", ""), headers.get(":error-message", "")
-                self._fail_with(Refusal(500, code, message))
+                self._fail(Refusal(500, code, message))
             case other:
                 raise BrokenFrameError(f"a frame of an unknown kind, {other!r}")
 
@@ -177,10 +177,7 @@ class Receiver:
             Pushed(decode_event(frame.payload, age_ms=age_ms, server_ms=self.connection.server_ms(self)))
         )
 
-    def _fail(self, reason: str) -> None:
-        self._fail_with(Lost(reason))
-
-    def _fail_with(self, outcome: Outcome) -> None:
+    def _fail(self, outcome: Outcome) -> None:
         self.report(outcome)
         if self.connection is not None:
             self.connection.drop(self)

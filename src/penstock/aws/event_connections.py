@@ -154,11 +154,9 @@ class OpenStream:
         self._receiver = receiver
 
     def request(self) -> None:
-        """Request the next event, once."""
         self._loop.call_soon_threadsafe(self._receiver.request_event)
 
     def close(self) -> None:
-        """End the stream; nothing is reported after this."""
         self._loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:

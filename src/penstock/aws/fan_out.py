@@ -50,12 +50,10 @@ class AwsFanOut:
     # --- registered consumers ---
 
     def fetch_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
-        """Call DescribeStreamConsumer."""
         answer = self._call_on_consumer("DescribeStreamConsumer", stream_arn, name)
         return _consumer_of(answer["ConsumerDescription"])
 
     def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
-        """Call ListStreamConsumers for every page."""
         pages = pages_of(
             partial(call_operation, "kinesis", "ListStreamConsumers", f"stream {stream_arn}", self._options),
             "NextToken",
@@ -66,12 +64,10 @@ class AwsFanOut:
         return [_consumer_of(each) for page in pages for each in page["Consumers"]]
 
     def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
-        """Call RegisterStreamConsumer once."""
         answer = self._call_on_consumer("RegisterStreamConsumer", stream_arn, name, is_write=True, retried=())
         return _consumer_of(answer["Consumer"])
 
     def deregister_consumer(self, stream_arn: str, name: str) -> None:
-        """Call DeregisterStreamConsumer."""
         self._call_on_consumer(
             "DeregisterStreamConsumer", stream_arn, name, is_write=True, retried=(Throttled,)
         )
@@ -86,7 +82,6 @@ class AwsFanOut:
     def subscribe(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
     ) -> EventStream:
-        """Begin to call SubscribeToShard."""
         resource = f"shard {shard_id}, consumer {consumer_arn}"
         seen = credentials_in_use(self._options)
         url, request = self._sign(consumer_arn, shard_id, start, resource)

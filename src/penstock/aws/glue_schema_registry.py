@@ -51,16 +51,13 @@ class GlueSchemaRegistry:
         return f"registry {self.registry_name}" + (f" in {region}" if region else "")
 
     def fetch_version(self, version_id: UUID) -> SchemaVersion | None:
-        """Call GetSchemaVersion with the version's id."""
         return self._version(f"schema version {version_id}", {"SchemaVersionId": str(version_id)})
 
     def fetch_latest(self, schema_name: str) -> SchemaVersion | None:
-        """Call GetSchemaVersion for the latest version of a schema."""
         arguments = {"SchemaId": self._id_of(schema_name), "SchemaVersionNumber": {"LatestVersion": True}}
         return self._version(f"schema {schema_name}", arguments)
 
     def find_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
-        """Call GetSchemaByDefinition."""
         arguments = {"SchemaId": self._id_of(schema_name), "SchemaDefinition": definition}
         try:
             answer = self._call("GetSchemaByDefinition", schema_name, arguments)
@@ -75,7 +72,6 @@ class GlueSchemaRegistry:
     def create_schema(
         self, schema_name: str, data_format: DataFormat, definition: str, compatibility: Compatibility
     ) -> RegisteredVersion | None:
-        """Call CreateSchema."""
         arguments = {
             "RegistryId": {"RegistryName": self.registry_name},
             "SchemaName": schema_name,
@@ -94,7 +90,6 @@ class GlueSchemaRegistry:
         )
 
     def register_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
-        """Call RegisterSchemaVersion."""
         arguments = {"SchemaId": self._id_of(schema_name), "SchemaDefinition": definition}
         try:
             answer = self._call("RegisterSchemaVersion", schema_name, arguments, is_write=True)

@@ -32,7 +32,6 @@ class AwsKinesis:
         self._retried: tuple[type[ServiceError], ...] = PASSING if is_patient else ()
 
     def without_retries(self) -> AwsKinesis:
-        """Return the same service; each call is sent once."""
         return AwsKinesis(self._options, is_patient=False)
 
     def __eq__(self, other: object) -> bool:
@@ -52,7 +51,6 @@ class AwsKinesis:
         return call_operation("kinesis", operation, resource, self._options, **how)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """Call DescribeStreamSummary."""
         answer = self._call("DescribeStreamSummary", f"stream {stream}", **named(stream))
         summary = answer["StreamDescriptionSummary"]
         strategy = summary.get("RecordDistributionStrategy")
@@ -100,7 +98,6 @@ class AwsKinesis:
             arguments = {"NextToken": token, "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """Call GetShardIterator."""
         arguments: dict[str, Any] = {
             **named(stream),
             "ShardId": shard_id,
@@ -114,7 +111,6 @@ class AwsKinesis:
         return str(answer["ShardIterator"])
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
-        """Call GetRecords; throttling is raised at once, since the reader sets its own pace."""
         arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": record_count_max}
         if stream.startswith("arn:"):
             arguments["StreamARN"] = stream
@@ -130,7 +126,6 @@ class AwsKinesis:
         )
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
-        """Call PutRecords once."""
         records = encode_entries(entries)
         where = f"stream {stream}"
         answer = self._call("PutRecords", where, retried=(), is_write=True, **named(stream), Records=records)

@@ -6,9 +6,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 
@@ -48,7 +48,7 @@ from penstock.errors import (
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
 from penstock.runtime.system_clock import SystemClock
-from penstock.runtime.threads import begin_on_daemon
+from penstock.runtime.threads import begin_on_daemon, map_on_daemons
 
 _log: Final = logging.getLogger("penstock.aws")
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
@@ -59,8 +59,6 @@ _SEGMENT_COUNT_MAX: Final = 64  # a thread each
 _USABLE: Final = ("ACTIVE", "UPDATING")
 _BATCH_KEYS_MAX: Final = 100  # keys in one BatchGetItem
 _FETCH_THREADS_MAX: Final = 16
-_Part = TypeVar("_Part")
-_Found = TypeVar("_Found")
 
 
 class LeaseTableOptions(Struct, frozen=True):
@@ -125,7 +123,6 @@ class DynamoLeaseTable:
 
     @property
     def name(self) -> str:
-        """The table's name."""
         return self._name
 
     def _call(self, operation: str, *, is_write: bool = False, **arguments: Any) -> Any:
@@ -138,7 +135,6 @@ class DynamoLeaseTable:
     # --- the table ----------------------------------------------------------------------------------------
 
     def ensure_exists(self) -> bool:
-        """Create the table if it does not exist, and wait until it is usable; True if this call created it."""
         deadline_s = time.monotonic() + self._table_options.creation_deadline_s
         status = self._status()
         made = status is None and self._make()
@@ -240,11 +236,9 @@ class DynamoLeaseTable:
 
     @property
     def row_count(self) -> int:
-        """The number of rows that DescribeTable returned when the table was made ready. DynamoDB counts every six hours."""
         return self._row_count
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Read every row, strongly consistent, all pages; or the rows of a part, eventually consistent."""
         wanted: dict[str, Any] = {"ConsistentRead": part is None}
         count = self._table_options.scan_segment_count
         if part is not None and not part.is_whole:
@@ -253,12 +247,8 @@ class DynamoLeaseTable:
             segments = [{**wanted, "Segment": each, "TotalSegments": count} for each in range(count)]
         else:
             segments = [wanted]
-        if len(segments) == 1:
-            return _leases_and_skipped(self._scan_segment(segments[0]))
-        with ThreadPoolExecutor(max_workers=count, thread_name_prefix="penstock-scan") as pool:
-            return _leases_and_skipped(
-                item for found in pool.map(self._scan_segment, segments) for item in found
-            )
+        found = map_on_daemons("penstock-scan", count, self._scan_segment, segments)
+        return _leases_and_skipped(item for items in found for item in items)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
         """Read the rows of these keys, strongly consistent, a hundred in one call."""
@@ -266,14 +256,14 @@ class DynamoLeaseTable:
         if self._may_fetch_batches:
             chunks = [wanted[at : at + _BATCH_KEYS_MAX] for at in range(0, len(wanted), _BATCH_KEYS_MAX)]
             try:
-                return _leases_and_skipped(
-                    item for found in _map(self._fetch_batch, chunks) for item in found
-                )
+                batches = map_on_daemons("penstock-fetch", _FETCH_THREADS_MAX, self._fetch_batch, chunks)
+                return _leases_and_skipped(item for items in batches for item in items)
             except AccessDenied as error:
                 # The KCL never makes this call, so a policy that was written for the KCL does not allow it.
                 self._may_fetch_batches = False
                 _log.info("lease table %s is read row by row: %s", self._name, error)
-        return _leases_and_skipped(item for item in _map(self._fetch_item, wanted) if item is not None)
+        items = map_on_daemons("penstock-fetch", _FETCH_THREADS_MAX, self._fetch_item, wanted)
+        return _leases_and_skipped(item for item in items if item is not None)
 
     def _fetch_batch(self, keys: list[str]) -> list[Item]:
         request = {self._name: {"Keys": [{KEY: {"S": key}} for key in keys], "ConsistentRead": True}}
@@ -290,7 +280,6 @@ class DynamoLeaseTable:
         return [item for page in pages for item in page["Items"]]
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row, strongly consistent."""
         item = self._fetch_item(key)
         if item is None:
             return None
@@ -309,7 +298,6 @@ class DynamoLeaseTable:
     # --- writing ------------------------------------------------------------------------------------------
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Do one conditional write; if its answer is lost, read the row back."""
         return write_settled(
             write,
             fetch=self.fetch,
@@ -348,14 +336,6 @@ class DynamoLeaseTable:
         judged = apply_write(row, write)
         # The row may have changed between the refusal and a read; then the counter was not as expected.
         return judged if isinstance(judged, Refused) else Refused(Refusal.COUNTER, row)
-
-
-def _map(fetch: Callable[[_Part], _Found], parts: list[_Part]) -> list[_Found]:
-    """Call `fetch` for each part, several at once; raise the first error."""
-    if len(parts) <= 1:
-        return [fetch(part) for part in parts]
-    with ThreadPoolExecutor(min(len(parts), _FETCH_THREADS_MAX), thread_name_prefix="penstock-fetch") as pool:
-        return list(pool.map(fetch, parts))
 
 
 def _creation_of(lease: Lease) -> dict[str, Any]:

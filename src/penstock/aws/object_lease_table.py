@@ -67,7 +67,6 @@ class ObjectLeaseTable:
 
     @property
     def name(self) -> str:
-        """Where it is."""
         return self._store.url
 
     @property
@@ -113,12 +112,10 @@ class ObjectLeaseTable:
         return LeaseScan(leases, tuple(row for row in rows if part is None or part.holds(row.key)))
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row."""
         row = self._fetch(key)
         return None if row is None else row.lease
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
-        """Read the rows with these keys."""
         leases, skipped = [], []
         for name, stored in self._store.read_many([_name_of(key) for key in keys]).items():
             try:
@@ -154,7 +151,6 @@ class ObjectLeaseTable:
     # --- writing ------------------------------------------------------------------------------------------
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Do one conditional write; if its answer is lost, read the row back."""
         with self._lock:
             row = self._rows.get(write.key)
         lost_answer: UnknownOutcome | None = None

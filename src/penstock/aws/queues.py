@@ -64,7 +64,6 @@ class AwsQueues:
         *,
         is_dead: bool = False,
     ) -> Sequence[ReceivedRecord]:
-        """Call ReceiveQueueRecords or ReceiveDeadLetterQueueRecords once."""
         arguments: dict[str, Any] = {"QueueARN": queue_arn, "Limit": limit, "WaitTimeSeconds": wait_s}
         if visibility_s is not None:
             arguments["VisibilityTimeoutSeconds"] = visibility_s
@@ -74,14 +73,12 @@ class AwsQueues:
     def acknowledge(
         self, queue_arn: str, handles: Sequence[str], *, is_dead: bool = False
     ) -> Sequence[EntryResult]:
-        """Call AcknowledgeQueueRecords or AcknowledgeDeadLetterQueueRecords once."""
         entries = [{"ReceiptHandle": handle} for handle in handles]
         return self._call_on_entries("Acknowledge{}QueueRecords", queue_arn, entries, is_dead=is_dead)
 
     def set_visibility(
         self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int], *, is_dead: bool = False
     ) -> Sequence[EntryResult]:
-        """Call UpdateQueueRecordsVisibility or UpdateDeadLetterQueueRecordsVisibility once."""
         entries = [
             {"ReceiptHandle": handle, "VisibilityTimeoutSeconds": each}
             for handle, each in zip(handles, seconds, strict=True)
@@ -89,7 +86,6 @@ class AwsQueues:
         return self._call_on_entries("Update{}QueueRecordsVisibility", queue_arn, entries, is_dead=is_dead)
 
     def restore(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
-        """Call RestoreDeadLetterQueueRecords once."""
         entries = [{"ReceiptHandle": handle} for handle in handles]
         return self._call_on_entries("Restore{}QueueRecords", queue_arn, entries, is_dead=True)
 
@@ -115,7 +111,6 @@ class AwsQueues:
         dead_letters: DeadLetters | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> QueueDescription:
-        """Call CreateQueue."""
         position: dict[str, Any] = {"Type": start.type}
         if start.timestamp_ms is not None:
             position["Timestamp"] = datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)
@@ -132,12 +127,10 @@ class AwsQueues:
         return _description_of(answer["QueueDescription"])
 
     def describe_queue(self, queue_arn: str) -> QueueDescription:
-        """Call DescribeQueue."""
         answer = self._control("DescribeQueue", f"queue {queue_arn}", {"QueueARN": queue_arn})
         return _description_of(answer["QueueDescription"])
 
     def list_queues(self, stream_arn: str | None = None) -> Collection[QueueSummary]:
-        """Call ListQueues for every page."""
         arguments: dict[str, Any] = {}
         if stream_arn is not None:
             arguments["StreamFilter"] = [{"StreamARN": stream_arn}]
@@ -161,13 +154,11 @@ class AwsQueues:
     def update_queue(
         self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetters | None = None
     ) -> QueueDescription:
-        """Call UpdateQueue."""
         arguments = {"QueueARN": queue_arn, "QueueAttributes": _attributes(visibility_s, dead_letters)}
         answer = self._control("UpdateQueue", f"queue {queue_arn}", arguments, is_write=True)
         return _description_of(answer["QueueDescription"])
 
     def delete_queue(self, queue_arn: str) -> None:
-        """Call DeleteQueue."""
         self._control("DeleteQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}, is_write=True)
 
     def _control(

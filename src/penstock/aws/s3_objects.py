@@ -41,7 +41,6 @@ class S3Objects:
 
     @property
     def url(self) -> str:
-        """Where it is."""
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
     @property
@@ -167,8 +166,6 @@ class S3Objects:
         return self._call("ListObjectsV2", lambda: self._client.list_objects_v2(**wanted))
 
     def read(self, name: str) -> StoredObject | None:
-        """Return one object, or None."""
-
         def fetch() -> StoredObject:
             answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
             with contextlib.closing(answer["Body"]) as body:
@@ -184,14 +181,12 @@ class S3Objects:
             raise
 
     def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
-        """Return the objects of these names that exist."""
         if not names:
             return {}
         found = map_on_daemons("penstock-fetch", _THREADS_MAX, self.read, names)
         return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
-        """Write an object if its current tag equals `tag`; return the new tag, or None if it differs."""
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "Body": data, **condition}
         arguments["ContentType"] = "application/json"
@@ -199,7 +194,6 @@ class S3Objects:
         return None if answer is None else str(answer["ETag"])
 
     def delete(self, name: str, tag: str) -> bool:
-        """Delete an object if its tag is still this one."""
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "IfMatch": tag}
         answer = self._conditional("DeleteObject", name, lambda: self._client.delete_object(**arguments))
         return answer is not None

@@ -191,7 +191,12 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         )
 
     def _prepare(self) -> tuple[Worker, Callable[[], None]]:
-        ports = self._ports or self._open_ports()
+        ports = self._ports or open_ports(
+            self.application,
+            in_region_of(self._connection, *self.streams),
+            self.options.lease_duration_s,
+            may_push=self.options.retrieval != "polling",
+        )
         driver = ports.driver or ThreadDriver(self.options)
         worker = self._open(ports, driver)
         return worker, partial(driver.start, worker)
@@ -250,14 +255,6 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         return self._running.health(self.application)
 
     # --- inside ---------------------------------------------------------------------------------------
-
-    def _open_ports(self) -> ConsumerPorts:
-        return open_ports(
-            self.application,
-            in_region_of(self._connection, *self.streams),
-            self.options.lease_duration_s,
-            may_push=self.options.retrieval != "polling",
-        )
 
     def _open(self, ports: ConsumerPorts, driver: WorkerDriver) -> Worker:
         clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()

@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from msgspec import Struct
 
-class StreamSums(Protocol):
+Sums = Mapping[int, float]
+"""The sum of each period that has one; the key is the period's beginning in milliseconds since the epoch."""
+
+
+class QueryAnswer(Struct, frozen=True):
     """Sums of metrics, by period.
 
-    `sums` has one mapping for each query, from the beginning of a period in milliseconds to its sum; None for a query
-    that failed. `problems` has a sentence for each.
+    Args:
+        sums: One for each query, in their order; None if the query failed.
+        problems: One sentence for each query without an answer or with an incomplete one.
     """
 
-    @property
-    def sums(self) -> Sequence[Mapping[int, float] | None]:
-        """In the order of the queries."""
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Queries without a whole answer."""
+    sums: Sequence[Sums | None]
+    problems: tuple[str, ...] = ()
 
 
 class StreamMetrics(Protocol):
@@ -35,7 +36,7 @@ class StreamMetrics(Protocol):
         began_ms: int,
         ended_ms: int,
         period_s: int = 60,
-    ) -> StreamSums:
+    ) -> QueryAnswer:
         """Fetch sums of a stream's metrics.
 
         Args:

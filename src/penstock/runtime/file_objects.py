@@ -51,7 +51,6 @@ class FileObjects:
 
     @property
     def url(self) -> str:
-        """The folder's URL."""
         return f"file://{self._folder}"
 
     def prepare(self) -> bool:
@@ -76,7 +75,6 @@ class FileObjects:
         return is_new
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        """Return the files whose names end in a suffix, by name; None stands for an unchanged file, whose tag is the known one."""
         with self._errors("read"), self._opened() as folder:
             with os.scandir(folder) as entries:
                 names = [
@@ -88,16 +86,13 @@ class FileObjects:
         return {name: None if known.get(name) == each.tag else each for name, each in found.items()}
 
     def read(self, name: str) -> StoredObject | None:
-        """Return one object, or None."""
         return self.read_many([name]).get(name)
 
     def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
-        """Return the objects of these names that exist."""
         with self._errors("read"), self._opened() as folder:
             return self._read_each(folder, names)
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
-        """Write an object if its current tag equals `tag`; return the new tag, or None if it differs."""
         with self._errors("write"), self._opened() as folder, self._locked(folder):
             if self._tag(folder, name) != tag:
                 return None
@@ -117,7 +112,6 @@ class FileObjects:
         return _tag_of(data)
 
     def delete(self, name: str, tag: str) -> bool:
-        """Delete an object if its tag is still this one."""
         with self._errors("delete"), self._opened() as folder, self._locked(folder):
             if self._tag(folder, name) != tag:
                 return False

@@ -33,19 +33,15 @@ class GuardedMetrics:
         self._failures = itertools.count(1)
 
     def count(self, name: str, *given: Any, **named: Any) -> None:
-        """Add to a counter."""
         self._measure("count", name, *given, **named)
 
     def gauge(self, name: str, *given: Any, **named: Any) -> None:
-        """Set a gauge."""
         self._measure("gauge", name, *given, **named)
 
     def forget_gauge(self, name: str, *given: Any, **named: Any) -> None:
-        """Stop showing a gauge."""
         self._measure("forget_gauge", name, *given, **named)
 
     def observe(self, name: str, *given: Any, **named: Any) -> None:
-        """Add one measurement to a distribution."""
         self._measure("observe", name, *given, **named)
 
     def _measure(self, method: str, name: str, *given: Any, **named: Any) -> None:

@@ -21,7 +21,6 @@ class MemoryLeaseTable:
 
     @property
     def name(self) -> str:
-        """The table's name, for messages."""
         return self._name
 
     def ensure_exists(self) -> bool:
@@ -30,28 +29,23 @@ class MemoryLeaseTable:
 
     @property
     def row_count(self) -> int:
-        """The number of rows."""
         with self._lock:
             return len(self._rows)
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Return every row, or those of a part."""
         with self._lock:
             rows = self._rows.values()
             return LeaseScan(tuple(row for row in rows if part is None or part.holds(row.key)))
 
     def fetch(self, key: str) -> Lease | None:
-        """Return one row."""
         with self._lock:
             return self._rows.get(key)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
-        """Return the rows of these keys."""
         with self._lock:
             return LeaseScan(tuple(row for key, row in self._rows.items() if key in keys))
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Do one write by the rules of `penstock.core.leases.lease_rules`."""
         with self._lock:
             outcome = apply_write(self._rows.get(write.key), write)
             if isinstance(outcome, Applied):

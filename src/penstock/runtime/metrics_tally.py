@@ -153,20 +153,16 @@ class LabelledMetrics:
         self._labels = dict(labels)
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a counter."""
         self._metrics.count(name, value, {**self._labels, **(labels or {})})
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Set a gauge."""
         self._metrics.gauge(name, value, {**self._labels, **(labels or {})})
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Stop showing a gauge."""
         if isinstance(self._metrics, ForgettingMetrics):
             self._metrics.forget_gauge(name, {**self._labels, **(labels or {})})
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a distribution."""
         self._metrics.observe(name, value, {**self._labels, **(labels or {})})
 
 

@@ -20,9 +20,7 @@ class SystemClock:
         return time.monotonic() if self._boot_clock is None else time.clock_gettime(self._boot_clock)
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, UTC."""
         return time.time_ns() // 1_000_000
 
     def sleep(self, duration_s: float) -> None:
-        """Wait."""
         time.sleep(duration_s)

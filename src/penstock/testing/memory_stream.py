@@ -87,11 +87,9 @@ class MemoryStream:
         """Whether everything was read."""
 
     def without_retries(self) -> Kinesis:
-        """Return the stream: its calls do not fail."""
         return self
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """Describe the stream."""
         arn = (
             stream if stream.startswith("arn:") else f"arn:aws:kinesis:us-east-1:000000000000:stream/{stream}"
         )
@@ -114,7 +112,6 @@ class MemoryStream:
         return str(sum(int(record.sequence_number) < wanted for record in self._stored))
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
-        """Return the next records."""
         del stream
         begin = int(iterator)
         found = self._stored[begin : begin + record_count_max]

@@ -59,15 +59,12 @@ class VirtualClock:
         self._start_ms = start_ms
 
     def monotonic_s(self) -> float:
-        """Return seconds since the run began."""
         return self.now_s
 
     def wall_ms(self) -> int:
-        """Return milliseconds since the epoch."""
         return self._start_ms + round(self.now_s * 1000)
 
     def sleep(self, duration_s: float) -> None:
-        """Move on."""
         self.now_s += duration_s
 
 
@@ -86,11 +83,9 @@ class TaskQueue:
         self.tasks: deque[Task] = deque()
 
     def submit(self, task: Task) -> None:
-        """Add a task."""
         self.tasks.append(task)
 
     def close(self) -> None:
-        """Drop the waiting tasks."""
         self.tasks.clear()
 
 

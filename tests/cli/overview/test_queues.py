@@ -7,7 +7,6 @@ import pytest
 pytest.importorskip("httptools")
 
 from moved_clock import MovedClock
-from penstock.aws.cloudwatch_queries import QueryAnswer
 from penstock.cli import main as cli
 from penstock.cli.overview.dashboard_page import page_of_all
 from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
@@ -17,6 +16,7 @@ from penstock.cli.overview.screen import Place
 from penstock.cli.overview.snapshot import Snapshot
 from penstock.errors import AccessDenied, UsageError
 from penstock.ports.queues import QueueSummary
+from penstock.ports.sizing import QueryAnswer
 from penstock.runtime.system_clock import SystemClock
 from penstock_local import LocalKinesis
 from queue_rig import knows_queues

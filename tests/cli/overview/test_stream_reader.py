@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 pytest.importorskip("httptools")
 
-from penstock.aws.cloudwatch_queries import QueryAnswer
 from penstock.cli.overview.stream_load import SHARD_METRICS, STREAM_METRICS
 from penstock.cli.overview.stream_reader import READ_EVERY_S, StreamReader, fetch_stream
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard, StreamSummary
 from penstock.errors import AccessDenied, NotFound
+from penstock.ports.sizing import QueryAnswer
 from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch_queries, open_kinesis
 from penstock_local import LocalKinesis
 from waiting import DEADLINE_S

@@ -30,10 +30,11 @@ from penstock.runtime.loop import ThreadPool
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.aws.cloudwatch_queries import CloudWatchQueries, Sums
+    from penstock.aws.cloudwatch_queries import CloudWatchQueries
     from penstock.core.shard import Shard, StreamSummary
     from penstock.ports.clock import Clock
     from penstock.ports.kinesis import Kinesis
+    from penstock.ports.sizing import Sums
 
 READ_EVERY_S: Final = 60.0
 HISTORY_MINUTES: Final = 60
