@@ -320,7 +320,7 @@ def _checkpoint_is(update: Update, position: Position) -> str:
     text = update.value("S", codec.checkpoint_text(position))
     condition = f"{update.name(codec.CHECKPOINT)} = {text}"
     if position.is_record:
-        condition += f" AND {_sub_is(update, codec.CHECKPOINT_SUB, '=', position.sub_sequence_number)}"
+        condition += f" AND {_sub_is(update, '=', position.sub_sequence_number)}"
     elif position.sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
         millis = update.name(codec.START_MILLIS)
         if position.timestamp_ms is None:
@@ -330,9 +330,9 @@ def _checkpoint_is(update: Update, position: Position) -> str:
     return f"({condition})"
 
 
-def _sub_is(update: Update, attribute: str, comparison: Literal["=", "<", "<="], sub: int) -> str:
+def _sub_is(update: Update, comparison: Literal["=", "<", "<="], sub: int) -> str:
     """Return the condition on a stored sub-sequence number; a row without one counts as 0, as in the KCL."""
-    stored = update.name(attribute)
+    stored = update.name(codec.CHECKPOINT_SUB)
     compared = f"{stored} {comparison} {update.value('N', str(sub))}"
     is_missing_right = {"=": sub == 0, "<": sub > 0, "<=": True}[comparison]
     return f"(attribute_not_exists({stored}) OR {compared})" if is_missing_right else compared
@@ -354,7 +354,7 @@ def _forward(update: Update, position: Position, *, or_same: bool) -> str:
     length, value = update.value("N", str(len(text))), update.value("S", text)
     starting = ", ".join(update.value("S", sentinel.value) for sentinel in _STARTING)
     end = update.value("S", Sentinel.SHARD_END.value)
-    sub = _sub_is(update, codec.CHECKPOINT_SUB, "<=" if or_same else "<", position.sub_sequence_number)
+    sub = _sub_is(update, "<=" if or_same else "<", position.sub_sequence_number)
     ahead = (
         f"{checkpoint} IN ({starting}) OR ({checkpoint} <> {end} AND ({size} < {length} OR ({size} = {length} AND "
         f"({checkpoint} < {value} OR ({checkpoint} = {value} AND {sub})))))"

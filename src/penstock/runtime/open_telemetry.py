@@ -6,7 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from penstock._version import __version__
@@ -119,19 +119,6 @@ _instruments: WeakKeyDictionary[MeterProvider, dict[str, _Instruments]] = WeakKe
 _instruments_lock: Final = threading.Lock()
 
 
-class HandledBatch(Protocol):
-    """The attributes of a batch for its span; `penstock.consumer.Batch` has them."""
-
-    shard_id: str
-    stream: str
-    millis_behind_latest: int
-    attempt: int
-
-    @property
-    def records(self) -> Any:
-        """Its records, at least one."""
-
-
 class _Traces:
     """Makes spans of one consumer, with attributes that all of them share.
 
@@ -164,12 +151,12 @@ class BatchTraces(_Traces):
         super().__init__(provider, shared)
 
     @contextlib.contextmanager
-    def span(self, operation: str, batch: HandledBatch) -> Iterator[None]:
+    def span(self, operation: str, batch: Any) -> Iterator[None]:
         """Run a call inside a span of its own; an exception marks the span as failed and is raised again.
 
         Args:
             operation: `process`, or `dead_letter`.
-            batch: The batch that user code gets.
+            batch: The `Batch` or `AsyncBatch` that user code gets.
         """
         records = batch.records
         destination = batch.stream.rpartition("/")[2]
