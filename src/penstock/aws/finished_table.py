@@ -17,16 +17,10 @@ from numbers import Real
 from typing import Any, Final
 
 from penstock.aws.aws_options import parse_connection
-from penstock.aws.service_calls import PASSING, call_operation, call_with_rows
+from penstock.aws.keyed_table import KeyedTable, is_usable
+from penstock.aws.service_calls import PASSING, call_with_rows
 from penstock.core.keyword_options import merge_connection
-from penstock.errors import (
-    NotFound,
-    OptionError,
-    Rejected,
-    ResourceBusy,
-    Unavailable,
-    UnknownOutcome,
-)
+from penstock.errors import OptionError, UnknownOutcome
 
 _log: Final = logging.getLogger("penstock.aws")
 
@@ -36,7 +30,6 @@ _KEEP_S_DEFAULT: Final = 7 * 86_400.0
 _ANSWER_WITHIN_S: Final = 3.0
 """The calls are made before records are handled and before they are acknowledged, while their visibility timeouts run."""
 _CREATED_WITHIN_S: Final = 300.0
-_STATUS_INTERVAL_S: Final = 0.5
 _RETRIED: Final = (*PASSING, UnknownOutcome)  # a row may be written twice
 
 
@@ -76,14 +69,15 @@ class FinishedRecordsTable:
         given_s: Any = keep_s
         if not isinstance(given_s, Real) or not keep_s > 0:
             raise OptionError(f"keep_s={keep_s}: expected more than 0")
-        self._control_options = parse_connection(
-            merge_connection(connection, region=region, endpoint_url=endpoint_url)
+        options = parse_connection(merge_connection(connection, region=region, endpoint_url=endpoint_url))
+        self._keyed = KeyedTable(
+            table, _KEY, options, kind="memory of finished records", way_out="choose another name"
         )
         self._options = dataclasses.replace(
-            self._control_options,
-            connect_timeout_s=min(self._control_options.connect_timeout_s, _ANSWER_WITHIN_S),
-            read_timeout_s=min(self._control_options.read_timeout_s, _ANSWER_WITHIN_S),
-            deadline_s=min(self._control_options.deadline_s, _ANSWER_WITHIN_S),
+            options,
+            connect_timeout_s=min(options.connect_timeout_s, _ANSWER_WITHIN_S),
+            read_timeout_s=min(options.read_timeout_s, _ANSWER_WITHIN_S),
+            deadline_s=min(options.deadline_s, _ANSWER_WITHIN_S),
         )
         self._table = table
         self._queue = queue.rpartition("/")[2] if queue.startswith("arn:") else queue
@@ -153,56 +147,13 @@ class FinishedRecordsTable:
             Rejected: There is a table of the name whose key is not that of this memory.
             ServiceError: A call failed, or the table was not ACTIVE in five minutes (`Unavailable`).
         """
-        if self._status() is not None:
-            self._wait_until_active()
-            return False
-        try:
-            self._call(
-                "CreateTable",
-                is_write=True,
-                KeySchema=[{"AttributeName": _KEY, "KeyType": "HASH"}],
-                AttributeDefinitions=[{"AttributeName": _KEY, "AttributeType": "S"}],
-                BillingMode="PAY_PER_REQUEST",
-            )
-        except ResourceBusy:
-            self._wait_until_active()
-            return False  # another process was first, and switches the expiry on
-        except UnknownOutcome as error:
-            _log.info("table %s: its creation was sent and not answered: %s", self._table, error)
-        self._wait_until_active()
+        table = self._keyed.describe()
+        made = table is None and self._keyed.create(BillingMode="PAY_PER_REQUEST")
+        if not is_usable(table):
+            self._keyed.wait_until(lambda: is_usable(self._keyed.describe()), "ACTIVE", _CREATED_WITHIN_S)
+        if made is False:
+            return False  # if another process was first, it switches the expiry on
         expiry = {"Enabled": True, "AttributeName": _EXPIRES}
-        self._call("UpdateTimeToLive", TimeToLiveSpecification=expiry)
+        self._keyed.call("UpdateTimeToLive", TimeToLiveSpecification=expiry)
         _log.info("table %s is created, and its rows expire", self._table)
         return True
-
-    def _wait_until_active(self) -> None:
-        until_s = time.monotonic() + _CREATED_WITHIN_S
-        while (status := self._status()) not in ("ACTIVE", "UPDATING"):
-            if time.monotonic() >= until_s:
-                raise Unavailable(
-                    f"table {self._table} is {status or 'missing'} after {_CREATED_WITHIN_S:.0f} s: look at it in DynamoDB",
-                    operation="DescribeTable",
-                    resource=self._table,
-                )
-            time.sleep(_STATUS_INTERVAL_S)
-
-    def _call(self, operation: str, **how: Any) -> Any:
-        return call_operation(
-            "dynamodb", operation, f"table {self._table}", self._control_options, TableName=self._table, **how
-        )
-
-    def _status(self) -> str | None:
-        try:
-            answer = self._call("DescribeTable")
-        except NotFound:
-            return None
-        table = answer["Table"]
-        key = [(part["AttributeName"], part["KeyType"]) for part in table["KeySchema"]]
-        if key != [(_KEY, "HASH")]:
-            raise Rejected(
-                f"table {self._table} is no memory of finished records: its key is {', '.join(name for name, _ in key)}, not {_KEY}; "
-                "choose another name",
-                operation="DescribeTable",
-                resource=self._table,
-            )
-        return str(table["TableStatus"])

@@ -78,11 +78,6 @@ KCL3_ENTITIES: Final = frozenset(
 """Rows of KCL 3.5 in the lease table beside the leases."""
 
 
-def has_lease_key(key_schema: Iterable[Mapping[str, str]]) -> bool:
-    """Whether a table with this key is a lease table, of Penstock or a KCL."""
-    return [(part["AttributeName"], part["KeyType"]) for part in key_schema] == [(KEY, "HASH")]
-
-
 class NotALease(ValueError):  # noqa: N818 - names the row, not a fault
     """The row is not a lease, or a broken one; the message has the reason."""
 

@@ -13,18 +13,18 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.aws.keyed_table import KeyedTable, is_usable
 from penstock.aws.lease_codec import (
     ENTITY,
     KCL3_ENTITIES,
     KEY,
     Item,
     NotALease,
-    has_lease_key,
     read_item,
     write_item,
 )
 from penstock.aws.lease_expressions import update_for
-from penstock.aws.service_calls import TABLE_PAGING, call_operation, call_with_rows, pages_of
+from penstock.aws.service_calls import TABLE_PAGING, call_with_rows, pages_of
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
@@ -40,10 +40,7 @@ from penstock.errors import (
     AccessDenied,
     OptionError,
     Rejected,
-    ResourceBusy,
     ServiceError,
-    Unavailable,
-    UnknownOutcome,
 )
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
@@ -56,7 +53,6 @@ _BACKUPS_UNAVAILABLE: Final = "ContinuousBackupsUnavailableException"
 _CLOCK: Final = SystemClock()
 _CHANCE: Final = random.SystemRandom()
 _SEGMENT_COUNT_MAX: Final = 64  # a thread each
-_USABLE: Final = ("ACTIVE", "UPDATING")
 _BATCH_KEYS_MAX: Final = 100  # keys in one BatchGetItem
 _FETCH_THREADS_MAX: Final = 16
 
@@ -111,6 +107,9 @@ class DynamoLeaseTable:
         self._name = name
         self._options = options
         self._table_options = LeaseTableOptions() if table_options is None else table_options
+        self._keyed = KeyedTable(
+            name, KEY, options, kind="lease table", way_out="choose another application name or lease table"
+        )
         self._may_fetch_batches = True
         self._row_count = 0
         self._description: Any = None
@@ -125,50 +124,40 @@ class DynamoLeaseTable:
     def name(self) -> str:
         return self._name
 
-    def _call(self, operation: str, *, is_write: bool = False, **arguments: Any) -> Any:
-        resource = f"lease table {self._name}"
-        return call_operation("dynamodb", operation, resource, self._options, is_write=is_write, **arguments)
-
-    def _call_on_table(self, operation: str, **how: Any) -> Any:
-        return self._call(operation, TableName=self._name, **how)
-
     # --- the table ----------------------------------------------------------------------------------------
 
     def ensure_exists(self) -> bool:
         deadline_s = time.monotonic() + self._table_options.creation_deadline_s
-        status = self._status()
-        made = status is None and self._make()
-        if status not in _USABLE:
-            self._until(deadline_s, lambda: self._status() in _USABLE, "usable")
+        first, self._first_call = self._first_call, None
+        table = self._keyed.describe() if first is None else first.result()
+        made = table is None and self._make()
+        if not self._keep_description(table):
+            self._until(deadline_s, lambda: self._keep_description(self._keyed.describe()), "usable")
         if made is not False and self._table_options.point_in_time_recovery:
             self._until(deadline_s, self._switch_recovery_on, "ready for point-in-time recovery")
         return made is True
 
+    def _until(self, deadline_s: float, is_so: Callable[[], bool], state: str) -> None:
+        self._keyed.wait_until(is_so, state, deadline_s - time.monotonic())
+
     def begin_describing(self) -> None:
         """Make the first DescribeTable in a thread, while the caller makes other calls; `ensure_exists` waits for its answer."""
-        self._first_call = begin_on_daemon("penstock-table", self._describe)
+        self._first_call = begin_on_daemon("penstock-table", self._keyed.describe)
 
     def take_description(self) -> Any:
         """Return the last description of the table and forget it; None if there is no new one, or the table is missing."""
         description, self._description = self._description, None
         return description
 
-    def _until(self, deadline_s: float, is_so: Callable[[], bool], what: str) -> None:
-        pause_s = 0.05
-        while not is_so():
-            if time.monotonic() > deadline_s:
-                raise Unavailable(
-                    f"lease table {self._name} is not {what} after {self._table_options.creation_deadline_s:g} s (its "
-                    f"status is {self._status() or 'missing'}); look at it in DynamoDB",
-                    operation="DescribeTable",
-                    resource=self._name,
-                )
-            time.sleep(pause_s)
-            pause_s = min(2.0, pause_s * 2)
+    def _keep_description(self, table: Any) -> bool:
+        """Keep a description; return whether the table can be used."""
+        self._description = table
+        self._row_count = 0 if table is None else int(table.get("ItemCount", 0))
+        return is_usable(table)
 
     def _switch_recovery_on(self) -> bool:
         try:
-            self._call_on_table(
+            self._keyed.call(
                 "UpdateContinuousBackups",
                 PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
             )
@@ -178,42 +167,10 @@ class DynamoLeaseTable:
             return False
         return True
 
-    def _describe(self) -> Any:
-        """Return DynamoDB's description of the table; None if the table is missing."""
-        try:
-            answer = self._call_on_table("DescribeTable")
-        except ServiceError as error:
-            if error.code == "ResourceNotFoundException":
-                return None
-            raise
-        return answer["Table"]
-
-    def _status(self) -> str | None:
-        first, self._first_call = self._first_call, None
-        table = self._describe() if first is None else first.result()
-        self._description = table
-        if table is None:
-            return None
-        key = table["KeySchema"]
-        if not has_lease_key(key):
-            raise Rejected(
-                f"DynamoDB table {self._name} is no lease table: its key is "
-                f"{', '.join(part['AttributeName'] for part in key)}, not {KEY}; choose another application name or "
-                "lease table",
-                operation="DescribeTable",
-                resource=self._name,
-            )
-        self._row_count = int(table.get("ItemCount", 0))
-        return str(table["TableStatus"])
-
     def _make(self) -> bool | None:
         """Create the table: True if this call did, False if another worker was first, None if that is unknown."""
         options = self._table_options
-        arguments: dict[str, Any] = {
-            "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
-            "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
-            "BillingMode": options.billing,
-        }
+        arguments: dict[str, Any] = {"BillingMode": options.billing}
         if options.billing == "PROVISIONED":
             arguments["ProvisionedThroughput"] = {
                 "ReadCapacityUnits": options.read_capacity_units,
@@ -223,14 +180,10 @@ class DynamoLeaseTable:
             arguments["Tags"] = [{"Key": key, "Value": value} for key, value in options.tags]
         if options.deletion_protection:
             arguments["DeletionProtectionEnabled"] = True
-        try:
-            self._call_on_table("CreateTable", is_write=True, **arguments)
-        except ResourceBusy:
-            return False
-        except UnknownOutcome:
-            return None  # the wait that follows shows whether it is there
-        _log.info("made lease table %s", self._name)
-        return True
+        made = self._keyed.create(**arguments)
+        if made:
+            _log.info("made lease table %s", self._name)
+        return made
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -271,12 +224,12 @@ class DynamoLeaseTable:
         return [item for answer in answers for item in answer.get("Responses", {}).get(self._name, ())]
 
     def _fetch_item(self, key: str) -> Item | None:
-        answer = self._call_on_table("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)
+        answer = self._keyed.call("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)
         item: Item | None = answer.get("Item")
         return item
 
     def _scan_segment(self, wanted: dict[str, Any]) -> list[Any]:
-        pages = pages_of(partial(self._call_on_table, "Scan"), *TABLE_PAGING, **wanted)
+        pages = pages_of(partial(self._keyed.call, "Scan"), *TABLE_PAGING, **wanted)
         return [item for page in pages for item in page["Items"]]
 
     def fetch(self, key: str) -> Lease | None:
@@ -311,7 +264,7 @@ class DynamoLeaseTable:
     def _send(self, write: LeaseWrite, previous_owner: str | None) -> Outcome:
         try:
             if isinstance(write, Create):
-                self._call_on_table("PutItem", is_write=True, **_creation_of(write.lease))
+                self._keyed.call("PutItem", is_write=True, **_creation_of(write.lease))
                 return Applied(write.lease)
             arguments: dict[str, Any] = {
                 "Key": {KEY: {"S": write.key}},
@@ -319,10 +272,10 @@ class DynamoLeaseTable:
                 **update_for(write, previous_owner).request(),
             }
             if isinstance(write, Delete):
-                self._call_on_table("DeleteItem", is_write=True, **arguments)
+                self._keyed.call("DeleteItem", is_write=True, **arguments)
                 return Applied(None)
             arguments["ReturnValues"] = "ALL_NEW"
-            answer = self._call_on_table("UpdateItem", is_write=True, **arguments)
+            answer = self._keyed.call("UpdateItem", is_write=True, **arguments)
             return Applied(self._read(write.key, answer["Attributes"], "UpdateItem"))
         except ServiceError as error:
             if error.code != _CONDITION_FAILED:

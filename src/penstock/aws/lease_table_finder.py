@@ -8,7 +8,8 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.lease_codec import has_lease_key
+from penstock.aws.keyed_table import has_key
+from penstock.aws.lease_codec import KEY
 from penstock.aws.service_calls import call_operation, pages_of
 from penstock.errors import AccessDenied, NotFound
 from penstock.runtime.threads import map_on_daemons
@@ -62,4 +63,4 @@ class LeaseTableFinder:
             return None
         except NotFound:  # deleted a moment ago
             return False
-        return has_lease_key(answer["Table"]["KeySchema"])
+        return has_key(answer["Table"]["KeySchema"], KEY)
