@@ -163,6 +163,7 @@ class PushedFetcher:
         self._fetcher = fetcher
         self._subscriptions = subscriptions
         self._parts = parts
+        self._ports = parts.ports
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Begin one step of reading, or do it; a failure is reported to the run."""
@@ -188,7 +189,7 @@ class PushedFetcher:
     def on_page(self, run: ShardRun, page: RecordPage) -> None:
         """Give a run the page that it requested."""
         try:
-            self._fetcher.on_page(run, page, self._parts.ports.clock.monotonic_s())
+            self._fetcher.on_page(run, page, self._ports.clock.monotonic_s())
         except Exception as error:
             log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
             # The subscription has moved past this event: only a restarted reader gets it again.
@@ -240,7 +241,7 @@ class AutoFetcher(PushedFetcher):
             self._fetcher.fetch(run, fetch)
             return
         choice = self._choice_of(run)
-        change = choice.plan_change(self._parts.ports.clock.monotonic_s())
+        change = choice.plan_change(self._ports.clock.monotonic_s())
         if change is not None and self._may_change_source(change):
             self._change_source(run, choice, change)
         elif choice.retrieval is Retrieval.FAN_OUT:
@@ -262,14 +263,14 @@ class AutoFetcher(PushedFetcher):
 
     def on_page(self, run: ShardRun, page: RecordPage) -> None:
         """Give a run the page that it requested."""
-        self._choice_of(run).on_event(page.millis_behind_latest, self._parts.ports.clock.monotonic_s())
+        self._choice_of(run).on_event(page.millis_behind_latest, self._ports.clock.monotonic_s())
         super().on_page(run, page)
 
     def on_failure(self, run: ShardRun, error: PenstockError) -> None:
         """Report a failed step to its run; or change the run to polling if its subscription does not work."""
         choice = self._choice_of(run)
         choice.on_push_failed(error)
-        change = choice.plan_change(self._parts.ports.clock.monotonic_s())
+        change = choice.plan_change(self._ports.clock.monotonic_s())
         if change is None or change.why is not ChangeReason.PUSH_FAILED:
             super().on_failure(run, error)
             return
@@ -280,11 +281,11 @@ class AutoFetcher(PushedFetcher):
     def _choice_of(self, run: ShardRun) -> RetrievalChoice:
         choice = self._choices.get(run)
         if choice is None:
-            choice = self._choices[run] = RetrievalChoice(self._options, self._parts.ports.chance.random())
+            choice = self._choices[run] = RetrievalChoice(self._options, self._ports.chance.random())
         return choice
 
     def _poll(self, run: ShardRun, choice: RetrievalChoice, fetch: FetchIterator | FetchPage) -> None:
-        started_s = self._parts.ports.clock.monotonic_s()
+        started_s = self._ports.clock.monotonic_s()
         result = self._fetcher.fetch(run, fetch)
         if isinstance(result, UnreadPage):
             choice.on_polled(started_s, result.read_bytes)
@@ -299,8 +300,8 @@ class AutoFetcher(PushedFetcher):
         """Change a run between polling and fan-out; the run plans its next step with the new source."""
         if change.to is Retrieval.POLLING:
             super().leave(run)
-        choice.on_changed(change, self._parts.ports.clock.monotonic_s(), self._parts.ports.chance.random())
+        choice.on_changed(change, self._ports.clock.monotonic_s(), self._ports.chance.random())
         run.on_source_changed(self._options.options_of(change.to))
-        self._parts.ports.metrics.count("retrieval_changes", 1, {**run.labels, "to": change.to.value})
+        self._ports.metrics.count("retrieval_changes", 1, {**run.labels, "to": change.to.value})
         how = "polled" if change.to is Retrieval.POLLING else "read by enhanced fan-out"
         log.info("shard %s is %s from here on: %s", run.key, how, change.why.value)

@@ -111,7 +111,7 @@ class Worker:
         self._started_s = ports.clock.monotonic_s()
         self._pools = pools
         self.begun_by: object = None
-        self._has_ended = threading.Event()
+        self.has_ended: threading.Event = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None
         whole = replace(
@@ -184,11 +184,6 @@ class Worker:
         ).start()
 
     @property
-    def has_ended(self) -> threading.Event:
-        """Set when everything has stopped."""
-        return self._has_ended
-
-    @property
     def is_in_user_code(self) -> bool:
         """Whether the current thread runs a call of user code."""
         return self.delivery.is_in_user_code
@@ -239,7 +234,7 @@ class Worker:
         """Return the worker's health; safe from any thread."""
         now_s = self._clock.monotonic_s()
         leases = self.leases.snapshot()
-        has_ended = self._has_ended.is_set()
+        has_ended = self.has_ended.is_set()
         runs = {(run.key, run.epoch): run for run in self.delivery.runs()}
         held = [(lease.key, lease.epoch, lease.phase) for lease in leases.held]
         left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
@@ -293,7 +288,7 @@ class Worker:
         stopped = self.delivery.stopped.failures
         if stopped and self.failure is None:
             log.error("worker %s ends; stopped before: %s", self._worker_id, ", ".join(sorted(stopped)))
-        self._has_ended.set()
+        self.has_ended.set()
 
     def _watch(self, leases: LoopThread, delivery: LoopThread) -> None:
         leases.join()
