@@ -804,7 +804,7 @@ def test_an_eager_call_knows_that_it_is_inside():
     async def scenario():
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
         calls.open()
-        await asyncio.wrap_future(calls.begin(call))
+        await asyncio.wrap_future(calls.begin_call(call))
         assert not calls.is_inside
 
     run(scenario())

@@ -62,40 +62,15 @@ class EventLoopCalls(EventLoopTasks):
         super().__init__("AsyncConsumer")
         self.span: AsyncSpan = no_span
 
-    def begin(self, call: Callable[[], Awaitable[object]]) -> Future[None]:
-        """Begin a call, from any thread; the future is done when it has ended.
-
-        Raises:
-            UnusableHandlerError: The event loop is closed.
-        """
-        ended: Future[None] = Future()
-        ended.set_running_or_notify_cancel()
-
-        async def run() -> BaseException | None:
-            try:
-                await call()
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
-                return error
-            return None
-
-        def end(failure: BaseException | None) -> None:
-            if failure is None:
-                ended.set_result(None)
-            else:
-                ended.set_exception(failure)
-
-        self.begin_task(run, end)
-        return ended
-
     def begin_batch(self, handler: AsyncHandler, batch: Batch) -> Future[None]:
         """Begin to process records, inside a span."""
-        return self.begin(lambda: self._in_span("process", AsyncBatch.of(batch), handler))
+        return self.begin_call(lambda: self._in_span("process", AsyncBatch.of(batch), handler))
 
     def begin_dead_letter(
         self, handler: AsyncDeadLetterHandler, batch: Batch, error: BaseException
     ) -> Future[None]:
         """Begin to put records aside, inside a span."""
-        return self.begin(
+        return self.begin_call(
             lambda: self._in_span("dead_letter", AsyncBatch.of(batch), lambda given: handler(given, error))
         )
 
@@ -146,7 +121,7 @@ class EventLoopProcessor:
             method = getattr(self._processor(), name)
             return awaitable(method(*arguments), method)
 
-        return self._calls.begin(call)
+        return self._calls.begin_call(call)
 
 
 def awaitable(result: object, user_code: object) -> Awaitable[object]:

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import threading
 from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -111,27 +112,25 @@ class EventLoopCalls(EventLoopTasks):
     def begin(self, work: HandlerWork) -> None:
         """Begin a task on the loop, from any thread."""
         try:
-            self.begin_task(partial(self._handle, work), partial(self._on_done, work))
+            ended = self.begin_call(partial(self._handle, work))
         except UnusableHandlerError as error:
             work.end(error)
+        else:
+            ended.add_done_callback(partial(self._on_done, work))
 
-    async def _handle(self, work: HandlerWork) -> BaseException | None:
-        try:
-            with self.span(work.batch):
-                result: object = self._handler(work.argument)
-                if not inspect.isawaitable(result):
-                    return UnusableHandlerError(
-                        "the handler returned no awaitable: write it with `async def`, or use penstock.QueueConsumer, which calls "
-                        "plain functions on threads"
-                    )
-                await result
-        except asyncio.CancelledError:
-            raise
-        except BaseException as raised:  # noqa: BLE001 - of a task, SystemExit would end the loop
-            return examinable(raised)
-        return None
+    async def _handle(self, work: HandlerWork) -> None:
+        with self.span(work.batch):
+            result: object = self._handler(work.argument)
+            if not inspect.isawaitable(result):
+                raise UnusableHandlerError(
+                    "the handler returned no awaitable: write it with `async def`, or use penstock.QueueConsumer, which calls "
+                    "plain functions on threads"
+                )
+            await result
 
     @staticmethod
-    def _on_done(work: HandlerWork, failure: BaseException | None) -> None:
-        is_cancelled = isinstance(failure, asyncio.CancelledError)
-        work.end(HandlerFailed("the task of the handler was cancelled") if is_cancelled else failure)
+    def _on_done(work: HandlerWork, ended: Future[None]) -> None:
+        failure = ended.exception()
+        if failure is not None and issubclass(type(failure), asyncio.CancelledError):
+            failure = HandlerFailed("the task of the handler was cancelled")
+        work.end(None if failure is None else examinable(failure))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from penstock.runtime.user_code import UnusableHandlerError
 
@@ -31,62 +32,55 @@ class EventLoopTasks:
         self._loop = asyncio.get_running_loop()
         self._context = contextvars.copy_context()
 
-    def begin_task(
-        self,
-        run: Callable[[], Coroutine[Any, Any, BaseException | None]],
-        on_end: Callable[[BaseException | None], None],
-    ) -> None:
-        """Begin a task, from any thread.
-
-        Args:
-            run: Makes the call, and returns its failure or None.
-            on_end: Called on the loop with the failure; with CancelledError if the task was cancelled.
+    def begin_call(self, call: Callable[[], Awaitable[object]]) -> Future[None]:
+        """Begin a call as a task, from any thread; the future is done when it has ended, and fails as it does.
 
         Raises:
             UnusableHandlerError: The event loop is closed.
         """
         loop = self._loop
         assert loop is not None
+        ended: Future[None] = Future()
+        ended.set_running_or_notify_cancel()
         try:
-            loop.call_soon_threadsafe(self._start, run, on_end, context=self._context)
+            loop.call_soon_threadsafe(self._start, call, ended, context=self._context)
         except RuntimeError as error:
             raise UnusableHandlerError(
                 "the event loop was closed while the consumer ran on it; stop the consumer first: `async with "
                 f"{self._consumer_name}(...)`, or `await consumer.stop()`"
             ) from error
+        return ended
 
     @property
     def is_inside(self) -> bool:
         """Whether the current task is one of these calls."""
         return asyncio.current_task() in self._tasks
 
-    def _start(
-        self,
-        run: Callable[[], Coroutine[Any, Any, BaseException | None]],
-        on_end: Callable[[BaseException | None], None],
-    ) -> None:
-        task = asyncio.get_running_loop().create_task(self._run(run))
+    def _start(self, call: Callable[[], Awaitable[object]], ended: Future[None]) -> None:
+        task = asyncio.get_running_loop().create_task(self._run(call))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._end, on_end))
+        task.add_done_callback(partial(self._end, ended))
 
-    async def _run(
-        self, run: Callable[[], Coroutine[Any, Any, BaseException | None]]
-    ) -> BaseException | None:
+    async def _run(self, call: Callable[[], Awaitable[object]]) -> BaseException | None:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)  # an eager task runs before the loop has returned it
-        return await run()
+        try:
+            await call()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
+            return error
+        return None
 
-    def _end(
-        self, on_end: Callable[[BaseException | None], None], task: asyncio.Task[BaseException | None]
-    ) -> None:
-        """Report the end of a task to its caller."""
+    def _end(self, ended: Future[None], task: asyncio.Task[BaseException | None]) -> None:
         self._tasks.discard(task)
-        if task.cancelled():
-            on_end(asyncio.CancelledError("the task of the call was cancelled"))
-        else:
+        failure: BaseException | None = asyncio.CancelledError("the task of the call was cancelled")
+        if not task.cancelled():
             raised = task.exception()
-            on_end(task.result() if raised is None else raised)
+            failure = task.result() if raised is None else raised
+        if failure is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(failure)
 
     async def cancel(self) -> None:
         """Cancel the calls that are under way, and wait until they have ended, at most some seconds."""
