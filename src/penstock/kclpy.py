@@ -9,6 +9,9 @@
 A processor may derive from amazon_kclpy's own `RecordProcessorBase`, from the one here, or from nothing.
 `install_amazon_kclpy()` makes `from amazon_kclpy import kcl` and `amazon_kclpy.v3.processor` work if the package is not
 installed.
+
+Two differences from the original, on purpose: an exception of the processor is not swallowed but follows the consumer's failure
+policy, and there is one process for all shards.
 """
 
 from penstock.consumer.kclpy import (

@@ -1,17 +1,4 @@
-"""Processors written for amazon_kclpy v3, unchanged: without its JVM, and without the package itself.
-
-::
-
-    from penstock.kclpy import consumer_for
-
-    consumer_for(MyRecordProcessor, stream="orders", application="billing").run()
-
-A processor may derive from amazon_kclpy's own `RecordProcessorBase`, from the one here, or from nothing: only its
-methods count. `install_amazon_kclpy()` makes `from amazon_kclpy import kcl` and `amazon_kclpy.v3.processor` work
-where the package is not installed.
-
-Two differences from the original, on purpose: an exception of the processor is not swallowed but follows the
-consumer's failure policy, and there is one process for all shards.
+"""The classes and functions of `penstock.kclpy`.
 
 Source:
     amazon_kclpy's v3 interface: the class, method and attribute names, and the error codes of the KCL's checkpointer.

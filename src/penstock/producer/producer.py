@@ -149,7 +149,11 @@ class Producer:
             raise UsageError(f"kinesis is given, so {', '.join(sorted(fields))} would have no effect")
         # Not in `put`: with `-W error` it would raise there.
         warn_if_disabled(_log, "which records failed", stacklevel=3)
-        self._kinesis = kinesis or open_kinesis(in_region_of(fields, stream))
+        if kinesis is None:
+            from penstock import wiring  # here, so that the SDK is loaded only if it is used
+
+            kinesis = wiring.open_kinesis(wiring.parse_connection(in_region_of(fields, stream)))
+        self._kinesis = kinesis
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._metrics = guard_metrics(metrics)
@@ -391,17 +395,6 @@ def send_waiting(timeout_s: float) -> None:
     until_s = time.monotonic() + timeout_s
     for engine in list(_engines):
         engine.flush(max(0.0, until_s - time.monotonic()))
-
-
-def open_kinesis(connection: dict[str, Any]) -> Kinesis:
-    """Open the service for a producer that was not given one.
-
-    Raises:
-        OptionError: A connection option is unknown or has a bad value.
-    """
-    from penstock import wiring  # here, so that the SDK is loaded only if it is used
-
-    return wiring.open_kinesis(wiring.parse_connection(connection))
 
 
 def _close_at_end(producer: Producer, home: HomeProcess) -> EndHook:

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
+from msgspec import Struct
+
 from penstock.errors import HandlerFailed
 from penstock.queues.queue_records import QueueBatch, QueueRecord
 from penstock.runtime.loop import Pool
@@ -28,7 +30,7 @@ def no_span(_: QueueBatch) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-class HandlerWork:
+class HandlerWork(Struct, eq=False):
     """One call of the handler.
 
     Args:
@@ -37,14 +39,9 @@ class HandlerWork:
         end: Called once, from any thread, with the handler's error or None.
     """
 
-    __slots__ = ("batch", "end", "is_single")
-
-    def __init__(
-        self, batch: QueueBatch, is_single: bool, end: Callable[[BaseException | None], None]
-    ) -> None:
-        self.batch: QueueBatch = batch
-        self.is_single: bool = is_single
-        self.end: Callable[[BaseException | None], None] = end
+    batch: QueueBatch
+    is_single: bool
+    end: Callable[[BaseException | None], None]
 
     @property
     def argument(self) -> QueueBatch | QueueRecord:

@@ -174,19 +174,24 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
 
     def _prepare(self) -> tuple[QueueLoop, Callable[[], None]]:
         stream = None if self._creation is None else self._creation.stream
-        ports = self._ports or open_ports(in_region_of(self._connection, self.queue, stream))
+        ports = self._ports
+        if ports is None:
+            from penstock import wiring  # here, so that the SDK is loaded only if it is used
+
+            fields = in_region_of(self._connection, self.queue, stream)
+            options = wiring.settled(wiring.parse_connection(fields))
+            ports = QueueConsumerPorts(wiring.open_queues(options), wiring.open_kinesis(options))
         clock = ports.clock or SystemClock()
         queue = open_queue(ports.queues, self.queue, self._creation, ports.kinesis, clock)
-        options = self.options
         pools = QueuePools(
-            receive=ThreadPool("penstock-queue-receive", options.receives_max),
+            receive=ThreadPool("penstock-queue-receive", self.options.receives_max),
             call=ThreadPool("penstock-queue-call", _CALL_THREADS),
-            handler=ThreadPool("penstock-queue-handle", options.concurrency),
+            handler=ThreadPool("penstock-queue-handle", self.options.concurrency),
         )
         loop = QueueLoop(
             queue=queue,
             queues=ports.queues,
-            options=options,
+            options=self.options,
             worker_id=self.worker_id,
             calls=self._make_calls(pools, queue),
             pools=pools,
@@ -245,18 +250,3 @@ def _creation_of(fields: Mapping[str, Any]) -> QueueCreation:
     if "stream" not in fields:
         raise UsageError("create needs the stream of the queue: create={'stream': 'orders'}")
     return QueueCreation(**fields)
-
-
-def open_ports(connection: Mapping[str, Any]) -> QueueConsumerPorts:
-    """Open the service for a consumer whose ports were not given.
-
-    Args:
-        connection: Connection options (docs/api.md).
-
-    Raises:
-        OptionError: A field is unknown or has a bad value.
-    """
-    from penstock import wiring  # here, so that the SDK is loaded only if it is used
-
-    options = wiring.settled(wiring.parse_connection(connection))
-    return QueueConsumerPorts(queues=wiring.open_queues(options), kinesis=wiring.open_kinesis(options))
