@@ -16,8 +16,6 @@ from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from botocore.credentials import ReadOnlyCredentials
-
 _AUTHORIZATION: Final = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request, SignedHeaders=([^,]+), Signature=([0-9a-f]{64})"
 )
@@ -56,11 +54,11 @@ class Signing:
         self._service = service
         self._key: tuple[str, str, bytes] | None = None  # secret, day, and their signing key
 
-    def fits(self, keys: ReadOnlyCredentials) -> bool:
+    def fits(self, keys: Any) -> bool:
         """Return whether it can sign with these keys: they must have a session token if the signed request had one, and none otherwise."""
         return self._has_token == bool(keys.token)
 
-    def headers(self, body: bytes, keys: ReadOnlyCredentials, stamp: str | None = None) -> dict[str, str]:
+    def headers(self, body: bytes, keys: Any, stamp: str | None = None) -> dict[str, str]:
         """Return the headers that a body's signature needs.
 
         Args:
@@ -96,7 +94,7 @@ class Signing:
         return key
 
 
-def signing_like(request: Any, keys: ReadOnlyCredentials, left_out: Container[str] = ()) -> Signing | None:
+def signing_like(request: Any, keys: Any, left_out: Container[str] = ()) -> Signing | None:
     """Return a `Signing` for later requests like one that botocore has signed, or None if only botocore can sign them.
 
     Args:

@@ -45,7 +45,7 @@ from penstock.queues.handler_calls import HandlerCalls, HandlerWork
 from penstock.queues.queue_health import QueueHealth
 from penstock.queues.queue_options import QueueConsumerOptions
 from penstock.queues.queue_records import RECORD_MEMORY_BYTES, QueueBatch, QueueRecord, records_of
-from penstock.runtime.loop import Loop, Pool
+from penstock.runtime.loop import Condition, Loop, Pool
 from penstock.runtime.thread_pull import IterationEnded
 from penstock.runtime.user_code import UnusableHandlerError
 
@@ -86,6 +86,7 @@ class QueueLoop(Loop[QueueEvent]):
         worker_id: Shown in health and log.
         pools: The threads for receives, other calls to the service, and handlers.
         finished: A durable memory of records that are done, or None.
+        condition: The loop's thread waits on it; a new one by default.
     """
 
     def __init__(
@@ -101,8 +102,9 @@ class QueueLoop(Loop[QueueEvent]):
         chance: Chance,
         metrics: Metrics,
         finished: FinishedRecords | None = None,
+        condition: Condition | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(condition)
         self._queue = queue
         self._queues = queues
         self._options = options
