@@ -81,20 +81,15 @@ class Update(Struct):
         """Require a comparison."""
         self.conditions.append(f"{self.name(attribute)} {operator} {self.value(kind, value)}")
 
-    def set_checkpoint(
-        self, position: Position, tip_ms: int | None = None, *, is_marked: bool = True
-    ) -> None:
-        """Set the checkpoint, mark it as a Penstock worker's, and remove the starting moment of the old one."""
-        self.set_mark(TipMark(position, tip_ms) if is_marked and position.is_record else None)
+    def set_checkpoint(self, position: Position, mark: TipMark | None) -> None:
+        """Set the checkpoint and the mark of a Penstock worker, and remove the starting moment of the old checkpoint."""
+        self.set_mark(mark)
         self.set(codec.CHECKPOINT, "S", codec.checkpoint_text(position))
         self.set(codec.CHECKPOINT_SUB, "N", str(position.sub_sequence_number))
         self.set_or_remove(codec.START_MILLIS, "N", position.timestamp_ms)
 
     def set_mark(self, mark: TipMark | None) -> None:
-        """Set the mark of the last Penstock write, in place of a mark that this update has set before."""
-        millis, place = self.name(codec.TIP_MILLIS), self.name(codec.MARK)
-        self.sets = [part for part in self.sets if not part.startswith((f"{millis} ", f"{place} "))]
-        self.removes = [part for part in self.removes if part not in (millis, place)]
+        """Set the mark of a Penstock worker, or remove it."""
         self.set_or_remove(codec.MARK, "S", None if mark is None else mark.position)
         self.set_or_remove(codec.TIP_MILLIS, "N", None if mark is None else mark.tip_ms)
 
@@ -152,14 +147,14 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
         case Checkpoint():
             _fence(update, write.counter, write.worker)
             update.conditions.append(_forward(update, write.position, or_same=True))
-            update.set_checkpoint(write.position, write.tip_ms)
+            update.set_checkpoint(write.position, _mark_at(write.position, write.tip_ms))
             update.set(codec.SWITCHES, "N", "0")
             update.remove(*_PENDING)
         case LateCheckpoint():
             if write.seen is not None:
                 update.conditions += _claim_is(update, write.seen.worker, write.seen.identity)
             update.conditions.append(_forward(update, write.position, or_same=False))
-            update.set_checkpoint(write.position)
+            update.set_checkpoint(write.position, _mark_at(write.position))
         case End():
             _end(update, write)
         case Release():
@@ -178,7 +173,7 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.conditions.append(_checkpoint_is(update, write.checkpoint))
         case Reset():
             _counter(update, write.counter)
-            update.set_checkpoint(write.position, is_marked=write.is_followed)
+            update.set_checkpoint(write.position, _mark_at(write.position) if write.is_followed else None)
             update.set(codec.SWITCHES, "N", "0")
             update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
             if write.claim is not None:
@@ -188,6 +183,10 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
         case _:
             assert_never(write)
     return update
+
+
+def _mark_at(position: Position, tip_ms: int | None = None) -> TipMark | None:
+    return TipMark(position, tip_ms) if position.is_record else None
 
 
 def _counter(update: Update, counter: int) -> None:
@@ -237,7 +236,7 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
 def _end(update: Update, write: End) -> None:
     _fence(update, write.counter, write.worker)
     update.require(codec.CHECKPOINT, "<>", "S", Sentinel.SHARD_END.value)
-    update.set_checkpoint(SHARD_END)
+    update.set_checkpoint(SHARD_END, None)
     update.set(codec.SWITCHES, "N", "0")
     update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, *_PENDING)
     if write.children:
@@ -249,14 +248,15 @@ def _release(update: Update, write: Release) -> None:
     handed_on = write.next_owner not in (None, write.worker)
     if write.position is not None:
         update.conditions.append(_forward(update, write.position, or_same=True))
-        update.set_checkpoint(write.position, is_marked=write.tip is None)
+        update.set_checkpoint(write.position, write.tip or _mark_at(write.position))
         update.set(codec.SWITCHES, "N", "1" if handed_on else "0")
-    elif handed_on:
-        update.count_switch()
+    else:
+        if write.tip is not None:
+            update.set_mark(write.tip)
+        if handed_on:
+            update.count_switch()
     update.set_or_remove(codec.OWNER, "S", write.next_owner)
     update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
-    if write.tip is not None:
-        update.set_mark(write.tip)
 
 
 def _claim(update: Update, write: Claim) -> None:
@@ -279,7 +279,7 @@ def _claim(update: Update, write: Claim) -> None:
     update.remove(codec.PENDING_STATE)
     update.set_or_remove(codec.PENDING_MILLIS, "N", claim.end.timestamp_ms)
     if write.moves_checkpoint:
-        update.set_checkpoint(claim.start, write.tip_ms)
+        update.set_checkpoint(claim.start, _mark_at(claim.start, write.tip_ms))
         update.set(codec.SWITCHES, "N", "0")
 
 
@@ -291,7 +291,7 @@ def _promote(update: Update, write: Promote) -> None:
         f"{own}.{update.name(codec.CLAIM_END)} = {update.value('S', str(write.position))}",
     ]
     update.conditions.append(_forward(update, write.position, or_same=False))
-    update.set_checkpoint(write.position, write.tip_ms)
+    update.set_checkpoint(write.position, _mark_at(write.position, write.tip_ms))
     update.set(codec.SWITCHES, "N", "0")
     update.remove(*_PENDING)
 
