@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from moved_clock import MovedClock
 from penstock.consumer import Batch, ConsumerOptions
-from penstock.consumer.consumer_ports import Pools, WorkerPorts
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.worker import Worker
+from penstock.consumer.worker_ports import Pools, WorkerPorts
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ExpiredIterator, Throttled, Unavailable

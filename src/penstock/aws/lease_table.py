@@ -200,7 +200,7 @@ class DynamoLeaseTable:
             segments = [{**wanted, "Segment": each, "TotalSegments": count} for each in range(count)]
         else:
             segments = [wanted]
-        found = map_on_daemons("penstock-scan", count, self._scan_segment, segments)
+        found = _map(self._scan_segment, segments, count)
         return _leases_and_skipped(item for items in found for item in items)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
@@ -209,13 +209,13 @@ class DynamoLeaseTable:
         if self._may_fetch_batches:
             chunks = [wanted[at : at + _BATCH_KEYS_MAX] for at in range(0, len(wanted), _BATCH_KEYS_MAX)]
             try:
-                batches = map_on_daemons("penstock-fetch", _FETCH_THREADS_MAX, self._fetch_batch, chunks)
+                batches = _map(self._fetch_batch, chunks, _FETCH_THREADS_MAX)
                 return _leases_and_skipped(item for items in batches for item in items)
             except AccessDenied as error:
                 # The KCL never makes this call, so a policy that was written for the KCL does not allow it.
                 self._may_fetch_batches = False
                 _log.info("lease table %s is read row by row: %s", self._name, error)
-        items = map_on_daemons("penstock-fetch", _FETCH_THREADS_MAX, self._fetch_item, wanted)
+        items = _map(self._fetch_item, wanted, _FETCH_THREADS_MAX)
         return _leases_and_skipped(item for item in items if item is not None)
 
     def _fetch_batch(self, keys: list[str]) -> list[Item]:
@@ -289,6 +289,13 @@ class DynamoLeaseTable:
         judged = apply_write(row, write)
         # The row may have changed between the refusal and a read; then the counter was not as expected.
         return judged if isinstance(judged, Refused) else Refused(Refusal.COUNTER, row)
+
+
+def _map(fetch: Callable[[Any], Any], parts: list[Any], thread_count: int) -> list[Any]:
+    """Call `fetch` for each part; a single one needs no thread."""
+    if len(parts) == 1:
+        return [fetch(parts[0])]
+    return map_on_daemons("penstock-fetch", thread_count, fetch, parts)
 
 
 def _creation_of(lease: Lease) -> dict[str, Any]:

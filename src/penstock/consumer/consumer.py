@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions
-from penstock.consumer.consumer_ports import ConsumerPorts, WorkerDriver, WorkerPorts
+from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.processor import (
     DeadLetterHandler,
@@ -32,7 +32,8 @@ from penstock.consumer.processor import (
 )
 from penstock.consumer.records import Batch
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
-from penstock.consumer.worker import ThreadDriver, Worker
+from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver
+from penstock.consumer.worker_ports import WorkerPorts
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import in_region_of

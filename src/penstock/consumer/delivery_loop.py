@@ -22,7 +22,6 @@ from typing import Final, TypeAlias
 
 from penstock.consumer.budget import Budget
 from penstock.consumer.consumer_options import ConsumerOptions
-from penstock.consumer.consumer_ports import Pools, WorkerPorts
 from penstock.consumer.fetching import ReadingParts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory, failure_of
@@ -31,6 +30,7 @@ from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import StreamReading
+from penstock.consumer.worker_ports import Pools, WorkerPorts
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
 from penstock.core.leases.held_lease_phases import HeldLeaseStatus, is_standstill, stop_reason

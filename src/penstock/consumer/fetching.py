@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from penstock.consumer.consumer_ports import WorkerPorts
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
 from penstock.consumer.unread import UnreadPage, deaggregate_page, unread_page
+from penstock.consumer.worker_ports import WorkerPorts
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage, find_listed
 from penstock.core.reading.resume import plan_iterator

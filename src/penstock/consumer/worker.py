@@ -9,12 +9,11 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
 from penstock.consumer.consumer_options import ConsumerOptions
-from penstock.consumer.consumer_ports import Pools, WorkerPorts
 from penstock.consumer.delivery_loop import DeliveryLoop
 from penstock.consumer.health import Health, ShardHealth, judge
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
@@ -22,6 +21,7 @@ from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactor
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import known_stream
+from penstock.consumer.worker_ports import Pools, WorkerPorts
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
@@ -42,6 +42,25 @@ start when they are needed, so a consumer of few shards has few."""
 _CALL_THREADS: Final = 6
 _JOIN_S: Final = 5.0
 _SHARD_ID: Final = re.compile(r"shardId-[0-9]{12}")
+
+
+class WorkerDriver(Protocol):
+    """Runs a worker's loops and the work that they give to pools: threads in production, virtual time in `penstock.testing`."""
+
+    @property
+    def pools(self) -> Pools:
+        """Where work is done."""
+
+    def watch(
+        self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
+    ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
+        """Return the user code that the worker calls."""
+
+    def start(self, worker: Worker) -> None:
+        """Begin to drive a worker, and return."""
+
+    def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
+        """User code is about to wait for a checkpoint, which is under way."""
 
 
 class ThreadDriver:

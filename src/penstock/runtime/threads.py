@@ -124,7 +124,7 @@ def map_on(
 def map_on_daemons(
     name: str, thread_count: int, function: Callable[[_Item], _Result], items: Iterable[_Item]
 ) -> list[_Result]:
-    """Call a function for every item on daemon threads, for a single one on this thread, and return the results.
+    """Call a function for every item on daemon threads, and return the results.
 
     Args:
         name: Prefix of the threads' names.
@@ -135,8 +135,5 @@ def map_on_daemons(
         BaseException: The function's exception for the first item that failed, or an interruption of the wait. Running calls
             end by themselves, and no other begins.
     """
-    waiting = list(items)
-    if len(waiting) == 1:
-        return [function(waiting[0])]
     with contextlib.closing(SYSTEM_THREADS.pool(name, thread_count)) as pool:
-        return list(map_on(pool, SYSTEM_THREADS.condition(), function, waiting))
+        return list(map_on(pool, SYSTEM_THREADS.condition(), function, items))

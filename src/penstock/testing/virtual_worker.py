@@ -10,10 +10,11 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.consumer.consumer_ports import ConsumerPorts, Pools
+from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.worker import Worker
+from penstock.consumer.worker_ports import Pools
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.runtime.loop import Task
 from penstock.testing.lease_table import WatchedLeaseTable
@@ -90,7 +91,7 @@ class TaskQueue:
 
 
 class VirtualDriver:
-    """Implements `penstock.consumer.consumer_ports.WorkerDriver` for a run over the records of one shard.
+    """Implements `penstock.consumer.worker.WorkerDriver` for a run over the records of one shard.
 
     Calls of user code run one at a time on the thread that drives. A call that returns a future lasts until that is done.
     """
