@@ -85,7 +85,10 @@ class Engine:
         self._done = threading.Condition(self._lock)
         self._open_count = 0
         self._open: deque[Any] = deque()
-        """Receipts in the order of arrival: all that are not settled, also if the batcher fails, and a few settled ones."""
+        """Receipts in the order of arrival: all that are not settled, and settled ones until they are removed.
+
+        If the batcher fails, these receipts fail with it.
+        """
         self._requests: set[PutRequest] = set()
         """The requests that a thread is working on."""
         self._defect: BaseException | None = None

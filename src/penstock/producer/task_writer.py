@@ -297,12 +297,12 @@ class TaskWriter:
             case PutRequest():
                 self.report.request_count += 1
                 try:
-                    self._count(sender.send(step))
+                    self._on_result(sender.send(step))
                 except ServiceError as error:
                     raise self._failed(f"the service refused the request for good: {error}") from error
             case FetchShards():
                 try:
-                    self._count(sender.fetch_shards(step))
+                    self._on_result(sender.fetch_shards(step))
                 except ServiceError as error:
                     raise self._failed(f"the shards cannot be listed: {error}") from error
             case Stuck(why):
@@ -315,7 +315,8 @@ class TaskWriter:
                 return _NO_COMPANY_S
         return 0.0
 
-    def _count(self, result: PutResult) -> None:
+    def _on_result(self, result: PutResult) -> None:
+        """Count the outcomes; raise an error for the first record that is refused for good."""
         report = self.report
         for each in result.delivered:
             report.on_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.data))
@@ -323,7 +324,8 @@ class TaskWriter:
             report.refused_count += count
             report.refused_by_reason[reason] = report.refused_by_reason.get(reason, 0) + count
         report.possible_duplicate_count += result.possible_duplicate_count
-        for refused in result.refused:
+        if result.refused:
+            refused = result.refused[0]
             raise self._failed(
                 f"the service refused a record with key {refused.entry.partition_key[:40]!r} for good: {refused.why}"
             )

@@ -384,7 +384,7 @@ class Recorder:
         """Filter and redact the rows of a page, and keep them for the shard's next part."""
         from_ms, until_ms = self._recorded.from_ms, self._recorded.until_ms
         kept: list[tuple[str, str | None, int, bytes]] = []
-        dropped = 0
+        dropped_payload_count = 0
         for row in rows:
             arrival_ms = _arrival_ms(row)
             if not from_ms <= arrival_ms < until_ms:
@@ -395,11 +395,12 @@ class Recorder:
                 continue
             if self._redaction is not None:
                 redacted = redact(self._redaction, self._secret, key, data)
-                key, data, dropped = redacted.partition_key, redacted.data, dropped + redacted.dropped_count
+                key, data = redacted.partition_key, redacted.data
+                dropped_payload_count += redacted.dropped_count
             kept.append((row.sequence_number, key, arrival_ms * 1000, data))
             recording.bytes += len(data) + len(key or "")
-        if dropped:
-            self._parts.on_dropped(dropped)
+        if dropped_payload_count:
+            self._parts.on_dropped(dropped_payload_count)
         if kept:
             batch = _batch_of(self._parts.progress.stream.name, recording.shard.shard_id, kept)
             recording.tables.append(batch)
@@ -427,6 +428,7 @@ class Recorder:
             self._on_arrival(batch.shard, moment_ms)
 
     def _on_arrival(self, shard_id: str, arrival_ms: int) -> None:
+        """Extend the period of the shard's arrivals, which the description of the recorded shards has."""
         before = self._arrivals.get(shard_id)
         if before is None:
             self._arrivals[shard_id] = Arrivals(arrival_ms, arrival_ms)

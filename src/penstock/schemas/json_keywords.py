@@ -12,7 +12,7 @@ from penstock.schemas.patterns import search_of
 PATTERN_CHARACTERS_MAX: Final = 10_000
 """A longer text or name is not matched with a pattern, whose time may grow with the square of its length."""
 _SHOWN_MAX: Final = 200
-_without_patterns: Final = Draft7Validator.VALIDATORS["additionalProperties"]
+_standard_additional_properties: Final = Draft7Validator.VALIDATORS["additionalProperties"]
 
 
 def bounded(kind: Any) -> Any:
@@ -55,10 +55,10 @@ def _additional_properties(
 ) -> Iterator[ValidationError]:
     patterns = schema.get("patternProperties", {})
     if not patterns or not validator.is_type(value, "object"):
-        yield from _without_patterns(validator, wanted, value, schema) or ()
+        yield from _standard_additional_properties(validator, wanted, value, schema) or ()
         return
     if any(len(name) > PATTERN_CHARACTERS_MAX for name in value):
-        return  # an error of `patternProperties`
+        return  # `_pattern_properties` yields the error
     searches = [search_of(pattern) for pattern in patterns]
     known = schema.get("properties", {})
     rest = [name for name in value if name not in known and not any(search(name) for search in searches)]

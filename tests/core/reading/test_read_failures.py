@@ -35,12 +35,12 @@ from penstock.errors import (
     ],
 )
 def test_each_error_has_one_meaning(error, meaning):
-    assert judge_failure(error, has_iterator=True) is meaning
+    assert judge_failure(error, requested_iterator=False) is meaning
 
 
 def test_a_refused_sequence_number_is_about_the_position():
     error = Rejected("its SequenceNumber did not come from this stream", code="InvalidArgumentException")
-    assert judge_failure(error, has_iterator=False) is FailureMeaning.POSITION_REFUSED
+    assert judge_failure(error, requested_iterator=True) is FailureMeaning.POSITION_REFUSED
 
 
 @pytest.mark.parametrize(
@@ -52,4 +52,4 @@ def test_a_refused_sequence_number_is_about_the_position():
     ],
 )
 def test_another_mistake_is_not_about_the_position(error):
-    assert judge_failure(error, has_iterator=False) is FailureMeaning.REQUEST_REFUSED
+    assert judge_failure(error, requested_iterator=True) is FailureMeaning.REQUEST_REFUSED

@@ -23,7 +23,7 @@ Five rules complete the protocol:
    has reset the lease.
 5. A claim also keeps the ranges of the four batches before it. A driver that was paused during one of them finishes it with
    the same records, because its sink may have begun to overwrite the output of the driver that followed. For an older batch
-   the task fails; it never returns fewer records.
+   the task fails (`ClaimedElsewhere`); it never returns fewer records.
 
 Three pure functions hold the rules:
 
@@ -111,7 +111,8 @@ class ClaimNote(Struct, frozen=True):
                 for child in self.children
             ],
         ]
-        while len(document) > _NOTE_LENGTH_MIN and not document[-1]:  # neither children nor a subscription
+        # To keep the row small, zeros and empty values at the end (no children, no subscription) are left out.
+        while len(document) > _NOTE_LENGTH_MIN and not document[-1]:
             document.pop()
         return json.dumps(document, separators=(",", ":")).encode()
 
@@ -192,7 +193,7 @@ class ReadNothing(Struct, frozen=True):
 
 
 class ClaimedElsewhere(Struct, frozen=True):
-    """Another driver has claimed from the same checkpoint location: fail, so that no sink sees the batch."""
+    """The row has another driver's claim, or this query's claim of a much later batch: fail, so that no sink sees the batch."""
 
     claim: BatchClaim
 
@@ -336,16 +337,13 @@ def resolve_start(
     if lease is None:
         return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
-    # Whether the claim is of the shard's last batch: the previous one, or an earlier one if that did not include the shard.
-    is_of_last_batch = (
-        claim is not None
-        and known.has(claim)
-        and (
-            claim.batch < known.last
-            if planned is None
-            else (claim.batch, claim.start) == (known.last, planned)
-        )
-    )
+    # Whether the claim is of the last batch that included the shard: the previous batch if it did, else an earlier one.
+    if claim is None or not known.has(claim):
+        is_of_last_batch = False
+    elif planned is None:
+        is_of_last_batch = claim.batch < known.last
+    else:
+        is_of_last_batch = (claim.batch, claim.start) == (known.last, planned)
     if claim is not None and is_of_last_batch and not _is_passed(claim.end, lease):
         note = parse_note(claim.note)
         # A claim that has no note and ends at the checkpoint adds nothing to the checkpoint.

@@ -71,9 +71,9 @@ def find_missing(
 
 
 def find_missing_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[str]:
-    """Return the ended shards of an offset whose missing leases keep a merged child from being read.
+    """Return ended shards of an offset that have no lease although a merged child waits for it.
 
-    A child at its start waits for its second parent if only the first one has a row.
+    A child that has not been read waits for both parents if one of them has a row.
     """
     missing = set()
     for row in rows.values():

@@ -117,7 +117,9 @@ class HeldLease(Struct):
     lease: Lease
     renewed_s: float
     renew_due_s: float
-    progress_s: float = 0.0
+    progress_s: float = (
+        0.0  # when its reader last read on or was at the tip, or when the lack of progress was last reported
+    )
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
     seen: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
@@ -259,9 +261,9 @@ class HeldLease(Struct):
     def _next_write(self, now_s: float) -> LeaseWrite | None:
         """Choose the next write.
 
-        `Release` once the reader has stopped; `End` once the shard is drained and its children's leases exist; otherwise,
-        if a renewal is due or an urgent checkpoint was requested, `Checkpoint` if the row's checkpoint is
-        earlier than the reader's, else `Renew`. A worker that keeps claims never writes `Checkpoint`, which would end a claim.
+        `Release` once the reader has stopped; `End` once the shard is drained and its children's leases exist. Otherwise a
+        renewal that is due is a `Checkpoint` if the reader is past the row's checkpoint, else a `Renew`. An urgent checkpoint
+        is written before the renewal is due. A worker that keeps claims never writes `Checkpoint`, which would end a claim.
         """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:

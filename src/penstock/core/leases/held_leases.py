@@ -272,8 +272,9 @@ class HeldLeases:
         return self._held.get(held.key) is held
 
     def _do(self, held: HeldLease, actions: list[LeaseAction], now_s: float) -> None:
-        for want in actions:
-            match want:
+        """Carry out actions of a lease, in order."""
+        for action in actions:
+            match action:
                 case SendWrite(write):
                     self._writes.send(write, ForHeldLease(held.epoch), now_s, held.deadline_s)
                 case CreateChild(lease):
@@ -283,7 +284,7 @@ class HeldLeases:
                     del self._held[held.key]
                 case Ended(children):
                     del self._held[held.key]
-                    self.wake_waiting(now_s)
+                    self.wake_waiting(now_s)  # leases of child shards wait for this end
                     self._take_children(children)
                 case Lost(has_reader, done, expiry):
                     del self._held[held.key]
@@ -293,7 +294,7 @@ class HeldLeases:
                             self._failing.on_lost_lease(held.key, expiry.error, now_s)
                     self._on_lost(held, now_s, has_reader=has_reader, done=done)
                 case _:
-                    self._turn.emit(want)
+                    self._turn.emit(action)
         self._pace.held_count = len(self._held)
         assert self._is_held(held) == (held.phase is not LeasePhase.GONE)
 

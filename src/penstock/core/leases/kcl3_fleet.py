@@ -184,13 +184,13 @@ class FleetModeDetector:
             self._has_changed = lock is not None and before is not None
 
     def _on_reports(self, workers: Sequence[WorkerStats], now_s: float) -> None:
+        """Keep the moment of each worker's report, with the moment at which this observer first saw it."""
         before, self._reports = self._reports, {}
         for stats in workers:
-            reported_s, since_s = before.get(stats.worker, (None, now_s))
-            self._reports[stats.worker] = (
-                stats.reported_s,
-                since_s if reported_s == stats.reported_s else now_s,
-            )
+            report = before.get(stats.worker)
+            if report is None or report[0] != stats.reported_s:
+                report = (stats.reported_s, now_s)
+            self._reports[stats.worker] = report
 
     def _is_alive(self, stats: WorkerStats, now_s: float, wall_s: float) -> bool:
         # A report with a fast clock stays fresh for as long as the clock was ahead, but it does not change any more.

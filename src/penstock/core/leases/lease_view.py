@@ -109,7 +109,7 @@ class LeaseView:
         """The rows of the part that is scanned in every round; None if that is the whole table."""
         self._part: TablePart | None = None
         self._absent: set[str] = set()  # parents that are known to have no row, if only a part is scanned
-        self._found: set[str] = set()  # found by the index, and in no scan of the whole table yet
+        self._found_by_index: set[str] = set()  # and in no scan of the whole table yet
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:
@@ -148,22 +148,22 @@ class LeaseView:
         Args:
             leases: Every row of the table, or of the part.
             now_s: Monotonic seconds at which the scan was complete: ages count from here.
-            began_s: When it began: rows that were seen by other means since then may be newer than the scan's and are
-                kept.
+            began_s: When it began. A row that a write's answer or a read has shown since then is kept if the scan's is not
+                newer.
             held: Leases of this worker. A scan does not remove them; only an answer to a write or read of the row does.
             skipped: Rows that could not be read as leases, each with the reason. Their last known rows are kept.
             part: The part that was scanned; None for the whole table.
 
         Returns:
-            Keys of known rows that the scan did not find, those of held leases too. Unreadable rows are left out, and so are
-            rows that changed after the scan began or a moment before.
+            Keys of known rows that the scan did not find, including those of held leases. Not among them are unreadable rows,
+            and rows that changed after the scan began or a moment before.
         """
         rows = self._rows
         is_whole = part is None or part.is_whole
-        gone = dict.fromkeys(rows if is_whole else self._watched_before(part))
+        not_found = dict.fromkeys(rows if is_whole else self._watched_before(part))
         for lease in leases:
             key = lease.key
-            gone.pop(key, None)
+            not_found.pop(key, None)
             known = rows.get(key)
             if (
                 known is not None
@@ -175,10 +175,12 @@ class LeaseView:
             if self._keep(lease, now_s):
                 rows[key].unchanged_scans += 1
         if not is_whole:
-            skipped = [*((key, why) for key, why in self.damaged.items() if key not in gone), *skipped]
+            # Damaged rows outside the part stay known, since this scan could not find them.
+            outside = ((key, why) for key, why in self.damaged.items() if key not in not_found)
+            skipped = [*outside, *skipped]
         self.damaged = dict(skipped)
         missing = []
-        for key in gone:
+        for key in not_found:
             if key in self.damaged:
                 continue
             if began_s is not None and rows[key].changed_s > began_s - STALE_READ_S:
@@ -187,13 +189,14 @@ class LeaseView:
                 self.forget(key)
             missing.append(key)
         if is_whole:
-            self._found &= gone.keys()
+            self._found_by_index &= not_found.keys()
             self._on_whole_table()
         else:
             self._part, self.watched = part, frozenset(lease.key for lease in leases if lease.key in rows)
         return missing
 
     def _watched_before(self, part: TablePart | None) -> Iterable[str]:
+        """Return the known rows of a part, as its previous scan found them; none if another part was scanned."""
         known = self.watched if self.watched is not None and self._part == part else ()
         return [key for key in known if key in self._rows]
 
@@ -219,7 +222,7 @@ class LeaseView:
         There are no such parents after a scan of the whole table: only a worker that watches a part, or finds leases by the
         index, sees rows without the rows of their parents.
         """
-        if self.watched is None and lease.key not in self._found:
+        if self.watched is None and lease.key not in self._found_by_index:
             return []
         return [
             parent
@@ -250,7 +253,7 @@ class LeaseView:
 
     def on_row_found(self, lease: Lease, now_s: float) -> None:
         """Handle one row that was found by the index: its parents' rows may be newer than the last scan."""
-        self._found.add(lease.key)
+        self._found_by_index.add(lease.key)
         self._keep(lease, now_s)
 
     def is_usable(self, key: str) -> bool:
@@ -268,7 +271,7 @@ class LeaseView:
     def forget(self, key: str) -> None:
         """Forget a row that does not exist."""
         self._rows.pop(key, None)
-        self._found.discard(key)
+        self._found_by_index.discard(key)
         self.handovers.forget(key)
 
     def owner_state(self, key: str, now_s: float) -> OwnerState:

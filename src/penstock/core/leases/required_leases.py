@@ -423,8 +423,9 @@ def find_vanished(
         before: The result of the previous listing, or None.
 
     Returns:
-        The keys from this listing, and those that both listings agree on. Only the latter may be deleted, since one
-        listing can be incomplete. A shard whose listed children have no leases is in neither.
+        The finished leases' keys that are missing in this listing, and those that were missing in the previous one too. Only
+        the latter may be deleted, since one listing can be incomplete. A shard whose listed children have no leases is in
+        neither.
     """
     listed = {shard.shard_id for shard in shards}
     needed = {parent for shard in shards if shard.shard_id not in leases for parent in shard.parents}

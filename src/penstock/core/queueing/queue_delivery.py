@@ -306,11 +306,12 @@ class QueueDelivery:
             _keep(self._rejected, held.arrival.record_id, None, _REJECTED_MAX)
         else:
             held.end = End.RETURNED
-            held.return_s = self._return_s(result, count, u)
+            held.return_s = self._return_delay_s(result, count, u)
         if held.call is None:
             self._queue_call(held, now_s)
 
-    def _return_s(self, result: Settled, receive_count: int, u: float) -> int:
+    def _return_delay_s(self, result: Settled, receive_count: int, u: float) -> int:
+        """Return the delay after which a returned record becomes visible; `u` is drawn from [0, 1), for the back-off."""
         backoff = self._options.return_backoff
         # In a queue without dead letters, a rejected record is delivered again until its retention ends.
         is_rejected = result is Settled.REJECTED
@@ -332,7 +333,9 @@ class QueueDelivery:
             _, number = heapq.heappop(self._retries)
             held = self._held.get(number)
             if held is not None and held.call is None and held.phase is Phase.ACKNOWLEDGING:
-                self._acknowledgements.appendleft((float("-inf"), number))
+                self._acknowledgements.appendleft(
+                    (float("-inf"), number)
+                )  # has waited: it does not linger again
             elif held is not None and held.call is None and held.phase is Phase.RETURNING:
                 self._returns.append(number)
         return [*self._due_acknowledgements(now_s), *self._due_visibilities(now_s)]

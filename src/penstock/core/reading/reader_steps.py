@@ -187,14 +187,14 @@ class FailureMeaning(Enum):
     FINAL = "it is no answer of the service, and calling again cannot help"
 
 
-def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning:
+def judge_failure(error: PenstockError, *, requested_iterator: bool) -> FailureMeaning:
     """Return the meaning of a failed call.
 
     Args:
-        has_iterator: Whether the call used an iterator; else it requested one.
+        requested_iterator: Whether the call requested an iterator at a position. The others use an iterator, or list shards.
     """
     if isinstance(error, Rejected):
-        if has_iterator:
+        if not requested_iterator:
             return FailureMeaning.ITERATOR_REFUSED
         is_of_position = error.code == _POSITION_CODE and any(
             words in str(error) for words in _POSITION_WORDS

@@ -253,9 +253,8 @@ class ShardReader:
         if deadline_s is not None and now_s - failing_since_s >= deadline_s:
             self.final = Failed(error)
             return
-        meaning = judge_failure(
-            error, has_iterator=self._iterator is not None or self._listing_reason is not None
-        )
+        requested_iterator = self._iterator is None and self._listing_reason is None
+        meaning = judge_failure(error, requested_iterator=requested_iterator)
         if meaning in (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED):
             self._iterator = None
         if meaning is FailureMeaning.ITERATOR_EXPIRED and self._in_a_row.failures == 1:

@@ -279,7 +279,7 @@ class BatchSettler:
             return ""
         if isinstance(outcome, Refused):
             if isinstance(apply_write(outcome.row, write), Applied):
-                return ""  # the current row does not explain the refusal
+                return ""  # the row has changed since the refusal, and would accept the write now
             _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
         return write.key
 

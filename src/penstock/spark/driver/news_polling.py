@@ -295,7 +295,7 @@ class NewsPoller:
         key, state = answer.shard_id, answer.state
         if not isinstance(error, PenstockError):
             raise error
-        meaning = judge_failure(error, has_iterator=answer.iterator is not None)
+        meaning = judge_failure(error, requested_iterator=answer.iterator is None)
         if meaning in _FOR_A_TASK:
             # The task that reads the shard finds out whether the shard or the position is gone.
             self._check_stream()

@@ -195,7 +195,7 @@ class Planner:
             return True
         self._settler.promote(shards, at_once=search.is_patient)
         self._report_tips()
-        if search.is_patient and self._is_complete():
+        if search.is_patient and self._check_complete():
             return True
         now_s = self._clock.monotonic_s()
         if now_s >= search.deadline_s:
@@ -250,7 +250,8 @@ class Planner:
         Args:
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
-        self._done, self._known = None, end.known_batches
+        self._done = None  # a batch is under way
+        self._known = end.known_batches
         self._await_leases()
         if self._planned is None or self._planned.end.batch != end.batch:
             self._planned = PlannedBatch(end, self._planned_ms())
@@ -361,11 +362,11 @@ class Planner:
         self._children_due_s = now_s + self._options.probe_interval_s
         return find_children(childless, self._kinesis.fetch_shards(self._options.stream).shards)
 
-    def _is_complete(self) -> bool:
+    def _check_complete(self) -> bool:
         """Return whether each shard of this query has new records or was probed, and live workers read all other shards.
 
-        If every shard has answered, wait until the query has every lease that it can have, and apply commands. If these add
-        or remove shards, return False.
+        For the second part, wait until the query has every lease that it can have, at most one probe interval, and apply the
+        coordinator's commands. If these add or remove shards, return False: a new shard has not answered.
         """
         query_worker, shards = self._query.query_worker, self._query.shards
         if shards.unanswered:
@@ -389,7 +390,10 @@ class Planner:
         return self._poller.planned_ms()
 
     def _report_tips(self) -> None:
-        """Report tip marks to the coordinator, at most six times in a lease duration. The next renewals write them."""
+        """Report the tip marks of idle shards to the coordinator, at most six times in a lease duration.
+
+        A tip mark is a position and a moment at which no record followed it. The next renewals write it to the leases.
+        """
         now_s = self._clock.monotonic_s()
         if now_s >= self._tips_due_s:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6

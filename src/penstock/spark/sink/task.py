@@ -105,7 +105,7 @@ class SinkTask:
         data, key, hash_key, _ = values
         if data is None or not isinstance(key, str) or isinstance(hash_key, bytes):
             raise RecordError(
-                f"stream {stream}, row {row_number} of the task: {_refusal(values)}; {_WAY_OUT}"
+                f"stream {stream}, row {row_number} of the task: {_reason_not_sendable(values)}; {_WAY_OUT}"
             )
         try:
             writer.write(data, key, hash_key)
@@ -159,8 +159,9 @@ def _shown(value: str | bytes) -> str:
     return f"{value!r:.80}"
 
 
-def _refusal(values: Values) -> str:
-    data, key, hash_key, _ = values
+def _reason_not_sendable(values: Values) -> str:
+    """Return the column that is null, or whose text is still `bytes` because it is not UTF-8."""
+    data, key, hash_key, _stream = values
     if data is None or key is None:
         return f"the column {'data' if data is None else 'partitionKey'} is null"
     name, value = ("partitionKey", key) if isinstance(key, bytes) else ("explicitHashKey", hash_key)

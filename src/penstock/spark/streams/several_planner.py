@@ -84,7 +84,7 @@ class SeveralPlanner:
         self._is_available_now = False
         self._metrics: ClosableMetrics | None = None
         self._read: frozenset[str] | None = None  # the streams of the batch that ran last; None: not known
-        self._settled: frozenset[str] | None = None  # those of the batch that was settled last
+        self._settled: frozenset[str] | None = None  # the streams that the last settled batch read
         # Ids of deleted streams whose names were used again.
         self._recreated_ids: frozenset[str] = frozenset()
 
@@ -159,13 +159,13 @@ class SeveralPlanner:
         return batch
 
     def report(self) -> dict[str, Any] | None:
-        """Return the last batch's figures, the query's lag and its leases: those of all streams, and of each."""
+        """Return the last batch's figures, the lag and the leases: their totals, and those of each stream."""
         known = []
         for stream_id, stream in self._streams.items():
             report = stream.planner.report()
             if report is not None:
-                is_of_batch = self._settled is None or stream_id in self._settled
-                known.append(report if is_of_batch else without_batch(report))
+                was_read = self._settled is None or stream_id in self._settled
+                known.append(report if was_read else without_batch(report))
         return add_reports(known, self._shared.stream) if known else None
 
     def stop(self) -> None:

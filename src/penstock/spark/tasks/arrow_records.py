@@ -75,7 +75,7 @@ def records_to_slices(
     del data, records  # before the rows are used, their raw form is freed
     for batch, count in slices:
         done = 0 if after is None or not after.is_record else count_up_to(batch, after)
-        if after is not None and done > 0 and not deaggregate and _is_partly_before(batch, done - 1, after):
+        if after is not None and done > 0 and not deaggregate and _has_records_after(batch, done - 1, after):
             done -= 1
         yield batch.slice(done), count
 
@@ -194,9 +194,9 @@ def _batch(  # noqa: PLR0917 - one argument per column
     )
 
 
-def _is_partly_before(batch: pa.RecordBatch, index: int, after: Position) -> bool:
-    """Whether a row is a whole aggregate, and the position is inside it."""
+def _has_records_after(batch: pa.RecordBatch, index: int, after: Position) -> bool:
+    """Return whether a row is an aggregate that was not split, with user records after the position."""
     if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
         return False
-    inner = deaggregate_blob(batch.column("data")[index].as_py())
-    return inner is not None and after.sub_sequence_number < len(inner) - 1
+    user_records = deaggregate_blob(batch.column("data")[index].as_py())
+    return user_records is not None and after.sub_sequence_number < len(user_records) - 1
