@@ -1,40 +1,48 @@
-"""The steps by which a query joins its application."""
+"""The order of the checks by which a query joins its application."""
 
 from __future__ import annotations
 
-from penstock.core.batches.offsets import INITIAL_OFFSET
-from penstock.spark.driver.joining import Joining
+from types import SimpleNamespace
 
-ORDER = [
-    "refuse_another_stream",
+from penstock.core.batches.offsets import INITIAL_OFFSET
+from penstock.core.shard import StreamSummary
+from penstock.spark.driver import joining
+from penstock.spark.options.spark_options import parse_source
+
+CHECKS = [
+    "check_stream",
     "refuse_future_start",
-    "create_table",
-    "name_worker",
+    "ensure_exists",
     "refuse_hidden_sharing",
-    "scan_table",
-    "refuse_foreign_leases",
-    "refuse_unknown_shards",
+    "scan_leases",
+    "refuse_other_stream",
+    "check_named_shards",
     "warn_of_ignored_start",
-    "rewind",
     "register_consumer",
     "warn_of_skipped_shards",
-    "recreate_leases",
+    "open_metrics",
 ]
 
 
-def test_the_steps_have_a_fixed_order():
-    joining = Joining(None, None, INITIAL_OFFSET, None, "run")
-    assert [step.__name__ for step in joining.steps()] == ORDER
+def test_nothing_is_made_before_the_checks_that_can_refuse_the_query(monkeypatch):
+    called = []
 
+    def noting(name, result=None):
+        return lambda *_, **__: called.append(name) or result
 
-def test_nothing_is_created_before_the_stream_and_the_start_are_checked():
-    assert (
-        ORDER.index("create_table")
-        > ORDER.index("refuse_future_start")
-        > ORDER.index("refuse_another_stream")
+    for name in set(CHECKS) - {"ensure_exists", "open_metrics"}:
+        monkeypatch.setattr(joining, name, noting(name, {} if name == "scan_leases" else None))
+    monkeypatch.setattr(joining, "QueryWorker", lambda *_, **__: None)
+    ports = SimpleNamespace(
+        kinesis=SimpleNamespace(fetch_summary=lambda name: StreamSummary(name, "arn", "ACTIVE", 1)),
+        table=SimpleNamespace(ensure_exists=noting("ensure_exists")),
+        clock=None,
+        chance=None,
+        know_stream=None,
+        kcl3=None,
+        open_metrics=noting("open_metrics"),
     )
-
-
-def test_a_consumer_is_registered_after_every_check_that_can_refuse_the_query():
-    refusals = [step for step in ORDER if step.startswith("refuse_")] + ["rewind"]
-    assert ORDER.index("register_consumer") > max(map(ORDER.index, refusals))
+    position = '{"shardId-000000000000": "TRIM_HORIZON"}'
+    options, _ = parse_source({"streamName": "s", "workerId": "w", "startingPosition": position})
+    joining.join(ports, options, INITIAL_OFFSET, None, "run")
+    assert called == CHECKS

@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import StreamChanged
 from penstock.runtime import known_stream
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.driver.joining import Joining
+from penstock.spark.driver import joining
 from penstock.spark.options.spark_options import parse_batch
 from spark_support import numbered, put
 from waiting import wait_until
@@ -99,7 +99,7 @@ def test_an_iterator_that_expired_meanwhile_is_not_begun_anew_in_another_stream(
 
 def test_the_shards_of_another_stream_get_no_leases_while_a_query_joins(server, query, monkeypatch):
     q = query()
-    monkeypatch.setattr(Joining, "register_consumer", lambda _: recreate(server, q))
+    monkeypatch.setattr(joining, "register_consumer", lambda *_: recreate(server, q))
     with pytest.raises(StreamChanged) as error:
         q.plan()
     assert_told(error, q)

@@ -1,6 +1,6 @@
-"""Joining the application: named checks in a fixed order, and then the query's worker.
+"""Joining the application: checks in a fixed order, and then the query's worker.
 
-Any step may raise, and then no thread has started. The order matters:
+Any check may raise, and then no thread has started. The order matters:
 
 - The stream and the start are checked before the lease table is created.
 - Leases are reset to a restored location before missing ones are created again.
@@ -10,7 +10,7 @@ Any step may raise, and then no thread has started. The order matters:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -21,7 +21,6 @@ from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.rewind import goes_back
 from penstock.core.leases.lease import Lease, name_run
-from penstock.core.shard import StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, PenstockError
 from penstock.ports.clock import Chance
@@ -85,10 +84,54 @@ def join(
         DataLossError: A shard left the stream before it was read to its end, and failOnDataLoss is on.
         ServiceError: A call failed for longer than its deadline.
     """
-    joining = Joining(ports, options, offset, recreation, run)
-    for step in joining.steps():
-        step()
-    return joining.start()
+    kinesis, table, clock = ports.kinesis, ports.table, ports.clock
+    is_new = not offset.shards
+    summary = kinesis.fetch_summary(options.stream)
+    stream = StreamIdentity(summary.arn, summary.created_ms)
+    meant = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
+    check_stream(options.stream, options.application, stream, meant)
+    known_stream = None if ports.know_stream is None else ports.know_stream(stream)
+    if is_new:
+        refuse_future_start(kinesis, options, clock)
+    table.ensure_exists()
+    worker = name_worker(options, offset.worker, ports.chance)
+    refuse_hidden_sharing(table, worker, options, clock)
+    rows = scan_leases(table)
+    refuse_other_stream(kinesis, table, options.stream, stream, rows)
+    if is_new:
+        if not rows and options.starting.by_shard:
+            check_named_shards(kinesis, options)
+        warn_of_ignored_start(table, rows, options)
+    last_unknown_batch = -1
+    if not offset.worker:
+        # A new checkpoint location takes over the workerId of an earlier one: its batch numbers follow the last claimed one.
+        last_unknown_batch = last_claimed_batch(rows.values(), worker)
+    elif _is_behind_claims(rows, worker, offset):
+        refuse_living_driver(table, worker, rows, options.lease_duration_s, clock)
+        last_unknown_batch = rewind_leases(kinesis, table, options, offset, worker, run=run)
+        rows = scan_leases(table)
+    consumer_arn = register_consumer(ports, options, stream)
+    warn_of_skipped_shards(options, table, rows, offset)
+    if not is_new and recreation.repair_at_start(rows, offset, stream):
+        rows = scan_leases(table)
+    metrics = ports.open_metrics(options, worker)
+    query_worker = QueryWorker(
+        worker,
+        replace(
+            coordinator_options(options, is_new=is_new, open_shard_count=summary.open_shard_count),
+            stream=stream,
+            kcl3=ports.kcl3 is not None,
+        ),
+        ports,
+        run_name=name_run(worker, run[:8]),
+        stream=options.stream,
+        metrics=metrics,
+        known=known_stream,
+    )
+    shards = QueryShards(worker, last_unknown_batch)
+    for row in rows.values():
+        shards.on_row(row)
+    return Joined(stream, known_stream, summary.retention_ms, query_worker, shards, consumer_arn, metrics)
 
 
 def deregister_consumer(ports: DriverPorts, options: SourceOptions, joined: Joined) -> None:
@@ -132,174 +175,32 @@ def name_worker(options: SourceOptions, known: str, chance: Chance) -> str:
     return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
 
 
-class Joining:
-    """The steps of one join, and the values that each step finds for the next ones."""
+def _is_behind_claims(rows: Mapping[str, Lease], worker: str, offset: StreamOffset) -> bool:
+    """Return whether leases must be reset: the checkpoint location has no record of their claims."""
+    unknown = find_unknown_claims(rows.values(), worker, offset.known_batches)
+    return any(claim.batch > offset.batch or goes_back(row, claim, offset) for row, claim in unknown)
 
-    summary: StreamSummary
-    stream: StreamIdentity
-    worker: str
-    rows: dict[str, Lease]
 
-    def __init__(
-        self,
-        ports: DriverPorts,
-        options: SourceOptions,
-        offset: StreamOffset,
-        recreation: LeaseRecreation,
-        run: str,
-    ) -> None:
-        self._run = run
-        self._ports = ports
-        self._options = options
-        self._offset = offset
-        self._recreation = recreation
-        self._is_new = not offset.shards
-        self.known_stream: KnownStream | None = None
-        self.last_unknown_batch = -1
-        self.consumer_arn: str | None = None
-
-    def steps(self) -> tuple[Callable[[], None], ...]:
-        """Return the steps in their order."""
-        return (
-            self.refuse_another_stream,
-            self.refuse_future_start,
-            self.create_table,
-            self.name_worker,
-            self.refuse_hidden_sharing,
-            self.scan_table,
-            self.refuse_foreign_leases,
-            self.refuse_unknown_shards,
-            self.warn_of_ignored_start,
-            self.rewind,
-            self.register_consumer,
-            self.warn_of_skipped_shards,
-            self.recreate_leases,
-        )
-
-    def refuse_another_stream(self) -> None:
-        """Describe the stream, and refuse another one than the offset's."""
-        options, offset, ports = self._options, self._offset, self._ports
-        self.summary = ports.kinesis.fetch_summary(options.stream)
-        self.stream = StreamIdentity(self.summary.arn, self.summary.created_ms)
-        meant = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
-        check_stream(options.stream, options.application, self.stream, meant)
-        if ports.know_stream is not None:
-            self.known_stream = ports.know_stream(self.stream)
-
-    def refuse_future_start(self) -> None:
-        """Refuse a new query that starts in the future."""
-        if self._is_new:
-            refuse_future_start(self._ports.kinesis, self._options, self._ports.clock)
-
-    def create_table(self) -> None:
-        """Create the lease table if it does not exist."""
-        self._ports.table.ensure_exists()
-
-    def name_worker(self) -> None:
-        """Take the worker id of the offset, or make one."""
-        self.worker = name_worker(self._options, self._offset.worker, self._ports.chance)
-
-    def refuse_hidden_sharing(self) -> None:
-        """Refuse another live reader under the default application name."""
-        refuse_hidden_sharing(self._ports.table, self.worker, self._options, self._ports.clock)
-
-    def scan_table(self) -> None:
-        """Read the lease table."""
-        self.rows = scan_leases(self._ports.table)
-
-    def refuse_foreign_leases(self) -> None:
-        """Refuse a table of another stream."""
-        ports = self._ports
-        refuse_other_stream(ports.kinesis, ports.table, self._options.stream, self.stream, self.rows)
-
-    def refuse_unknown_shards(self) -> None:
-        """Refuse a starting position that names shards that the stream does not have."""
-        if self._is_new and not self.rows and self._options.starting.by_shard:
-            check_named_shards(self._ports.kinesis, self._options)
-
-    def warn_of_ignored_start(self) -> None:
-        """Warn if existing leases override the starting position."""
-        if self._is_new:
-            warn_of_ignored_start(self._ports.table, self.rows, self._options)
-
-    def rewind(self) -> None:
-        """Reset leases whose claims the checkpoint location has no record of."""
-        ports, offset, options = self._ports, self._offset, self._options
-        if not offset.worker:
-            # A new checkpoint location takes over the workerId of an earlier one: its batch numbers follow the last claimed one.
-            self.last_unknown_batch = last_claimed_batch(self.rows.values(), self.worker)
-            return
-        unknown = find_unknown_claims(self.rows.values(), self.worker, offset.known_batches)
-        if not any(claim.batch > offset.batch or goes_back(row, claim, offset) for row, claim in unknown):
-            return
-        refuse_living_driver(ports.table, self.worker, self.rows, options.lease_duration_s, ports.clock)
-        self.last_unknown_batch = rewind_leases(
-            ports.kinesis, ports.table, options, offset, self.worker, run=self._run
-        )
-        self.rows = scan_leases(ports.table)
-
-    def register_consumer(self) -> None:
-        """Find or register the consumer under which the query's tasks subscribe."""
-        ports, options = self._ports, self._options
-        if ports.fan_out is None or options.consumer_name is None:
-            return
-        registration = ConsumerRegistration(
-            ports.fan_out,
-            self.stream.arn,
-            options.consumer_name,
-            ports.clock,
-            ports.chance,
-            way_out=_WITHOUT_FAN_OUT,
-        )
-        try:
-            self.consumer_arn = registration.fetch_arn()
-        except AccessDenied as error:
-            raise AccessDenied(
-                f"{error}. A query with consumerType={options.consumer_type} needs kinesis:{error.operation} for consumer "
-                f"{options.consumer_name} of stream {options.stream} (all permissions: docs/fan-out.md); allow it, or set "
-                "consumerType=polling",
-                operation=error.operation,
-                code=error.code,
-                resource=error.resource,
-            ) from error
-
-    def warn_of_skipped_shards(self) -> None:
-        """Warn of unfinished shards of the offset whose leases were deleted after their children got theirs."""
-        warn_of_skipped_shards(self._options, self._ports.table, self.rows, self._offset)
-
-    def recreate_leases(self) -> None:
-        """Create the missing leases of shards in the offset."""
-        if not self._is_new and self._recreation.repair_at_start(self.rows, self._offset, self.stream):
-            self.rows = scan_leases(self._ports.table)
-
-    def start(self) -> Joined:
-        """Start the lease loop, after all steps; return the joined query."""
-        ports, options = self._ports, self._options
-        metrics = ports.open_metrics(options, self.worker)
-        query_worker = QueryWorker(
-            self.worker,
-            replace(
-                coordinator_options(
-                    options, is_new=self._is_new, open_shard_count=self.summary.open_shard_count
-                ),
-                stream=self.stream,
-                kcl3=ports.kcl3 is not None,
-            ),
-            ports,
-            run_name=name_run(self.worker, self._run[:8]),
-            stream=options.stream,
-            metrics=metrics,
-            known=self.known_stream,
-        )
-        shards = QueryShards(self.worker, self.last_unknown_batch)
-        for row in self.rows.values():
-            shards.on_row(row)
-        return Joined(
-            stream=self.stream,
-            known_stream=self.known_stream,
-            retention_ms=self.summary.retention_ms,
-            query_worker=query_worker,
-            shards=shards,
-            consumer_arn=self.consumer_arn,
-            metrics=metrics,
-        )
+def register_consumer(ports: DriverPorts, options: SourceOptions, stream: StreamIdentity) -> str | None:
+    """Find or register the consumer under which the query's tasks subscribe; return its ARN, or None if it polls."""
+    if ports.fan_out is None or options.consumer_name is None:
+        return None
+    registration = ConsumerRegistration(
+        ports.fan_out,
+        stream.arn,
+        options.consumer_name,
+        ports.clock,
+        ports.chance,
+        way_out=_WITHOUT_FAN_OUT,
+    )
+    try:
+        return registration.fetch_arn()
+    except AccessDenied as error:
+        raise AccessDenied(
+            f"{error}. A query with consumerType={options.consumer_type} needs kinesis:{error.operation} for consumer "
+            f"{options.consumer_name} of stream {options.stream} (all permissions: docs/fan-out.md); allow it, or set "
+            "consumerType=polling",
+            operation=error.operation,
+            code=error.code,
+            resource=error.resource,
+        ) from error
