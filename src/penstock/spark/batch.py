@@ -6,8 +6,8 @@ Filters on `approximateArrivalTimestamp` and `shardId` narrow the read itself wh
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from penstock.spark.driver.startup_checks import refuse_unknown_shards
 from penstock.spark.engine import PUSHES_FILTERS
 from penstock.spark.options.spark_options import BatchOptions
 from penstock.spark.spark_errors import explained, explained_rows
+from penstock.spark.streams.stream_names import naming
 from penstock.spark.tasks.arrow_records import delivered
 from penstock.spark.tasks.page_limits import count_before_ms, count_up_to, position_of
 from penstock.spark.tasks.process_resources import reading_process
@@ -35,7 +36,6 @@ from penstock.wiring import SystemClock, open_kinesis
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_log: Final = logging.getLogger("penstock.spark")
 _ARRIVAL: Final = ("approximateArrivalTimestamp",)
 _SHARD: Final = ("shardId",)
 
@@ -97,10 +97,16 @@ class BoundedRead(ShardRead, frozen=True, kw_only=True):
 
 
 class BoundedPartition(InputPartition):
-    """One shard of a batch read; None if there is nothing at all to read."""
+    """One shard of a batch read.
 
-    def __init__(self, bounded: BoundedRead | None) -> None:
-        super().__init__(None if bounded is None else bounded.shard_id)
+    Args:
+        place: The stream's place in the options' list.
+        bounded: None if there is nothing at all to read.
+    """
+
+    def __init__(self, place: int, bounded: BoundedRead | None) -> None:
+        super().__init__((place, None if bounded is None else bounded.shard_id))
+        self.place = place
         self.bounded = bounded
 
 
@@ -123,10 +129,10 @@ class _Pushdown:
 
 
 class KinesisBatchReader(DataSourceReader):
-    """A stream between two positions as a batch source."""
+    """A stream, or several, between two positions as a batch source."""
 
-    def __init__(self, options: BatchOptions) -> None:
-        self._options = options
+    def __init__(self, *streams: BatchOptions) -> None:
+        self._streams = streams
         self._narrowing = Narrowing()
         if PUSHES_FILTERS:
             # The instance's attribute hides the inherited method on purpose; see _Pushdown.
@@ -134,7 +140,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without the pushdown object, whose work is done."""
-        return {"_options": self._options, "_narrowing": self._narrowing}
+        return {"_streams": self._streams, "_narrowing": self._narrowing}
 
     def _keep_narrowing(self, narrowing: Narrowing) -> None:
         self._narrowing = narrowing
@@ -142,70 +148,75 @@ class KinesisBatchReader(DataSourceReader):
     @explained
     def partitions(self) -> list[BoundedPartition]:
         """Return one task for each shard that may hold records in the range."""
-        options, narrowing = self._options, self._narrowing
-        kinesis = open_kinesis(options.connection)
-        summary = kinesis.fetch_summary(options.stream)
-        listing = kinesis.fetch_shards(options.stream)
-        for option, named in (("startingPosition", options.starting), ("endingPosition", options.ending)):
-            refuse_unknown_shards(
-                options.stream, listing.shards, named, fails=options.fail_on_data_loss, option=option
-            )
-        now_ms = service_bound_ms(SystemClock().wall_ms(), listing.server_ms)
-        check_has_come(options.starting, now_ms, "option startingPosition (startingTimestamp)")
-        planned = []
-        for shard in sorted(listing.shards, key=lambda each: each.shard_id):
-            if narrowing.shards is not None and shard.shard_id not in narrowing.shards:
-                continue
-            start = _later_start(options.starting.of(shard.shard_id), narrowing.from_ms)
-            end = options.ending.of(shard.shard_id)
-            until_ms = min(m for m in (now_ms, end.timestamp_ms, narrowing.until_ms) if m is not None)
-            if (
-                start.is_shard_end
-                or start == LATEST
-                or (start.timestamp_ms is not None and start.timestamp_ms >= until_ms)
-            ):
-                continue
-            planned.append(
-                BoundedPartition(
-                    BoundedRead(
-                        shard_id=shard.shard_id,
-                        stream=StreamIdentity(summary.arn, summary.created_ms),
-                        planned_ms=now_ms,
-                        retention_ms=summary.retention_ms,
-                        deaggregates=options.deaggregate,
-                        hash_range=shard.hash_range,
-                        start=start,
-                        end=end if end.is_record else None,
-                        until_ms=until_ms,
-                    )
-                )
-            )
-        return planned or [BoundedPartition(None)]
+        found = []
+        for place, options in enumerate(self._streams):
+            with self._naming(options):
+                found += [BoundedPartition(place, each) for each in _plan(options, self._narrowing)]
+        return found or [BoundedPartition(0, None)]
 
     @explained_rows
     def read(self, partition: BoundedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read one shard's range."""
-        bounded, options = partition.bounded, self._options
-        if bounded is None:
-            return
-        bound_allocator_once()
-        shard = open_shard(bounded, bounded.start, options, reading_process(options))
-        read_to = bounded.start
-        for page in shard.pages():
-            count = count_before_ms(page.rows, bounded.until_ms)
-            if bounded.end is not None:
-                count = min(count, count_up_to(page.rows, bounded.end))
-            if count:
-                yield delivered(page.rows.slice(0, count))
-            if count:
-                read_to = position_of(page.rows, count - 1)
-            if count < page.rows.num_rows or page.is_end:
-                break
-            must_follow = bounded.end is not None and read_to < bounded.end
-            if page.millis_behind_latest == 0 and not (must_follow and shard.read_again()):
-                break
-            del page  # or it would be in memory beside the next one
-        shard.report_dropped()
+        options = self._streams[partition.place]
+        if partition.bounded is not None:
+            with self._naming(options):
+                yield from _rows(partition.bounded, options)
+
+    def _naming(self, options: BatchOptions) -> AbstractContextManager[None]:
+        return naming(options.stream) if len(self._streams) > 1 else nullcontext()
+
+
+def _plan(options: BatchOptions, narrowing: Narrowing) -> Iterator[BoundedRead]:
+    """Yield the read of each shard of a stream that may hold records in the range."""
+    kinesis = open_kinesis(options.connection)
+    summary = kinesis.fetch_summary(options.stream)
+    listing = kinesis.fetch_shards(options.stream)
+    for option, named in (("startingPosition", options.starting), ("endingPosition", options.ending)):
+        refuse_unknown_shards(
+            options.stream, listing.shards, named, fails=options.fail_on_data_loss, option=option
+        )
+    now_ms = service_bound_ms(SystemClock().wall_ms(), listing.server_ms)
+    check_has_come(options.starting, now_ms, "option startingPosition (startingTimestamp)")
+    for shard in sorted(listing.shards, key=lambda each: each.shard_id):
+        if narrowing.shards is not None and shard.shard_id not in narrowing.shards:
+            continue
+        start = _later_start(options.starting.of(shard.shard_id), narrowing.from_ms)
+        end = options.ending.of(shard.shard_id)
+        until_ms = min(m for m in (now_ms, end.timestamp_ms, narrowing.until_ms) if m is not None)
+        is_late = start.timestamp_ms is not None and start.timestamp_ms >= until_ms
+        if start.is_shard_end or start == LATEST or is_late:
+            continue
+        yield BoundedRead(
+            shard_id=shard.shard_id,
+            stream=StreamIdentity(summary.arn, summary.created_ms),
+            planned_ms=now_ms,
+            retention_ms=summary.retention_ms,
+            deaggregates=options.deaggregate,
+            hash_range=shard.hash_range,
+            start=start,
+            end=end if end.is_record else None,
+            until_ms=until_ms,
+        )
+
+
+def _rows(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.RecordBatch]:
+    bound_allocator_once()
+    shard = open_shard(bounded, bounded.start, options, reading_process(options))
+    read_to = bounded.start
+    for page in shard.pages():
+        count = count_before_ms(page.rows, bounded.until_ms)
+        if bounded.end is not None:
+            count = min(count, count_up_to(page.rows, bounded.end))
+        if count:
+            yield delivered(page.rows.slice(0, count))
+            read_to = position_of(page.rows, count - 1)
+        if count < page.rows.num_rows or page.is_end:
+            break
+        must_follow = bounded.end is not None and read_to < bounded.end
+        if page.millis_behind_latest == 0 and not (must_follow and shard.read_again()):
+            break
+        del page  # or it would be in memory beside the next one
+    shard.report_dropped()
 
 
 def _later_start(start: Position, from_ms: int | None) -> Position:

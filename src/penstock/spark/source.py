@@ -68,9 +68,7 @@ class KinesisDataSource(DataSource):
 
         check_schema(schema.simpleString())
         if names_several(self.options):
-            from penstock.spark.streams.several_batch import SeveralBatchReader
-
-            return SeveralBatchReader(self._parsed(parse_several_batch))
+            return KinesisBatchReader(*self._parsed(parse_several_batch))
         return KinesisBatchReader(self._parsed(parse_batch))
 
     @explained
