@@ -1,12 +1,12 @@
-"""One stream, or several, as Spark's reader and the micro batches see them: planner, offsets, tasks and their rows."""
+"""One stream as Spark's reader and the micro batches see it: planner, offsets, tasks and their rows. `SeveralStreams` is its twin."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
-from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.options.spark_options import SourceOptions, parse_source
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.spark.tasks.task_opening import rows_of
 
@@ -14,67 +14,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.spark.driver.planner import Planner
+    from penstock.spark.streams.several_source import SeveralStreams
 
-
-class AnyPlanner(Protocol):
-    """The planner of one stream, or of several."""
-
-    def join(self, known: Any) -> None:
-        """Join the application; later calls have no effect."""
-
-    def prepare_available_now(self) -> None:
-        """Fix the moment up to which the query reads."""
-
-    def latest(self, start: Any, *, with_limits: bool = True, may_be_only: bool = False) -> Any:
-        """Return the next batch's offset, or `start` itself."""
-
-    def report(self) -> dict[str, Any] | None:
-        """Return the figures for the query's progress."""
-
-    def stop(self) -> None:
-        """End threads, and release idle leases."""
-
-
-class BatchSource(Protocol):
-    """One stream, or several. The offsets are those of its planner. Holds plain values only: it travels to executors."""
-
-    noun: str
-    initial: Any
-
-    @property
-    def shared(self) -> SourceOptions:
-        """The options that count for the whole query."""
-
-    def open(self) -> Any:
-        """Open the planner."""
-
-    def parse(self, document: Any) -> Any:
-        """Return the offset of a document."""
-
-    def tasks(
-        self, planner: Any, start: Mapping[str, Any], end: Any
-    ) -> Iterable[tuple[int, Sequence[ShardTask]]]:
-        """Return the tasks of a batch: each the place of its stream, and shards of it.
-
-        Args:
-            start: The document of the offset before the batch.
-            end: The batch's offset.
-        """
-
-    def rows(
-        self, place: int, tasks: Sequence[ShardTask], query: str | None = None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, and claim the end of the batch in each shard; in an executor.
-
-        Args:
-            place: The stream's place in the options' list.
-            tasks: Its shards, which are read at the same time.
-            query: Spark's id of the streaming query, or None if it is not known.
-        """
+    BatchSource: TypeAlias = "OneStream | SeveralStreams"
+    """Holds plain values only: it travels to executors. Its offsets are those of its planner."""
 
 
 class OneStream:
-    """Implements `BatchSource` for one stream."""
+    """A query's source: one stream."""
 
     noun = "stream"
     initial = INITIAL_OFFSET
@@ -95,13 +42,46 @@ class OneStream:
     def tasks(
         self, planner: Planner, start: Mapping[str, Any], end: StreamOffset
     ) -> list[tuple[int, Sequence[ShardTask]]]:
-        """Return the tasks of a batch; its end has all that they need."""
-        del start
+        """Return the tasks of a batch: each the place of its stream, and shards of it.
+
+        Args:
+            start: The document of the offset before the batch.
+            end: The batch's offset.
+        """
+        del start  # the end has all that the tasks of one stream need
         return [(0, tasks) for tasks in planner.tasks(end)]
 
     def rows(
         self, place: int, tasks: Sequence[ShardTask], query: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task."""
+        """Yield the rows of one task, and claim the end of the batch in each shard; in an executor.
+
+        Args:
+            place: The stream's place in the options' list.
+            tasks: Its shards, which are read at the same time.
+            query: Spark's id of the streaming query, or None if it is not known.
+        """
         del place
         return rows_of(tasks, self.shared, query)
+
+
+def batch_source_of(
+    given: Mapping[str, str], session_zone: str | None = None
+) -> tuple[BatchSource, tuple[str, ...]]:
+    """Return the source of a streaming query's options, and a sentence for each option without effect.
+
+    Args:
+        session_zone: The session's time zone, if the caller has the session.
+
+    Raises:
+        OptionError: Anything unknown, missing or out of range.
+    """
+    # Here, since tasks load this module and need neither.
+    from penstock.spark.options.several_streams import names_several, parse_several_source
+    from penstock.spark.streams.several_source import SeveralStreams
+
+    if names_several(given):
+        several, notes = parse_several_source(given, session_zone)
+        return SeveralStreams(several), notes
+    options, notes = parse_source(given, session_zone)
+    return OneStream(options), notes

@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import UsageError
 from penstock.spark.batch_log import BatchLog
-from penstock.spark.batch_planning import AnyPlanner, BatchSource, OneStream
-from penstock.spark.options.several_streams import names_several, parse_several_source
-from penstock.spark.options.spark_options import parse_source
+from penstock.spark.batch_planning import batch_source_of
 from penstock.spark.schema import SCHEMA_DDL
 from penstock.spark.spark_errors import explained, explained_rows
-from penstock.spark.streams.several_source import SeveralStreams
 from penstock.spark.tasks.shard_task import ShardTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.spark.batch_planning import BatchSource
 
 _log: Final = logging.getLogger("penstock.spark")
 Write = Callable[["DataFrame", int], object]
@@ -48,14 +47,7 @@ def micro_batches(spark: SparkSession, options: Mapping[str, str], *, checkpoint
         OptionError: An option is unknown or has a bad value.
         UsageError: The checkpoint cannot be used.
     """
-    zone = spark.conf.get("spark.sql.session.timeZone")
-    source: BatchSource
-    if names_several(options):
-        several, notes = parse_several_source(options, zone)
-        source = SeveralStreams(several)
-    else:
-        parsed, notes = parse_source(options, zone)
-        source = OneStream(parsed)
+    source, notes = batch_source_of(options, spark.conf.get("spark.sql.session.timeZone"))
     for note in notes:
         _log.warning(note)
     return MicroBatches(spark, source, BatchLog(spark, checkpoint.rstrip("/")))
@@ -103,7 +95,7 @@ class MicroBatches:
         try:
             self._stop.clear()
             with self._stop_on_termination():
-                planner = self._source.open()
+                planner: Any = self._source.open()
                 try:
                     self._run(planner, write, available_now=available_now)
                 finally:
@@ -111,10 +103,11 @@ class MicroBatches:
         finally:
             self._running.release()
 
-    def _run(self, planner: AnyPlanner, write: Write, *, available_now: bool) -> None:
+    def _run(self, planner: Any, write: Write, *, available_now: bool) -> None:
         """Repeat the last batch if it is not done, then plan and run batches until the stop or the end."""
         source = self._source
-        number, offset, is_done = -1, source.initial, True
+        number, is_done = -1, True
+        offset: Any = source.initial
         last = self._log.last()
         if last is not None:
             number, document, is_done = last
@@ -138,7 +131,7 @@ class MicroBatches:
             offset = following
 
     def _run_batch(
-        self, planner: AnyPlanner, number: int, start: Mapping[str, Any], offset: Any, write: Write
+        self, planner: Any, number: int, start: Mapping[str, Any], offset: Any, write: Write
     ) -> None:
         began_s = time.monotonic()
         tasks = tuple(self._source.tasks(planner, start, offset))

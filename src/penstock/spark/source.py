@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pyspark.sql.datasource import DataSource
 
 from penstock.spark.engine import check_version
-from penstock.spark.options.several_streams import (
-    check_several,
-    names_several,
-    parse_several_batch,
-    parse_several_source,
-)
-from penstock.spark.options.spark_options import check_read, parse_batch, parse_sink, parse_source
+from penstock.spark.options.several_streams import check_several, names_several, parse_several_batch
+from penstock.spark.options.spark_options import check_read, parse_batch, parse_sink
 from penstock.spark.schema import SCHEMA_DDL, check_schema
 from penstock.spark.spark_errors import explained
 
@@ -74,16 +69,11 @@ class KinesisDataSource(DataSource):
     @explained
     def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: N802 - Spark's signature
         """Return the streaming reader."""
+        from penstock.spark.batch_planning import batch_source_of
         from penstock.spark.stream_reader import KinesisStreamReader
 
         check_schema(schema.simpleString())
-        if names_several(self.options):
-            from penstock.spark.streams.several_source import SeveralStreams
-
-            return KinesisStreamReader(SeveralStreams(self._parsed(parse_several_source)))
-        from penstock.spark.batch_planning import OneStream
-
-        return KinesisStreamReader(OneStream(self._parsed(parse_source)))
+        return KinesisStreamReader(self._parsed(batch_source_of))
 
     @explained
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:

@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from penstock.spark.engine import (
-    BatchStarts,
-    SupportsTriggerAvailableNow,
-    is_only_batch,
-    limit_of,
-)
+from penstock.spark.engine import BatchStarts, SupportsTriggerAvailableNow, is_only_batch, limit_of
 from penstock.spark.monitoring.progress import with_report
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
 from penstock.spark.tasks.shard_task import ShardTask
@@ -34,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from penstock.spark.batch_planning import AnyPlanner, BatchSource
+    from penstock.spark.batch_planning import BatchSource
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -64,18 +59,16 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Any = None
         self._starts = BatchStarts(self.initialOffset())
 
-    def _opened(self) -> AnyPlanner:
+    def _opened(self) -> Any:
         if self._planner is None:
             exit_on_termination()
             self._planner = self._source.open()
-        planner: AnyPlanner = self._planner
-        return planner
+        return self._planner
 
-    def _joined(self, known: Any) -> AnyPlanner:
+    def _joined(self, known: Any) -> Any:
         """Return the planner, which has joined the application; `known` is the last offset that Spark has logged."""
-        planner = self._opened()
-        planner.join(known)
-        return planner
+        self._opened().join(known)
+        return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle plain values only: threads and connections stay where they are."""
@@ -136,7 +129,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starts.on_partitions(start, end)
         if start == end:
             return []
-        until = self._source.parse(end)
+        until: Any = self._source.parse(end)
         tasks = self._source.tasks(self._joined(until), start, until)
         return [ShardPartition(shards, place) for place, shards in tasks]
 

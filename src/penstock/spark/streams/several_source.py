@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SeveralStreams:
-    """Implements `penstock.spark.batch_planning.BatchSource` for several streams."""
+    """A query's source: several streams. The methods are those of `penstock.spark.batch_planning.OneStream`."""
 
     noun = "streams"
     initial = INITIAL_SEVERAL
