@@ -15,7 +15,7 @@ from penstock.errors import AccessDenied, DeliveryFailed, NotFound, OptionError,
 from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.producer.placement import PlacementCache
 from penstock.spark.options.spark_options import parse_sink
-from penstock.spark.sink.row_writer import RowWriter
+from penstock.spark.sink.row_writer import write_rows
 from penstock_local import LocalKinesisProcess
 from stream_reading import firsts_by_key, kcl_reads
 
@@ -222,10 +222,11 @@ def test_a_task_that_writes_to_many_streams_holds_no_more_than_its_bound():
                 "bufferBytes": "8m",
             }
         )
-        writer = RowWriter(options, ("data", "partitionKey", "", "streamName"))
         tracemalloc.start()
         try:
-            message = writer.write(rows for _ in range(5))
+            message = write_rows(
+                (rows for _ in range(5)), options, ("data", "partitionKey", "", "streamName")
+            )
             _, peak_bytes = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()

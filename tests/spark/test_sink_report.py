@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from penstock.spark.options.spark_options import parse_sink
 from penstock.spark.sink.dead_letters import DeadLetters
 from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.report import FILE_NAME, merge, record_commit
-from penstock.spark.sink.row_writer import RowWriter
+from penstock.spark.sink.row_writer import write_rows
 
 
 def report_of(count, shard="shardId-0", **more):
@@ -150,13 +151,15 @@ def bad_rows(kinesis, target, folder):
     )
     rows = pa.RecordBatch.from_pydict({"data": [b"x"] * 3, "partitionKey": pa.nulls(3, pa.string())})
     columns = ("data", "partitionKey", "", "")
-    return [RowWriter(options, columns, name) for name in ("one", "two")], rows
+    return [
+        partial(write_rows, options=options, columns=columns, write_id=name) for name in ("one", "two")
+    ], rows
 
 
 def test_a_task_that_is_tried_again_replaces_its_own_letters_and_no_others(kinesis, stream, task, tmp_path):
     writers, rows = bad_rows(kinesis, stream, tmp_path)
     for writer in (writers[0], writers[1], writers[0]):
-        assert writer.write(iter([rows])).dead_letter_count == 3
+        assert writer(iter([rows])).dead_letter_count == 3
     names = [f"dead-letters-q-batch-7-write-{name}-part-00003.jsonl" for name in ("one", "two")]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert [len((tmp_path / name).read_text().splitlines()) for name in names] == [3, 3]
@@ -168,4 +171,4 @@ def test_dead_letters_that_find_no_place_fail_the_task_and_name_the_option(kines
     with pytest.raises(
         PenstockError, match=r"option deadLetterPath=.*taken: 3 dead letters cannot be written"
     ):
-        writers[0].write(iter([rows]))
+        writers[0](iter([rows]))

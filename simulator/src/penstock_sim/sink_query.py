@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from penstock.spark.options.spark_options import SinkOptions, parse_sink
-from penstock.spark.sink.task_report import abort_batch, commit_batch, sum_up
+from penstock.spark.sink.task_report import commit_batch, sum_up
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events.producers import RecordAdded
@@ -179,10 +179,8 @@ class SimSinkQuery(SparkDriver):
         except JobFailed:
             finished = [each.report for each in job.finished()]
             self.world.record(WriteAborted(self.who, index, len(finished)))
-            if self._plan.in_foreach_batch:
-                sum_up(finished, "failed batch write, acknowledged before the failure")
-            else:
-                abort_batch(finished, index)
+            what = "batch write" if self._plan.in_foreach_batch else f"micro-batch {index}"
+            sum_up(finished, f"failed {what}, acknowledged before the failure")
             raise
 
 

@@ -30,7 +30,7 @@ from penstock.cli import main as cli
 from penstock.cli.overview.stream_reader import fetch_stream
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.options.spark_options import parse_batch, parse_sink
-from penstock.spark.sink.row_writer import RowWriter
+from penstock.spark.sink.row_writer import write_rows
 from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch_queries, open_kinesis
 from queue_rig import knows_queues
 from reader_query import Query
@@ -145,7 +145,7 @@ def test_a_sinks_tasks_call_what_their_policies_allow(server, role, aggregation)
     server.create_stream(stream, shards=2)
     options, _ = parse_sink(options_of(server, stream, streamName=stream, aggregation=aggregation))
     rows = pa.RecordBatch.from_pydict({"data": ["a", "b"], "partitionKey": ["k", "l"]})
-    RowWriter(options, ("data", "partitionKey", "", "")).write(iter([rows]))
+    write_rows(iter([rows]), options, ("data", "partitionKey", "", ""))
     check(role, called(server, stream))
 
 

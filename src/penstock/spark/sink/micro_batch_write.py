@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import asdict
+import msgspec
 
-from penstock.spark.options.spark_options import parse_sink
+from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.columns import check_columns
-from penstock.spark.sink.report import SinkReport, reports_of_json, reports_to_json
-from penstock.spark.sink.row_writer import RowWriter
+from penstock.spark.sink.report import SinkReport
+from penstock.spark.sink.row_writer import write_rows
 from penstock.spark.sink.task_report import TaskReport, report_of, sum_up, warn_of_overruled
 from penstock.spark.spark_errors import explained
 
@@ -44,28 +43,19 @@ def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 
     """
     parsed, _ = parse_sink(options)
     columns = check_columns(df.schema, parsed, overwrite=False)
-    writer = RowWriter(parsed, columns, uuid.uuid4().hex)
-    rows = df.mapInArrow(_WriteTask(writer), _REPORT_DDL).collect()
-    total = sum_up(map(_parse, (row.report for row in rows)), f"batch {batch_id}")
+    write = partial(_write_task, parsed, columns, uuid.uuid4().hex)
+    written = df.mapInArrow(write, _REPORT_DDL).collect()
+    reports = (msgspec.json.decode(row.report, type=TaskReport) for row in written)
+    total = sum_up(reports, f"batch {batch_id}")
     warn_of_overruled(total, f"batch {batch_id}")
     return report_of(batch_id, total)
 
 
-def _parse(text: str) -> TaskReport:
-    document = json.loads(text)
-    return TaskReport(**{**document, "reports": reports_of_json(document["reports"])})
+def _write_task(
+    options: SinkOptions, columns: tuple[str, ...], write_id: str, rows: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write a partition's rows, in an executor, and yield its report as the only row."""
+    import pyarrow as pa
 
-
-@dataclass(frozen=True)
-class _WriteTask:
-    """Runs in an executor: writes a partition's rows and returns its report as the only row."""
-
-    writer: RowWriter
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Write the rows of this partition."""
-        import pyarrow as pa
-
-        done = self.writer.write(batches)
-        report = {**asdict(done), "reports": reports_to_json(done.reports)}
-        yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})
+    report = write_rows(rows, options, columns, write_id)
+    yield pa.RecordBatch.from_pydict({"report": [msgspec.json.encode(report).decode()]})

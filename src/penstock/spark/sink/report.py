@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
+import msgspec
+
 from penstock.errors import UsageError
-from penstock.producer.write_report import ShardCounts, WriteReport
+from penstock.producer.write_report import WriteReport
 from penstock.spark.monitoring.html_table import html_table
 from penstock.spark.sink.folder import FileFolder, Folder
 
@@ -101,7 +103,7 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
         UsageError: The location is not known, or not reachable from here, or has no report although rows were written.
     """
     location = checkpoint_location or _location_of(query)
-    report = read_report(location)
+    report = _read(location, Folder)
     batches = query.recentProgress if report is None and query is not None else []
     if any(batch["sink"]["numOutputRows"] > 0 for batch in batches):
         raise UsageError(
@@ -110,16 +112,6 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
             "report could not be written: then the driver's log has the reason"
         )
     return report
-
-
-def read_report(location: str) -> SinkReport | None:
-    """Return the report in a checkpoint location; None before the first commit.
-
-    Raises:
-        UsageError: The location cannot be read from here.
-    """
-    known = _read(location, Folder)
-    return None if known is None else _from_json(known)
 
 
 def _location_of(query: Any) -> str:
@@ -153,9 +145,9 @@ def record_commit(
         The report in the file before; None if the file cannot be read or written.
     """
     try:
-        known = _read(location, open_folder)
-        before = SinkReport(-1) if known is None else _from_json(known)
-        _write(open_folder(location), _add(before, batch))
+        before = _read(location, open_folder) or SinkReport(-1)
+        document = {"v": _VERSION, **asdict(_add(before, batch))}
+        open_folder(location).replace(FILE_NAME, io.BytesIO(json.dumps(document).encode()))
     except Exception as error:  # noqa: BLE001 - a report is never worth a batch
         _log.warning(
             "batch %d: the sink's counts could not be written to %s/%s, and sink_report does not show them: %s",
@@ -169,72 +161,30 @@ def record_commit(
 
 
 def _add(before: SinkReport, batch: SinkReport) -> SinkReport:
-    # If the driver fails between this commit and Spark's own, the batch is committed again after a restart.
-    return before if batch.batch <= before.batch else _sum(before, batch)
-
-
-def _sum(before: SinkReport, batch: SinkReport) -> SinkReport:
-    streams = {**before.total, **batch.total}
+    if batch.batch <= before.batch:
+        # The driver failed between the commit here and Spark's own, and the batch is committed again after the restart.
+        return before
     return replace(
         batch,
         total={
             stream: merge(each.total[stream] for each in (before, batch) if stream in each.total)
-            for stream in streams
+            for stream in {**before.total, **batch.total}
         },
         dead_letters_total=before.dead_letters_total + batch.dead_letters_total,
         overruled_total=before.overruled_total + batch.overruled_total,
     )
 
 
-# --- the file -----------------------------------------------------------------------------------------------------
-
-
-def reports_to_json(reports: Mapping[str, WriteReport]) -> dict[str, Any]:
-    """Return the reports by stream as JSON values."""
-    return {stream: asdict(report) for stream, report in reports.items()}
-
-
-def reports_of_json(document: Mapping[str, Any]) -> dict[str, WriteReport]:
-    """Parse the result of `reports_to_json`."""
-    return {stream: _report_of(entry) for stream, entry in document.items()}
-
-
-def _to_json(report: SinkReport) -> dict[str, Any]:
-    return {"v": _VERSION, **asdict(report)}
-
-
-def _from_json(document: Mapping[str, Any]) -> SinkReport:
-    if document.get("v") != _VERSION:
-        raise UsageError(f"{FILE_NAME} has format {document.get('v')!r}, and this version reads {_VERSION}")
-    return SinkReport(
-        batch=document["batch"],
-        last=reports_of_json(document["last"]),
-        total=reports_of_json(document["total"]),
-        dead_letters=document["dead_letters"],
-        dead_letters_total=document["dead_letters_total"],
-        # A file of version 0.1.0 has no such counts.
-        overruled=document.get("overruled", 0),
-        overruled_total=document.get("overruled_total", 0),
-    )
-
-
-def _report_of(entry: Mapping[str, Any]) -> WriteReport:
-    report = WriteReport(**{key: value for key, value in entry.items() if key != "by_shard"})
-    return replace(
-        report, by_shard={shard: ShardCounts(**counts) for shard, counts in entry["by_shard"].items()}
-    )
-
-
-def _read(location: str, open_folder: Callable[[str], FileFolder] = Folder) -> Any:
+def _read(location: str, open_folder: Callable[[str], FileFolder]) -> SinkReport | None:
+    """Return the report in a checkpoint location; None before the first commit. A file of version 0.1.0 has no `overruled`."""
     import pyarrow as pa
 
     try:
-        return json.loads(open_folder(location).read(FILE_NAME))
+        document = json.loads(open_folder(location).read(FILE_NAME))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UsageError(f"{location}/{FILE_NAME} cannot be read from here: {error}") from error
-
-
-def _write(folder: FileFolder, report: SinkReport) -> None:
-    folder.replace(FILE_NAME, io.BytesIO(json.dumps(_to_json(report)).encode()))
+    if document.get("v") != _VERSION:
+        raise UsageError(f"{FILE_NAME} has format {document.get('v')!r}, and this version reads {_VERSION}")
+    return msgspec.convert(document, SinkReport)

@@ -19,31 +19,26 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class RowWriter:
-    """Writes the rows of one task, batch or streaming.
+def write_rows(
+    rows: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    columns: tuple[str, ...],
+    write_id: str | None = None,
+) -> TaskReport:
+    """Send every row of one task, batch or streaming, and wait until each is acknowledged.
 
     Args:
         columns: As `check_columns` returned them.
         write_id: Distinguishes this write from others of the same micro-batch; None if there is no other.
+
+    Raises:
+        RecordError, DeliveryFailed: As in `SinkTask.write`.
     """
-
-    def __init__(self, options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> None:
-        self._options = options
-        self._columns = columns
-        self._write_id = write_id
-
-    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Send every row and wait until each is acknowledged.
-
-        Raises:
-            RecordError: The service can never accept a row; the message names the row and the way out.
-            DeliveryFailed: The service did not acknowledge in time, or refused permanently.
-        """
-        ports = SinkPorts(open_kinesis, Folder, partial(_name_letters, self._write_id))
-        try:
-            return SinkTask(self._options, self._columns, ports).write(batches)
-        finally:
-            freeze_once()
+    ports = SinkPorts(open_kinesis, Folder, partial(_name_letters, write_id))
+    try:
+        return SinkTask(options, columns, ports).write(rows)
+    finally:
+        freeze_once()
 
 
 def _name_letters(write_id: str | None) -> str:

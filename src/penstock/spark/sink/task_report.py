@@ -92,8 +92,3 @@ def commit_batch(
     if before is None or not before.overruled_total:
         warn_of_overruled(total, f"micro-batch {batch}")
     return frozenset(total.reports if before is None else total.reports.keys() - before.total.keys())
-
-
-def abort_batch(written: Iterable[TaskReport], batch: int) -> None:
-    """Log the writes of a failed micro-batch's finished tasks; the batch will be written again (at least once)."""
-    sum_up(written, f"failed micro-batch {batch}, acknowledged before the failure")

@@ -14,12 +14,10 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.spark.engine import StreamWriter
 from penstock.spark.options.spark_options import SinkOptions
-from penstock.spark.sink.task_report import TaskReport, abort_batch, commit_batch, sum_up, warn_of_overruled
+from penstock.spark.sink.task_report import TaskReport, commit_batch, sum_up, warn_of_overruled
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from penstock.spark.sink.row_writer import RowWriter
 
 
 @dataclass
@@ -33,11 +31,16 @@ def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
     return [message.report for message in messages if isinstance(message, KinesisCommitMessage)]
 
 
-def _open(options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> RowWriter:
+def _write(
+    rows: Iterator[pa.RecordBatch],
+    options: SinkOptions,
+    columns: tuple[str, ...],
+    write_id: str | None = None,
+) -> KinesisCommitMessage:
     # Only a task writes rows. A commit, for which Spark starts a process too, does not load the modules for it.
-    from penstock.spark.sink.row_writer import RowWriter
+    from penstock.spark.sink.row_writer import write_rows
 
-    return RowWriter(options, columns, write_id)
+    return KinesisCommitMessage(write_rows(rows, options, columns, write_id))
 
 
 class KinesisBatchWriter(DataSourceArrowWriter):
@@ -50,7 +53,7 @@ class KinesisBatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows."""
-        return KinesisCommitMessage(_open(self._options, self._columns, self._write_id).write(iterator))
+        return _write(iterator, self._options, self._columns, self._write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the written records."""
@@ -70,7 +73,7 @@ class KinesisStreamWriter(StreamWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows of a micro-batch."""
-        return KinesisCommitMessage(_open(self._options, self._columns).write(iterator))
+        return _write(iterator, self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log a micro-batch's writes and keep them for `sink_report`. After a restart Spark may commit it again."""
@@ -89,4 +92,4 @@ class KinesisStreamWriter(StreamWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log the written records; the batch will be written again (at least once)."""
-        abort_batch(_reports(messages), batchId)
+        sum_up(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")
