@@ -2,30 +2,13 @@
 
 import argparse
 
-import pytest
-
-from penstock import wiring
 from penstock.cli import service_options
 
 ARGS = argparse.Namespace(region="eu-west-1", endpoint_url=None, profile=None)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("open_kinesis", ()),
-        ("open_stream_control", ()),
-        ("open_fan_out", ()),
-        ("open_kcl3_tables", ("billing",)),
-        ("open_lease_table", ("billing",)),
-        ("open_lease_table_finder", ()),
-    ],
-)
-def test_no_connection_and_no_answer_is_waited_for_longer_than_the_deadline(monkeypatch, name, arguments):
-    opened = []
-    monkeypatch.setattr(wiring, name, lambda *given: opened.append(given[-1]))
-    getattr(service_options, name)(ARGS, *arguments)
-    (options,) = opened
+def test_no_connection_and_no_answer_is_waited_for_longer_than_the_deadline():
+    options = service_options.options_of(ARGS)
     assert options.connect_timeout_s <= options.deadline_s
     assert options.read_timeout_s <= options.deadline_s
 

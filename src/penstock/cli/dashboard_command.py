@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
+from penstock import wiring
 from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
 from penstock.errors import OptionError
 
@@ -58,10 +58,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.next_records import NextRecordReader
-    from penstock.cli.overview.stream_reader import StreamReader
-    from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher
-    from penstock.cli.service_options import connection_arguments_of, open_cloudwatch_queries, open_kinesis
-    from penstock.wiring import SystemClock
+    from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher, open_stream_reader
+    from penstock.cli.service_options import options_of
 
     check_watch_arguments(args)
     token = args.token if args.token is not None else os.environ.get(_TOKEN_VARIABLE) or None
@@ -72,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         exit_on_signals(CLEAN_STOP),
         WatchThread(watcher, args.interval, history.add) as snapshots,
     ):
-        kinesis, clock = open_kinesis(args), SystemClock()
-        streams = StreamReader(kinesis, open_cloudwatch_queries(args), clock, connection_arguments_of(args))
+        kinesis, clock = wiring.open_kinesis(options_of(args)), wiring.SystemClock()
+        streams = open_stream_reader(args)
         contents = Contents(
             newest=snapshots.newest,
             history=history,
@@ -99,7 +97,9 @@ def check_token(host: str, token: str | None) -> None:
     Raises:
         OptionError: The token is missing, too short, or has characters that a cookie cannot hold.
     """
-    if token is None and not _is_loopback(host):
+    from penstock.cli.overview.dashboard_server import is_loopback
+
+    if token is None and not is_loopback(host):
         raise OptionError(
             f"--host {host} is reached from other machines: give a --token, or set {_TOKEN_VARIABLE}"
         )
@@ -107,12 +107,3 @@ def check_token(host: str, token: str | None) -> None:
         raise OptionError(
             "--token: expected at least 16 characters, each a letter, a digit, '.', '_', '~' or '-'"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -8,13 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import wiring
 from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
-from penstock.cli.service_options import (
-    add_connection_arguments,
-    open_kcl3_tables,
-    open_kinesis,
-    open_lease_table,
-)
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, escape_text, safe_json, warn
 
 if TYPE_CHECKING:
@@ -79,16 +75,15 @@ def run(args: argparse.Namespace) -> int:
     """Show, reset or restore; return the exit status."""
     from penstock.cli.lease_report import live_owners, watch
     from penstock.errors import PenstockError
-    from penstock.wiring import SystemClock
 
     _check(args)
     observe_s = _OBSERVE_S if args.observe is None else args.observe
-    table = open_lease_table(args, args.application)
+    table = wiring.open_lease_table(args.application, options_of(args))
     if args.backup is not None and args.reset_to is None and args.restore is None:
         return _back_up(args, table)
     if args.create:
         table.ensure_exists()
-    sightings, scan = watch(table, SystemClock(), observe_s)
+    sightings, scan = watch(table, wiring.SystemClock(), observe_s)
     for row in scan.skipped:
         warn(f"row {row.key} is left out: {row.reason}")
     if args.reset_to is None and args.restore is None:
@@ -127,7 +122,6 @@ def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighti
     Long leases, such as those in a bucket, are renewed rarely.
     """
     from penstock.cli.lease_report import live_owners, watch
-    from penstock.wiring import SystemClock
 
     owned = [each.lease for each in sightings if each.lease.reader is not None and not each.lease.is_ended]
     usual_s = _BUCKET_LEASE_S if table.name.startswith("s3://") else 0.0
@@ -137,7 +131,7 @@ def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighti
     warn(
         f"penstock leases: no worker was seen to renew; watching for {longest_s:.0f} s, as long as the leases last"
     )
-    return watch(table, SystemClock(), longest_s)[0]
+    return watch(table, wiring.SystemClock(), longest_s)[0]
 
 
 # --- writing --------------------------------------------------------------------------------------------
@@ -166,7 +160,7 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     if args.stream is not None:
         stream_id, chosen = choose_stream(leases, args.stream)
     if moments:
-        now_ms = ServiceNow(open_kinesis(args), _stream_of(args, stream_id))
+        now_ms = ServiceNow(wiring.open_kinesis(options_of(args)), _stream_of(args, stream_id))
         check_has_come(start, now_ms(), f"--reset-to {args.reset_to}")
     plan = plan_reset(chosen, position, *_fetch_lineage(args, stream_id, position))
     name = re.sub(r"[^\w.-]", "_", args.application)
@@ -203,7 +197,7 @@ def _fetch_lineage(
 
     if args.stream is None:
         return None, frozenset()
-    kinesis = open_kinesis(args)
+    kinesis = wiring.open_kinesis(options_of(args))
     stream = _stream_of(args, stream_id)
 
     def fetch(shard_filter: ShardFilter | None = None) -> tuple[Shard, ...]:
@@ -313,9 +307,8 @@ def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
     """Return the state of a fleet with KCL 3 workers; None if there never was one, or its rows cannot be read."""
     from penstock.cli.lease_report import describe_fleet
     from penstock.errors import ServiceError
-    from penstock.wiring import SystemClock
 
-    tables = open_kcl3_tables(args, args.application)
+    tables = wiring.open_kcl3_tables(args.application, options_of(args))
     try:
         rows = None if tables is None else tables.fetch(None)
     except ServiceError as error:
@@ -323,7 +316,7 @@ def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
         return None
     if rows is None or rows.version is None:
         return None
-    return describe_fleet(rows, SystemClock().wall_ms() / 1000)
+    return describe_fleet(rows, wiring.SystemClock().wall_ms() / 1000)
 
 
 def _print_fleet(output: Output, fleet: dict[str, Any]) -> None:
@@ -368,13 +361,12 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
     from penstock.cli.lease_streams import choose_stream
     from penstock.runtime.shard_lags import measure_lags
-    from penstock.wiring import SystemClock
 
-    kinesis = open_kinesis(args)
+    kinesis = wiring.open_kinesis(options_of(args))
     stream_id, leases = choose_stream([sighting.lease for sighting in sightings], args.stream)
     stream = _stream_of(args, stream_id)
     kinesis.fetch_summary(stream)  # one error about the stream instead of one for every shard
-    measured = measure_lags(kinesis, {stream_id: stream}, leases, SystemClock())
+    measured = measure_lags(kinesis, {stream_id: stream}, leases, wiring.SystemClock())
     for lag in measured:
         if lag.lag_ms is None:
             warn(f"lag of {lag.key} is unknown: {lag.why_unknown}")

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.service_options import (
-    add_connection_arguments,
-    open_cloudwatch_queries,
-    open_fan_out,
-    open_kinesis,
-)
+from penstock import wiring
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, escape_text, safe_json
 from penstock.errors import OptionError
 
@@ -68,21 +64,25 @@ def run(args: argparse.Namespace) -> int:
     from penstock.core.sizing.resharding import limits_for
     from penstock.sizing.planning import PlanPorts, plan_stream
     from penstock.sizing.price_table import load_prices, own_price_text
-    from penstock.wiring import SystemClock
 
     if args.show_prices:
         print(own_price_text(), end="")
         return 0
     if args.stream is None:
         raise OptionError("STREAM is missing: the name or ARN of a stream")
-    kinesis = open_kinesis(args)
+    kinesis = wiring.open_kinesis(options_of(args))
     prices, limits, clock = (
         load_prices(args.prices),
         limits_for(args.min, args.max, args.target),
-        SystemClock(),
+        wiring.SystemClock(),
     )
     plan = plan_stream(
-        PlanPorts(kinesis, open_cloudwatch_queries(args), open_fan_out(args), clock),
+        PlanPorts(
+            kinesis,
+            wiring.open_cloudwatch_queries(options_of(args)),
+            wiring.open_fan_out(options_of(args)),
+            clock,
+        ),
         args.stream,
         since_ms=parse_age_or_moment(args.since, "--since", ServiceNow(kinesis, args.stream)),
         applications=args.application,

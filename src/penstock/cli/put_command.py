@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from penstock import wiring
 from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
-from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_kinesis_to_put
+from penstock.cli.service_options import add_connection_arguments, options_of, options_to_put
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
 
@@ -73,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
         aggregation=args.aggregate, rate_limit_percent=args.rate_limit, no_progress_deadline_s=60.0
     )
     _check_files(args.files)
-    _check_reachable(open_kinesis(args), args.stream)
-    kinesis = open_kinesis_to_put(args)
+    _check_reachable(wiring.open_kinesis(options_of(args)), args.stream)
+    kinesis = wiring.open_kinesis(options_to_put(args))
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:

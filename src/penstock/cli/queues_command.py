@@ -6,10 +6,11 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import wiring
 from penstock.cli.confirmation import confirm
 from penstock.cli.moments import FORMS, parse_position
 from penstock.cli.pairs import pairs_of
-from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_queues
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, escape_text, safe_json
 from penstock.errors import NotFound, OptionError, PenstockError, UsageError
 
@@ -123,7 +124,7 @@ def _add_filters(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out an action; return the exit status."""
-    queues = open_queues(args)
+    queues = wiring.open_queues(options_of(args))
     if args.action == "list":
         _list(args, queues)
     elif args.action == "create":
@@ -183,7 +184,7 @@ def _list(args: argparse.Namespace, queues: Queues) -> None:
 def _stream_arn(args: argparse.Namespace) -> str | None:
     if args.stream is None or args.stream.startswith("arn:"):
         return None if args.stream is None else str(args.stream)
-    return open_kinesis(args).fetch_summary(args.stream).arn
+    return wiring.open_kinesis(options_of(args)).fetch_summary(args.stream).arn
 
 
 def _create(args: argparse.Namespace, queues: Queues) -> None:

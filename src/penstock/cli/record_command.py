@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import wiring
 from penstock.cli.moments import FORMS, ServiceNow, parse_age_or_moment, print_understood
 from penstock.cli.record_filter import shard_id_of
-from penstock.cli.service_options import add_connection_arguments, open_kinesis
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import counted, safe_json, warn
 from penstock.errors import OptionError
 
@@ -75,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.runtime.stop_signals import StopSignals, received_signal
 
     path = Path(args.output)
-    kinesis = open_kinesis(args)
+    kinesis = wiring.open_kinesis(options_of(args))
     now_ms = ServiceNow(kinesis, args.stream)
     from_ms = parse_age_or_moment(args.since, "--since", now_ms)
     until_ms = None if args.until is None else parse_age_or_moment(args.until, "--until", now_ms)

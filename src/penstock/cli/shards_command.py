@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.service_options import add_connection_arguments, open_kinesis
+from penstock import wiring
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, escape_text, safe_json, shows
 from penstock.core.hash_key import HASH_KEYS
 
@@ -28,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List and print; return the exit status."""
-    shards = open_kinesis(args).fetch_shards(args.stream).shards
+    shards = wiring.open_kinesis(options_of(args)).fetch_shards(args.stream).shards
     if args.json:
         print(safe_json([_document(shard) for shard in shards], indent=2))
         return 0

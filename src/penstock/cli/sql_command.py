@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import wiring
 from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.pairs import pairs_of
-from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import counted, warn
 from penstock.errors import OptionError
 
@@ -100,8 +101,8 @@ def run(args: argparse.Namespace) -> int:
     recordings = pairs_of(args.recording, "--recording", "NAME=FILE", may_be_empty=False)
     tables = Tables(
         {name: Path(path) for name, path in recordings.items()},
-        lambda: open_kinesis(args),
-        lambda: open_stream_control(args).list_streams(),
+        lambda: wiring.open_kinesis(options_of(args)),
+        lambda: wiring.open_stream_control(options_of(args)).list_streams(),
     )
     sql = sys.stdin.read() if args.query == "-" else args.query
     statuses = CLEAN_STOP if args.follow else shell_statuses(signal.SIGINT, signal.SIGTERM)

@@ -6,7 +6,8 @@ import argparse
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.service_options import open_fan_out, open_kinesis
+from penstock import wiring
+from penstock.cli.service_options import options_of
 from penstock.cli.terminal import Output, escape_text, safe_json
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Register or deregister if asked to, then list and print."""
-    fan_out = open_fan_out(args)
-    stream_arn = open_kinesis(args).fetch_summary(args.stream).arn
+    fan_out = wiring.open_fan_out(options_of(args))
+    stream_arn = wiring.open_kinesis(options_of(args)).fetch_summary(args.stream).arn
     if args.register is not None:
         _register(args, stream_arn)
     if args.deregister is not None:
@@ -58,7 +59,9 @@ def _register(args: argparse.Namespace, stream_arn: str) -> None:
 
     check_consumer_name(args.register, "--register")
     chance = random.SystemRandom()
-    ConsumerRegistration(open_fan_out(args), stream_arn, args.register, SystemClock(), chance).fetch_arn()
+    ConsumerRegistration(
+        wiring.open_fan_out(options_of(args)), stream_arn, args.register, SystemClock(), chance
+    ).fetch_arn()
 
 
 def _since(consumer: StreamConsumer) -> str:

@@ -7,9 +7,10 @@ import re
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock import wiring
 from penstock.cli import stream_consumers
 from penstock.cli.confirmation import confirm
-from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, escape_text, safe_json
 from penstock.errors import OptionError, PenstockError, UsageError
 
@@ -92,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "create":
         _create(args)
     else:
-        _change(args, open_kinesis(args).fetch_summary(args.stream))
+        _change(args, wiring.open_kinesis(options_of(args)).fetch_summary(args.stream))
     if getattr(args, "wait", False):
         _wait(args)
     return 0
@@ -102,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> None:
-    names = open_stream_control(args).list_streams()
+    names = wiring.open_stream_control(options_of(args)).list_streams()
     if args.json:
         print(safe_json(names))
         return
@@ -113,7 +114,7 @@ def _list(args: argparse.Namespace) -> None:
 def _describe(args: argparse.Namespace) -> None:
     from datetime import UTC, datetime
 
-    summary = open_kinesis(args).fetch_summary(args.stream)
+    summary = wiring.open_kinesis(options_of(args)).fetch_summary(args.stream)
     created = datetime.fromtimestamp(summary.created_ms / 1000, UTC).isoformat(timespec="seconds")
     document: dict[str, Any] = {
         "name": summary.name,
@@ -147,7 +148,7 @@ def _create(args: argparse.Namespace) -> None:
     count = None if args.on_demand else 1 if args.shards is None else args.shards
     if count is not None and count < 1:
         raise OptionError(f"--shards {count}: expected at least 1")
-    open_stream_control(args).create(args.stream, count)
+    wiring.open_stream_control(options_of(args)).create(args.stream, count)
     cost = (
         "the service bills written and read data"
         if count is None
@@ -157,7 +158,7 @@ def _create(args: argparse.Namespace) -> None:
 
 
 def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
-    control, open_count = open_stream_control(args), summary.open_shard_count
+    control, open_count = wiring.open_stream_control(options_of(args)), summary.open_shard_count
     if args.action == "delete":
         confirm(
             args,
@@ -210,7 +211,9 @@ def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
             f"Records of {summary.name} that are older than {hours} hours will be gone, for good.",
             summary.name,
         )
-    open_stream_control(args).set_retention(args.stream, hours, grows=hours > summary.retention_hours)
+    wiring.open_stream_control(options_of(args)).set_retention(
+        args.stream, hours, grows=hours > summary.retention_hours
+    )
     billed = "; data kept longer than 24 hours is billed" if hours > low else ""
     return f"{summary.name} keeps records for {hours} hours, {summary.retention_hours} so far{billed}"
 
@@ -219,7 +222,7 @@ def _open_shard(args: argparse.Namespace, text: str) -> Shard:
     from penstock.cli.record_filter import shard_id_of
 
     wanted = shard_id_of(text)
-    shards = open_kinesis(args).fetch_shards(args.stream).shards
+    shards = wiring.open_kinesis(options_of(args)).fetch_shards(args.stream).shards
     for shard in shards:
         if shard.shard_id == wanted and shard.is_open:
             return shard
@@ -239,7 +242,7 @@ def _wait(args: argparse.Namespace) -> None:
     """
     from penstock.errors import NotFound
 
-    kinesis, end_s = open_kinesis(args), time.monotonic() + _WAIT_S
+    kinesis, end_s = wiring.open_kinesis(options_of(args)), time.monotonic() + _WAIT_S
     while time.monotonic() < end_s:
         try:
             status = kinesis.fetch_summary(args.stream).status

@@ -8,6 +8,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from penstock import wiring
 from penstock.cli.moments import (
     FORMS,
     ServiceNow,
@@ -18,7 +19,7 @@ from penstock.cli.moments import (
 )
 from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import add_format_arguments, format_of
-from penstock.cli.service_options import add_connection_arguments, open_fan_out, open_kinesis
+from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import warn
 from penstock.errors import OptionError, ShardsStopped
 
@@ -85,13 +86,13 @@ def run(args: argparse.Namespace) -> int:
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
     _check(args)
-    kinesis = open_kinesis(args)
+    kinesis = wiring.open_kinesis(options_of(args))
     service_now_ms = ServiceNow(kinesis, args.stream)
     start, until_ms = _range_of(args, service_now_ms)
     options = _options_of(args, start)
     wanted = replace(filter_of(args), until_ms=until_ms)
     printer = RecordPrinter(format_of(args), args.count, wanted)
-    fan_out = None if args.fan_out is None else open_fan_out(args)
+    fan_out = None if args.fan_out is None else wiring.open_fan_out(options_of(args))
     table = MemoryLeaseTable(f"tail of {args.stream}")
     if wanted.shard_ids is not None:
         kinesis = only_shards(kinesis, args.stream, wanted.shard_ids)

@@ -35,7 +35,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Watch, or print one snapshot; return the exit status."""
     from penstock.cli.overview.snapshot import document_of
-    from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher
+    from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher, open_stream_reader
 
     check_watch_arguments(args)
     if args.once or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -52,16 +52,10 @@ def run(args: argparse.Namespace) -> int:
         )
     from penstock.cli.overview.live_view import run_live
     from penstock.cli.overview.screen import Page, Place
-    from penstock.cli.overview.stream_reader import StreamReader
-    from penstock.cli.service_options import connection_arguments_of, open_cloudwatch_queries, open_kinesis
-    from penstock.wiring import SystemClock
 
     place = Place(Page.SHARDS, args.applications[0]) if len(args.applications) == 1 else Place()
     with WatchThread(open_fleet_watcher(args, silent_after_s=30.0), args.interval) as snapshots:
-        streams = StreamReader(
-            open_kinesis(args), open_cloudwatch_queries(args), SystemClock(), connection_arguments_of(args)
-        )
-        run_live(snapshots, place, streams.take_snapshot)
+        run_live(snapshots, place, open_stream_reader(args).take_snapshot)
     return 0
 
 

@@ -286,13 +286,18 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     return None
 
 
-def _is_this_machine(name: str) -> bool:
-    if name == "localhost" or name.endswith(".localhost"):
+def is_loopback(host: str) -> bool:
+    """Return whether only programs of this machine reach an address."""
+    if host == "localhost":
         return True
     try:
-        return ip_address(name).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def _is_this_machine(name: str) -> bool:
+    return name.endswith(".localhost") or is_loopback(name)
 
 
 def _name_of(authority: str) -> str:

@@ -5,16 +5,12 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Self
 
+from penstock import wiring
 from penstock.cli.overview.queue_reader import QueueReader
+from penstock.cli.overview.stream_reader import StreamReader
 from penstock.cli.overview.trouble import TroubleLimits
 from penstock.cli.overview.watcher import ApplicationWatcher, FleetWatcher, WatchOptions
-from penstock.cli.service_options import (
-    open_cloudwatch_queries,
-    open_kinesis,
-    open_lease_table,
-    open_lease_table_finder,
-    open_queues,
-)
+from penstock.cli.service_options import connection_arguments_of, options_of
 
 if TYPE_CHECKING:
     import argparse
@@ -29,10 +25,8 @@ def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> Fleet
     Args:
         silent_after_s: Used if `--silent-after` is not given.
     """
-    from penstock.wiring import SystemClock
-
-    clock = SystemClock()
-    kinesis = open_kinesis(args)
+    clock, connection = wiring.SystemClock(), options_of(args)
+    kinesis = wiring.open_kinesis(connection)
     options = WatchOptions(
         stream=args.stream,
         silent_after_s=silent_after_s if args.silent_after is None else args.silent_after,
@@ -41,11 +35,21 @@ def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> Fleet
     )
 
     def open_watcher(name: str) -> ApplicationWatcher:
-        return ApplicationWatcher(open_lease_table(args, name), kinesis, clock, options)
+        return ApplicationWatcher(wiring.open_lease_table(name, connection), kinesis, clock, options)
 
-    queues = QueueReader(open_queues(args), open_cloudwatch_queries(args), clock)
-    return FleetWatcher(
-        args.applications, open_watcher, open_lease_table_finder(args), clock, queues.take_snapshot
+    queues = QueueReader(wiring.open_queues(connection), wiring.open_cloudwatch_queries(connection), clock)
+    finder = wiring.open_lease_table_finder(connection)
+    return FleetWatcher(args.applications, open_watcher, finder, clock, queues.take_snapshot)
+
+
+def open_stream_reader(args: argparse.Namespace) -> StreamReader:
+    """Open the reader of the figures of streams."""
+    options = options_of(args)
+    return StreamReader(
+        wiring.open_kinesis(options),
+        wiring.open_cloudwatch_queries(options),
+        wiring.SystemClock(),
+        connection_arguments_of(args),
     )
 
 
