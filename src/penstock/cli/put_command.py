@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from penstock import wiring
 from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
+from penstock.cli.progress_line import ProgressLine
 from penstock.cli.service_options import add_connection_arguments, options_of, options_to_put
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
-_PROGRESS_S = 0.2
 _IDLE_S: Final = 0.2
 _READ_BYTES: Final = 65_536
 
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:
-        with exit_on_signals(shell_statuses(signal.SIGTERM)), _progress() as show:
+        with exit_on_signals(shell_statuses(signal.SIGTERM)), ProgressLine() as line:
             number = 0
             for payload in _payloads(args):
                 if payload is None:
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
                     continue
                 number += 1
                 _write(args, writer, *payload)
-                show(number)
+                line.draw(f"{number:,} records")
             report = writer.finish()
     except DeliveryFailed as error:
         raise DeliveryFailed(f"{error}; {_acknowledged(writer)} acknowledged before") from error
@@ -211,30 +211,3 @@ def _key_of(args: argparse.Namespace, data: bytes) -> str:
         raise RecordError(
             f"this has no field {args.key_field!r} to take the key from: {data[:80]!r}"
         ) from error
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Any]:
-    try:
-        from rich.console import Console
-        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    except ModuleNotFoundError:  # the extra `cli` is not installed
-        yield lambda _number: None
-        return
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _number: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("0 records")
-        shown_s = 0.0
-
-        def show(number: int) -> None:
-            nonlocal shown_s
-            now_s = time.monotonic()
-            if now_s - shown_s > _PROGRESS_S:
-                shown_s = now_s
-                progress.update(task, description=f"{number:,} records")
-
-        yield show

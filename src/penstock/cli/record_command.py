@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import threading
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli.moments import FORMS, ServiceNow, parse_age_or_moment, print_understood
+from penstock.cli.progress_line import ProgressLine
 from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import counted, safe_json, warn
@@ -151,16 +151,13 @@ def _report(
 @contextlib.contextmanager
 def _progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
     """Show how far the recording is, in a line of a terminal that vanishes at the end."""
-    if not is_shown or not sys.stderr.isatty():
-        yield
-        return
+    line = ProgressLine(is_shown=is_shown)
     has_ended = threading.Event()
     began_s = time.monotonic()
 
     def draw() -> None:
         while not has_ended.wait(_DRAW_INTERVAL_S):
-            sys.stderr.write(f"\r\x1b[K{_line(recorder, time.monotonic() - began_s)}")
-            sys.stderr.flush()
+            line.draw(_line(recorder, time.monotonic() - began_s))
 
     drawer = threading.Thread(target=draw, name="penstock-progress", daemon=True)
     drawer.start()
@@ -169,8 +166,7 @@ def _progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
     finally:
         has_ended.set()
         drawer.join()
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        line.clear()
 
 
 def _line(recorder: Recorder, seconds: float) -> str:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections import Counter
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from penstock.cli.progress_bar import ProgressBar
+from penstock.cli.progress_line import ProgressLine
 from penstock.cli.simulate_fleet import LEASES_PER_WORKER, POLICIES, SCENARIOS, run_fleet_command
 
 if TYPE_CHECKING:
@@ -117,7 +116,7 @@ def _run_seeds(args: argparse.Namespace) -> int:
     from penstock_sim.situations import expected, never_met
 
     kind = next((kind for kind in SeedKind if getattr(args, kind.value, False)), SeedKind.CONSUMERS)
-    bar = ProgressBar(args.seeds, sys.stderr) if sys.stderr.isatty() and not args.json else None
+    line = ProgressLine(is_shown=not args.json)
     began_s = time.monotonic()
     violations = 0
     virtual_s = 0.0
@@ -126,16 +125,13 @@ def _run_seeds(args: argparse.Namespace) -> int:
         virtual_s += result.virtual_s
         violations += result.violation is not None
         met += result.met
-        if bar is not None:
-            bar.clear()
+        line.clear()
         if args.json:
             print(json.dumps(_describe(result, args.history)), flush=True)
         elif result.violation is not None:
             _show(result, args.history, "" if kind is SeedKind.CONSUMERS else f" --{kind.value}")
-        if bar is not None:
-            bar.draw(count, f"{count}/{args.seeds} seeds, {violations} violations")
-    if bar is not None:
-        bar.clear()
+        line.draw(f"{count}/{args.seeds} seeds, {violations} violations", count / args.seeds)
+    line.clear()
     per_s = args.seeds / max(time.monotonic() - began_s, 1e-9)
     if args.json:
         summary = {"seeds": args.seeds, "violations": violations, "seeds_per_s": round(per_s, 1)}

@@ -5,13 +5,12 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import asdict
 
-from penstock.cli.progress_bar import ProgressBar
+from penstock.cli.progress_line import ProgressLine
 
 if TYPE_CHECKING:
     from penstock_sim.fleet_scenarios import FleetFigures
@@ -28,14 +27,13 @@ def run_fleet_command(args: argparse.Namespace) -> int:
 
     scenarios = [FleetScenario(name) for name in args.scenario or SCENARIOS]
     lease_count = args.leases or LEASES_PER_WORKER * args.fleet
-    bar = ProgressBar(length_s(scenarios), sys.stderr) if sys.stderr.isatty() and not args.json else None
+    line, all_s = ProgressLine(is_shown=not args.json), length_s(scenarios)
     passed_s = 0.0
 
     def progress(name: str, step_s: float) -> None:
         nonlocal passed_s
         passed_s += step_s
-        if bar is not None:
-            bar.draw(passed_s, f"{name}, {passed_s:.0f} virtual seconds")
+        line.draw(f"{name}, {passed_s:.0f} virtual seconds", passed_s / all_s)
 
     began_s = time.monotonic()
     if not args.json:
@@ -47,8 +45,7 @@ def run_fleet_command(args: argparse.Namespace) -> int:
         for figures in run_fleet(
             args.fleet, lease_count, policy=policy, scenarios=scenarios, progress=progress
         ):
-            if bar is not None:
-                bar.clear()
+            line.clear()
             if args.json:
                 print(json.dumps(describe(figures)), flush=True)
             else:

@@ -185,40 +185,19 @@ def _write(query: Query, name: str, output: str | None) -> None:
     print_not_utf8(query.not_utf8_count)
 
 
-class _Progress:
-    """Shows on a terminal how much has been read while there are no results."""
-
-    def __init__(self, query: Query) -> None:
-        from penstock.sql.stream_rows import StreamRows
-
-        self._streams = [table.source for table in query.tables if isinstance(table.source, StreamRows)]
-        self._is_shown = bool(self._streams) and sys.stderr.isatty()
-        self._is_drawn = False
-
-    def draw(self) -> None:
-        """Show the records and megabytes read."""
-        if not self._is_shown:
-            return
-        count = sum(stream.record_count for stream in self._streams)
-        megabytes = sum(stream.data_bytes for stream in self._streams) / 1_000_000
-        sys.stderr.write(f"\r\x1b[K{count:,} records read, {megabytes:,.1f} MB")
-        sys.stderr.flush()
-        self._is_drawn = True
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._is_drawn:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-            self._is_drawn = False
-
-
 def _results(query: Query) -> Iterator[Any]:
-    """Yield results that another thread computes: this one stays free for signals."""
-    progress = _Progress(query)
-    try:
-        for rows in query.handed_results(progress.draw):
-            progress.clear()
+    """Yield results that another thread computes: this one stays free for signals, and shows how much has been read meanwhile."""
+    from penstock.cli.progress_line import ProgressLine
+    from penstock.sql.stream_rows import StreamRows
+
+    streams = [table.source for table in query.tables if isinstance(table.source, StreamRows)]
+
+    def draw() -> None:
+        count = sum(stream.record_count for stream in streams)
+        megabytes = sum(stream.data_bytes for stream in streams) / 1_000_000
+        line.draw(f"{count:,} records read, {megabytes:,.1f} MB")
+
+    with ProgressLine(is_shown=bool(streams)) as line:
+        for rows in query.handed_results(draw):
+            line.clear()
             yield rows
-    finally:
-        progress.clear()
