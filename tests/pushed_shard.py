@@ -25,9 +25,8 @@ from penstock.spark.options.spark_options import parse_source
 from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
 from penstock.spark.tasks.pushed_reading import PushedReading
-from penstock.spark.tasks.shard_opening import ReadingProcess
+from penstock.spark.tasks.shard_opening import ReadingProcess, read_shard
 from penstock.spark.tasks.shard_task import ShardTask
-from penstock.spark.tasks.task_reading import read_shard
 from raw_record import Raw
 
 SHARD = "shardId-000000000000"

@@ -19,9 +19,8 @@ from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
 from penstock.spark.tasks.pushed_reading import PushedReading
-from penstock.spark.tasks.shard_opening import ReadingProcess
+from penstock.spark.tasks.shard_opening import ReadingProcess, read_shard
 from penstock.spark.tasks.shard_task import ShardTask
-from penstock.spark.tasks.task_reading import read_shard
 from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
 from penstock_sim.events.queries import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.cli.output_reader import while_output_is_read
 from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8
@@ -49,7 +49,7 @@ def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) 
 
     if not any(isinstance(table.source, StreamRows) for table in planned.tables):
         raise OptionError("--follow: the query reads no stream, so its result does not change")
-    sources: list[Any] = [
+    sources = [
         FollowedStream(table.source)
         if isinstance(table.source, StreamRows)
         else FollowedRecording(table.source)

@@ -11,7 +11,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -133,7 +133,6 @@ class Recorder:
 
     Args:
         path: The file; its folder of parts is beside it.
-        now_ms: Returns the moment by this machine's clock.
 
     Attributes:
         state: How far it is.
@@ -151,7 +150,6 @@ class Recorder:
         path: Path,
         *,
         asked: dict[str, Any] | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._redaction = parse_redaction(wanted.redactions) if wanted.redactions else None
         if path.exists():
@@ -160,7 +158,6 @@ class Recorder:
         self._kinesis = kinesis
         self._stream = wanted.stream
         self._path = path
-        self._now_ms = now_ms
         self._clock = ServiceClock()
         self._stopping = threading.Event()
         self._changed = threading.Condition()
@@ -242,7 +239,7 @@ class Recorder:
     def _list(self) -> tuple[Shard, ...]:
         start = ShardFilter("FROM_TIMESTAMP", timestamp_ms=self._recorded.from_ms)
         listing = self._kinesis.fetch_shards(self._stream, start)
-        self._clock.on_answer(self._now_ms(), listing.server_ms)
+        self._clock.on_answer(_wall_ms(), listing.server_ms)
         return tuple(parents_first(listing.shards))
 
     def _is_recorded(self, shard: Shard) -> bool:
@@ -335,7 +332,7 @@ class Recorder:
                 iterator = self._kinesis.fetch_iterator(
                     self._stream, recording.shard.shard_id, plan_iterator(step.position)
                 )
-                reader.on_iterator(iterator, time.monotonic(), self._now_ms())
+                reader.on_iterator(iterator, time.monotonic(), _wall_ms())
             elif isinstance(step, FetchPage):
                 return self._fetch_page(recording, step)
             else:
@@ -351,9 +348,9 @@ class Recorder:
 
     def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
         reader, started_s = recording.reader, time.monotonic()
-        asked_ms = self._clock.now_ms(self._now_ms())
+        asked_ms = self._clock.now_ms(_wall_ms())
         page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
-        self._clock.on_answer(self._now_ms(), page.server_ms)
+        self._clock.on_answer(_wall_ms(), page.server_ms)
         whole = _whole_page(page)
         kept = reader.on_page(whole, started_s, time.monotonic(), random.random())
         if kept.loss is not None:
@@ -461,12 +458,12 @@ class Recorder:
             raise OptionError(
                 f"--shards {missing[0]}: stream {self._stream} has no such shard; `penstock shards {self._stream}` lists them"
             )
-        now_ms = self._clock.on_answer(self._now_ms(), listing.server_ms)
+        now_ms = self._clock.on_answer(_wall_ms(), listing.server_ms)
         secret = secrets.token_bytes(32)
         keys = wanted.keys
         if keys is not None and self._redaction is not None and self._redaction.hashes_keys:
             keys = tuple(hash_text(secret, key) for key in keys)  # the file must not have them
-        bound_ms = service_bound_ms(self._now_ms(), listing.server_ms) + 1
+        bound_ms = service_bound_ms(_wall_ms(), listing.server_ms) + 1
         recorded = Recorded(
             from_ms=wanted.from_ms,
             until_ms=bound_ms if wanted.until_ms is None else wanted.until_ms,
@@ -492,7 +489,7 @@ class Recorder:
             shards=shards,
             batches=batches,
             began_ms=progress.began_ms,
-            ended_ms=self._clock.now_ms(self._now_ms()),
+            ended_ms=self._clock.now_ms(_wall_ms()),
             written_by=f"penstock {__version__}",
         )
 
@@ -528,6 +525,10 @@ def _batch_of(stream: str, shard_id: str, rows: list[tuple[str, str | None, int,
         pa.array(data, pa.binary()),
     )
     return pa.RecordBatch.from_arrays(list(columns), schema=SCHEMA)
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _arrival_ms(record: RawRecord) -> int:

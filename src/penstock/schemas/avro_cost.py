@@ -43,7 +43,7 @@ def with_bounded_decimals(schema: Any) -> Any:
         schema: As `parse_avro` returns it.
     """
     renamed = _renamed(schema)
-    return schema if renamed == _unmarked(schema) else fastavro.parse_schema(renamed)
+    return schema if renamed == unmarked(schema) else fastavro.parse_schema(renamed)
 
 
 def _renamed(schema: Any) -> Any:
@@ -61,15 +61,16 @@ def _renamed(schema: Any) -> Any:
     return found
 
 
-def _unmarked(schema: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return schema
-    return {name: each for name, each in schema.items() if name not in _MARKS_OF_FASTAVRO}
+def unmarked(schema: Any) -> Any:
+    """Return a schema without the marks of one that fastavro has parsed."""
+    if isinstance(schema, Mapping):
+        return {name: each for name, each in schema.items() if name not in _MARKS_OF_FASTAVRO}
+    return [unmarked(each) for each in schema] if isinstance(schema, list | tuple) else schema
 
 
 def has_decimals(schema: Any) -> bool:
     """Return whether a value of a schema may hold a decimal."""
-    return bool(_renamed(schema) != _unmarked(schema))
+    return bool(_renamed(schema) != unmarked(schema))
 
 
 @functools.lru_cache(maxsize=256)

@@ -27,6 +27,7 @@ from penstock.ports.schema_registry import (
 )
 from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.avro import AvroCodec, is_bare_name, load_avro, parse_avro
+from penstock.schemas.avro_cost import unmarked
 from penstock.schemas.header import add_header
 from penstock.schemas.json_schema import JsonCodec
 from penstock.schemas.registry_opening import DEFAULT_REGISTRY, open_registry
@@ -36,7 +37,6 @@ _CHECK_BACKOFF: Final = Backoff(0.5, 3.0)
 _CHECKS_MAX: Final = 10_000  # the deadline is the bound
 _CALLS_WITHIN_S: Final = 400.0
 _REFUSAL_KEPT_S: Final = 10.0
-_MARKS_OF_FASTAVRO: Final = ("__fastavro_parsed", "__named_schemas")
 
 
 class SchemaEncoder:
@@ -217,13 +217,7 @@ def _text_of(definition: str | Mapping[str, Any] | Sequence[Any], data_format: s
     if isinstance(definition, str):
         is_name = data_format == "AVRO" and is_bare_name(definition)
         return json.dumps(load_avro(definition)) if is_name else definition
-    return json.dumps(_unmarked(definition))
-
-
-def _unmarked(definition: Any) -> Any:
-    if isinstance(definition, Mapping):
-        return {name: each for name, each in definition.items() if name not in _MARKS_OF_FASTAVRO}
-    return [_unmarked(each) for each in definition] if isinstance(definition, list | tuple) else definition
+    return json.dumps(unmarked(definition))
 
 
 def _check_word(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -11,35 +11,24 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
 
 from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
 from penstock.sql.database import Database, marked_schema, scanned, select_from, stored_name
 from penstock.sql.packages import duckdb, pa
-from penstock.sql.query import Query
+from penstock.sql.query import ROWS_PER_RESULT, Query
 from penstock.sql.query_plan import QueryPlan
 from penstock.sql.statement import StatementError
 
 if TYPE_CHECKING:
-    from penstock.sql.query_plan import Need
+    from penstock.sql.followed_rows import FollowedRecording, FollowedStream
 
 ROWS_MAX: Final = 10_000
 """Most rows of a result that is computed repeatedly."""
-_ROWS_PER_RESULT: Final = 2_048
 _BATCHES_WAITING_MAX: Final = 8
 _CHECK_INTERVAL_S: Final = 0.25
 _ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
-
-
-class FollowedSource(Protocol):
-    """Rows that a followed query reads: those of a stream, without an end, or those of a recording."""
-
-    def follow(self, need: Need) -> Iterator[pa.RecordBatch]:
-        """Yield rows until `stop`."""
-
-    def stop(self) -> None:
-        """End the rows; safe to call from any thread."""
 
 
 def is_over_rows(plan: QueryPlan) -> bool:
@@ -61,17 +50,15 @@ class FollowedQuery:
     def __init__(
         self,
         planned: Query,
-        sources: list[FollowedSource],
+        sources: Sequence[FollowedStream | FollowedRecording],
         open_database: Callable[[], Database],
         *,
         interval_s: float,
-        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._planned = planned
         self._sources = sources
         self._database = open_database()
         self._interval_s = interval_s
-        self._monotonic_s = monotonic_s
         self._texts = [TextColumn() for _ in sources]
         self._arrived: queue.Queue[tuple[int, pa.RecordBatch] | BaseException] = queue.Queue(
             _BATCHES_WAITING_MAX
@@ -148,7 +135,7 @@ class FollowedQuery:
         while not self._is_stopped.is_set():
             wait_s = _CHECK_INTERVAL_S
             if until_s is not None:
-                wait_s = min(wait_s, until_s - self._monotonic_s())
+                wait_s = min(wait_s, until_s - time.monotonic())
                 if wait_s <= 0:
                     return None
             try:
@@ -173,7 +160,7 @@ class FollowedQuery:
         before = self._run()
         yield before
         while not self._is_stopped.is_set():
-            until_s = self._monotonic_s() + self._interval_s
+            until_s = time.monotonic() + self._interval_s
             while (item := self._next(until_s)) is not None:
                 index, rows = item
                 self._database.append(index, pa.Table.from_batches([rows]))
@@ -187,7 +174,7 @@ class FollowedQuery:
 
     def _run(self) -> pa.Table:
         relation = select_from(self._database)
-        reader = relation.to_arrow_reader(_ROWS_PER_RESULT)
+        reader = relation.to_arrow_reader(ROWS_PER_RESULT)
         schema = marked_schema(relation, reader.schema)
         batches, count = [], 0
         for rows in reader:

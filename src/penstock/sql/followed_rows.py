@@ -11,12 +11,13 @@ from penstock.consumer.stopped import without_ended_iteration
 from penstock.core.starting import StartingPosition
 from penstock.errors import ShardsStopped
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-from penstock.sql.query import RowSource
 from penstock.sql.query_plan import Need
 from penstock.sql.stream_rows import StreamRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.sql.recording_rows import RecordingRows
 
 
 class FollowedStream:
@@ -66,7 +67,7 @@ class FollowedStream:
 class FollowedRecording:
     """A recording: its rows are read once."""
 
-    def __init__(self, rows: RowSource) -> None:
+    def __init__(self, rows: RecordingRows) -> None:
         self._rows = rows
 
     def follow(self, need: Need) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -15,18 +15,15 @@ from penstock.sql.query_plan import Need, QueryPlan, TableUse
 from penstock.sql.statement import StatementError
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
-_ROWS_PER_RESULT = 2_048
-_END_WAIT_S = 10.0
+    from penstock.sql.recording_rows import RecordingRows
+    from penstock.sql.stream_rows import StreamRows
 
+    RowSource: TypeAlias = StreamRows | RecordingRows
 
-class RowSource(Protocol):
-    """Rows of a stream or a recording, with the columns of `penstock.frames.SCHEMA`."""
-
-    def read(self, need: Need) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that a query needs; others may be among them."""
+ROWS_PER_RESULT: Final = 2_048
+_END_WAIT_S: Final = 10.0
 
 
 class PlannedTable(Struct, frozen=True):
@@ -100,9 +97,7 @@ class Query:
         """Return itself."""
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """End the reads and remove the temporary folder."""
         self.close()
 
@@ -142,7 +137,7 @@ class Query:
                 if table.is_read and self.plan.must_store(index):
                     database.store(index)
             relation = select_from(database)
-            reader = relation.to_arrow_reader(_ROWS_PER_RESULT)
+            reader = relation.to_arrow_reader(ROWS_PER_RESULT)
             schema = marked_schema(relation, reader.schema)
             yield no_rows(schema)
             for rows in reader:

@@ -252,13 +252,7 @@ def _given_texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, 
     Raises:
         OptionError: An option is set twice.
     """
-    wanted = frozenset(options)
-    spelt = {
-        key.lower(): option.name
-        for option in OPTIONS
-        if option.name in wanted
-        for key, _ in option.spellings()
-    }
+    spelt = _spellings(options)
     texts: dict[str, str] = {}
     for key, text in given.items():
         name = spelt.get(key.lower())
@@ -269,8 +263,12 @@ def _given_texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, 
     return texts
 
 
-def _spellings(options: Iterable[str]) -> frozenset[str]:
+def _spellings(options: Iterable[str]) -> dict[str, str]:
+    """Return the names of options by each of their spellings, in lower case."""
     wanted = frozenset(options)
-    return frozenset(
-        key.lower() for option in OPTIONS if option.name in wanted for key, _ in option.spellings()
-    )
+    return {
+        key.lower(): option.name
+        for option in OPTIONS
+        if option.name in wanted
+        for key, _ in option.spellings()
+    }

@@ -67,8 +67,8 @@ def from_glue_avro(
     """
     from penstock.spark.schemas.avro_types import spark_avro
 
-    opened = _open(
-        mode,
+    _check_mode(mode)
+    opened = open_registry(
         registry,
         registry_name=registry_name,
         region=region,
@@ -113,7 +113,8 @@ def from_glue_json(
     """
     from pyspark.sql.types import StringType
 
-    opened = _open(mode, registry, region=region, endpoint_url=endpoint_url, connection=connection)
+    _check_mode(mode)
+    opened = open_registry(registry, region=region, endpoint_url=endpoint_url, connection=connection)
     return _apply(column, opened, None, mode, StringType())
 
 
@@ -206,24 +207,9 @@ def _text(payload: bytes) -> str:
         raise SchemaMismatch(f"the payload of {len(payload)} bytes is not JSON: {error}") from error
 
 
-def _open(
-    mode: str,
-    registry: SchemaRegistry | None,
-    *,
-    registry_name: str = DEFAULT_REGISTRY,
-    region: str | None,
-    endpoint_url: str | None,
-    connection: dict[str, Any] | None,
-) -> SchemaRegistry:
+def _check_mode(mode: str) -> None:
     if mode not in _MODES:
         raise OptionError(f"mode is {mode!r}; expected {' or '.join(_MODES)}")
-    return open_registry(
-        registry,
-        registry_name=registry_name,
-        region=region,
-        endpoint_url=endpoint_url,
-        connection=connection,
-    )
 
 
 def _fetch_latest(registry: SchemaRegistry, schema_name: str) -> SchemaVersion:

@@ -8,7 +8,8 @@ An error of one stream ends the query; the others keep their positions.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -21,40 +22,22 @@ from penstock.core.leases.lease import stream_name_of
 from penstock.core.leases.row_checks import describe_foreign_table, find_other_mode
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, OptionError, PenstockError, StreamChanged
-from penstock.ports.clock import Chance, Clock
-from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
+from penstock.runtime.metrics_tally import LabelledMetrics
 from penstock.spark.driver.joining import name_worker
 from penstock.spark.driver.planner import Planner, Search
+from penstock.spark.driver.planner_opening import open_metrics, open_planner
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.streams.several_report import add_reports, without_batch
 from penstock.spark.streams.stream_names import naming
+from penstock.spark.streams.stream_table import FormerTable, StreamTable
 from penstock.spark.tasks.shard_task import ShardTask
+from penstock.wiring import SystemClock, open_kcl3_tables, open_kinesis, open_lease_table
 
 _log: Final = logging.getLogger("penstock.spark")
 _ROUND_WAIT_MAX_S: Final = 0.25
 """Longest wait between two rounds: one stream's planner waits, and the lease commands of the others do not end its wait."""
-
-
-class SeveralPorts(Struct, frozen=True):
-    """Ports of the driver of a query of several streams.
-
-    Args:
-        chance: The source of unique names.
-        kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
-        open_metrics: Opens the metrics backend for a worker id.
-    """
-
-    kinesis: Kinesis
-    table: LeaseTable
-    clock: Clock
-    chance: Chance
-    kcl3: Kcl3Tables | None
-    open_metrics: Callable[[SourceOptions, str], ClosableMetrics]
-    open_planner: Callable[[SourceOptions, StreamIdentity, ClosableMetrics], Planner]
 
 
 class PlannedStream(Struct, frozen=True):
@@ -62,12 +45,10 @@ class PlannedStream(Struct, frozen=True):
 
     Args:
         place: Its place in the options' list.
-        stream_id: The prefix of its lease keys.
         name: Name or ARN, as in the options.
     """
 
     place: int
-    stream_id: str
     name: str
     planner: Planner
 
@@ -75,10 +56,13 @@ class PlannedStream(Struct, frozen=True):
 class SeveralPlanner:
     """The driver's side of one streaming query of several streams. Called by one thread."""
 
-    def __init__(self, options: SeveralOptions, ports: SeveralPorts) -> None:
+    def __init__(self, options: SeveralOptions) -> None:
         self._options = options
-        self._shared = options.shared
-        self._ports = ports
+        shared = self._shared = options.shared
+        self._kinesis = open_kinesis(shared.connection)
+        self._table = open_lease_table(shared.lease_table, shared.connection)
+        self._kcl3 = open_kcl3_tables(shared.lease_table, shared.connection)
+        self._clock = SystemClock()
         self._streams: dict[str, PlannedStream] = {}
         self._is_joined = False
         self._is_available_now = False
@@ -204,7 +188,7 @@ class SeveralPlanner:
             has_found = any(search.wanted for search in searches.values())
             if not going_on or (has_found and not may_be_only):
                 return
-            wake_s = min(search.wake_s for search in going_on.values()) - self._ports.clock.monotonic_s()
+            wake_s = min(search.wake_s for search in going_on.values()) - self._clock.monotonic_s()
             self._streams[next(iter(going_on))].planner.wait(min(_ROUND_WAIT_MAX_S, wake_s))
 
     def _plan(
@@ -251,18 +235,16 @@ class SeveralPlanner:
         self._check_table(known.worker)
         known = self._without_recreated(known, identities)
         # One worker id for all streams: the query is one worker of its application.
-        worker = name_worker(self._shared, known.worker, self._ports.chance)
+        worker = name_worker(self._shared, known.worker, random.SystemRandom())
         if self._metrics is None:
-            self._metrics = self._ports.open_metrics(self._shared, worker)
+            self._metrics = open_metrics(self._shared, worker)
         for place, (options, identity) in enumerate(zip(self._options.streams, identities, strict=True)):
             own = replace(options, worker_id=worker)
             with naming(options.stream):
-                planner = self._ports.open_planner(own, identity, self._metrics)
+                planner = _open_planner(own, identity, self._metrics)
                 if self._is_available_now:
                     planner.prepare_available_now()
-                self._streams[identity.stream_id] = PlannedStream(
-                    place, identity.stream_id, options.stream, planner
-                )
+                self._streams[identity.stream_id] = PlannedStream(place, options.stream, planner)
                 planner.join(known.of(identity.stream_id))
         left_out = sorted(known.by_stream.keys() - self._streams.keys())
         if left_out:
@@ -275,7 +257,7 @@ class SeveralPlanner:
         identities: list[StreamIdentity] = []
         for options in self._options.streams:
             with naming(options.stream):
-                summary = self._ports.kinesis.fetch_summary(options.stream)
+                summary = self._kinesis.fetch_summary(options.stream)
             identity = StreamIdentity(summary.arn, summary.created_ms)
             if identity in identities:
                 raise OptionError(
@@ -286,28 +268,27 @@ class SeveralPlanner:
 
     def _check_table(self, worker: str) -> None:
         """Refuse a table of one stream, and one of a native KCL 3 fleet."""
-        ports = self._ports
         try:
-            rows = ports.table.scan().leases
+            rows = self._table.scan().leases
         except NotFound:
             return
         foreign = find_other_mode(rows, are_several=True)
         if foreign is not None:
             text = describe_foreign_table(
-                ports.table.name, self._shared.stream, foreign, "applicationName (or leaseTable)"
+                self._table.name, self._shared.stream, foreign, "applicationName (or leaseTable)"
             )
             raise OptionError(
                 f"{text}. A query that read one stream before goes on where it was, under another applicationName and with its checkpoint "
                 "location: it copies its leases"
             )
-        if ports.kcl3 is None:
+        if self._kcl3 is None:
             return
         mode = FleetModeDetector(worker).detect(
-            ports.kcl3.fetch(None), ports.clock.monotonic_s(), ports.clock.wall_ms() / 1000
+            self._kcl3.fetch(None), self._clock.monotonic_s(), self._clock.wall_ms() / 1000
         )
         if mode in (FleetMode.LED, FleetMode.LEADERLESS):
             raise OptionError(
-                f"lease table {ports.table.name} is one of a native KCL 3 fleet, whose leader assigns the leases: a query of several "
+                f"lease table {self._table.name} is one of a native KCL 3 fleet, whose leader assigns the leases: a query of several "
                 "streams does not follow it. Read with an applicationName of its own, with one query for each stream, or with "
                 "penstock.Consumer"
             )
@@ -332,3 +313,21 @@ class SeveralPlanner:
             gone.append(before)
         self._recreated_ids = frozenset(gone)
         return known.without(gone)
+
+
+def _open_planner(options: SourceOptions, stream: StreamIdentity, metrics: ClosableMetrics) -> Planner:
+    """Return the planner of one stream. It works like that of a query of this stream alone, on the stream's rows of the table."""
+    return open_planner(
+        options,
+        rows_of_table=lambda table: StreamTable(table, stream.stream_id),
+        rows_of_former_table=lambda table: FormerTable(table, stream),
+        metrics=_StreamMetrics(metrics, {"stream": options.stream.rpartition("/")[2]}),
+        follows_leader=False,
+    )
+
+
+class _StreamMetrics(LabelledMetrics):
+    """Metrics of one stream; the query closes those that all its streams share. Figures of several streams never mix."""
+
+    def close(self) -> None:
+        """Do nothing."""

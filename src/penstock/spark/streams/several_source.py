@@ -36,9 +36,9 @@ class SeveralStreams:
 
     def open(self) -> SeveralPlanner:
         """Open the planner."""
-        from penstock.spark.streams.several_opening import open_several_planner
+        from penstock.spark.streams.several_planner import SeveralPlanner
 
-        return open_several_planner(self._options)
+        return SeveralPlanner(self._options)
 
     def parse(self, document: Any) -> SeveralOffset:
         """Return the offset of a document."""

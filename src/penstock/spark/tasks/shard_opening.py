@@ -1,10 +1,10 @@
-"""Opens a shard with a query's options, in any process that reads it."""
+"""Opens a shard with a query's options, and reads its part of a batch, in any process that reads it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import Final
+from collections.abc import Callable, Generator
+from contextlib import closing, nullcontext
+from typing import TYPE_CHECKING, Final
 
 from msgspec import Struct, field
 
@@ -15,14 +15,20 @@ from penstock.core.reading.reader_options import ReaderOptions, WayOut
 from penstock.core.shard import StreamSummary
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.spark.options.spark_options import BatchOptions, SourceOptions
+from penstock.spark.tasks.arrow_records import delivered
+from penstock.spark.tasks.claimed_read import ClaimedRead
 from penstock.spark.tasks.concurrent_read import HoldPage
 from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.query_stream import check_of_plan
 from penstock.spark.tasks.shard_range import ShardRange
-from penstock.spark.tasks.shard_task import ShardRead
+from penstock.spark.tasks.shard_task import ShardRead, ShardTask
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _STUBBORN_FAILURES_MAX: Final = 5  # Spark repeats the task
 WAY_OUT: Final = WayOut(
@@ -105,3 +111,35 @@ def open_shard(
         pushes=pushes,
         check_stream=check_stream,
     )
+
+
+def read_shard(
+    task: ShardTask,
+    options: SourceOptions,
+    process: ReadingProcess,
+    *,
+    table: LeaseTable,
+    query: str | None = None,
+    hold_page: HoldPage = nullcontext,
+    pushes: PushedReading | None = None,
+) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the rows of a batch in one shard, then claim the batch's end there if no execution has.
+
+    An executor reads the shards of a query. The driver reads a shard to the batch's end if no action of the query did, and drops
+    the rows.
+
+    Args:
+        task: The shard and the batch.
+        query: Spark's id of the streaming query, or None if it is not known.
+        hold_page: Entered for as long as a page is in memory.
+        pushes: Subscription, or None.
+
+    Raises:
+        ClaimConflict, AnotherDriver, DataLossError, ServiceError: As in `ClaimedRead.rows`.
+    """
+    shard = open_shard(task, task.execution.start, options, process, hold_page=hold_page, pushes=pushes)
+    claimed = ClaimedRead(table, shard, task, options, process=process.name, query=query, clock=process.clock)
+    with closing(claimed):
+        yield from map(delivered, claimed.rows())  # no variable keeps a page's rows until the next page
+        claimed.keep_subscription()
+    shard.report_dropped()

@@ -10,9 +10,8 @@ from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.tasks.process_resources import kept_subscriptions, reading_process, shard_iterators
 from penstock.spark.tasks.pushed_reading import PushedReading
-from penstock.spark.tasks.shard_opening import ReadingProcess
+from penstock.spark.tasks.shard_opening import ReadingProcess, read_shard
 from penstock.spark.tasks.shard_task import ShardTask
-from penstock.spark.tasks.task_reading import read_shard
 from penstock.spark.worker_memory import bound_allocator_once
 from penstock.wiring import open_fan_out, open_lease_table
 
