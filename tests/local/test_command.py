@@ -11,8 +11,7 @@ import sys
 
 import pytest
 
-from penstock.cli import local_command
-from penstock_local import Handle, LocalKinesis, LocalKinesisProcess
+from penstock_local import Handle, LocalKinesis, LocalKinesisProcess, command
 from penstock_local.about import exported
 from penstock_local.errors import OptionError, Unavailable
 from penstock_local.handle import Calls
@@ -108,17 +107,11 @@ def test_bad_arguments_are_named(arguments, message):
     assert message in err
 
 
-def test_the_command_line_describes_it_without_loading_it():
+def test_the_command_line_describes_it():
     parser = argparse.ArgumentParser()
-    local_command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["local", "--port", "0", "--shards", "a=1", "--no-limits", "--time-factor", "2"])
-    assert (args.run, args.port, args.shards, args.no_limits, args.time_factor) == (
-        local_command.run,
-        0,
-        ["a=1"],
-        True,
-        2.0,
-    )
+    command.add_arguments(parser)
+    args = parser.parse_args(["--port", "0", "--shards", "a=1", "--no-limits", "--time-factor", "2"])
+    assert (args.port, args.shards, args.no_limits, args.time_factor) == (0, ["a=1"], True, 2.0)
 
 
 def test_a_process_of_its_own_takes_the_same_options():

@@ -10,7 +10,6 @@ from penstock.cli.terminal import counted, escape_text, safe_json
 if TYPE_CHECKING:
     import argparse
 
-    from penstock.cli.service_options import Subparsers
     from penstock.sizing.autoscaler import AutoscaleEvent
 
 DESCRIPTION = (
@@ -26,11 +25,9 @@ OPTION_FLAGS: Final = {
 }
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser(
-        "autoscale", help=DESCRIPTION, description=f"{DESCRIPTION} Runs until Ctrl-C or SIGTERM."
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = f"{DESCRIPTION} Runs until Ctrl-C or SIGTERM."
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     parser.add_argument("--min", type=int, required=True, metavar="N", help="never fewer shards")
     parser.add_argument("--max", type=int, required=True, metavar="N", help="never more shards")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from penstock.cli.command_parser import CommandParser
-    from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = "Print the lines that let bash, zsh or fish complete commands and options."
 _WORDS: Final = "PENSTOCK_COMPLETE"
@@ -54,9 +53,8 @@ complete -c penstock -f -a '(__penstock_complete)'
 }
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("completion", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "shell",
         choices=tuple(_SCRIPTS),

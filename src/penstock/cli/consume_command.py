@@ -15,7 +15,6 @@ from penstock.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.cli.service_options import Subparsers
     from penstock.consumer import ConsumerOptions
     from penstock.core.starting import StartingPosition
 
@@ -34,9 +33,8 @@ OPTION_FLAGS: Final = {
 DESCRIPTION = "Print the records of one stream or several as a worker of an application: leases, checkpoints, fair shares."
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("consume", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "streams",
         nargs="*",

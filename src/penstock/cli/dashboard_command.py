@@ -14,7 +14,6 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     import argparse
 
-    from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = (
     "Serve a dashboard of applications: trouble first, the lineage of shards, lag over time, workers, events."
@@ -25,9 +24,9 @@ _CHECK_EVERY_S: Final = 1.0
 _STREAM_WAIT_S: Final = 2.0  # then the page is sent without figures, and reloads
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("dashboard", help=DESCRIPTION, description=DESCRIPTION, epilog=COST)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = COST
     parser.add_argument("--port", type=int, default=0, help="TCP port (default: 0, a free one)")
     parser.add_argument(
         "--host",

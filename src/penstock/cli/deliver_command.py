@@ -15,7 +15,6 @@ from penstock.cli.terminal import Output, counted, safe_json, warn
 from penstock.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.cli.service_options import Subparsers
     from penstock.core.delivering.definition import Delivery
     from penstock.core.delivering.running_costs import RunningCosts
     from penstock.delivery.table_writer import BatchReport
@@ -44,9 +43,8 @@ _FLAGS: Final = {
 }
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("deliver", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("stream", nargs="?", default=None, metavar="STREAM", help="name or ARN")
     parser.add_argument(
         "-f", "--file", metavar="FILE", help="read deliveries from a file: YAML, JSON or TOML"

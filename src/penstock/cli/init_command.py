@@ -7,12 +7,9 @@ import json
 import re
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from penstock.errors import OptionError, UsageError
-
-if TYPE_CHECKING:
-    from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = "Write a project to start from: a pipeline for Spark Declarative Pipelines."
 _PIPELINE: Final = (
@@ -26,9 +23,8 @@ _UNSAFE_IN_PATHS: Final = re.compile(r"[\x00-\x1f;\\#%?*\[\]{}]")
 """Derby's addresses, properties files and Hadoop's paths give these a meaning of their own."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("init", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     pipeline = kinds.add_parser("pipeline", help=_PIPELINE, description=_PIPELINE)
     pipeline.add_argument(

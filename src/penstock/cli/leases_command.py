@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from penstock.cli.lease_report import Sighting
-    from penstock.cli.service_options import Subparsers
     from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
     from penstock.core.shard import Shard
@@ -30,9 +29,8 @@ DESCRIPTION = (
 )
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("leases", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "application",
         metavar="APPLICATION",

@@ -1,6 +1,6 @@
 """`penstock`: finds the commands, runs one, and turns errors into one clear line.
 
-Every command is a module: `add_parser(subparsers)` describes it and must be cheap, `run(args)` runs it and returns the
+Every command is a module: `DESCRIPTION` and `add_arguments(parser)` describe it and must be cheap, `run(args)` runs it and returns the
 exit status. Heavy and optional packages are imported in `run`. If a module has `OPTION_FLAGS`, it names the flag
 behind each field of an options value, so that errors name the typed flag.
 """
@@ -39,7 +39,7 @@ _COMMANDS: Final = {
     "deliver": "penstock.cli.deliver_command",
     "top": "penstock.cli.top_command",
     "dashboard": "penstock.cli.dashboard_command",
-    "local": "penstock.cli.local_command",
+    "local": "penstock_local.command",
     "simulate": "penstock.cli.simulate_command",
     "demo": "penstock_demo.command",  # by name: the demonstration is a layer above the command line
     "init": "penstock.cli.init_command",
@@ -74,12 +74,11 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
     modules: dict[str, ModuleType] = {}
     for name, path in _COMMANDS.items():
         module = MissingCommand(name) if is_missing(name) else importlib.import_module(path)
-        module.add_parser(subparsers)
-        modules[name] = module
-    for name in modules:  # people type `penstock consume -v`
-        command = subparsers.choices[name]
-        for each in (command, *(command.subcommands or {}).values()):
+        command = subparsers.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
+        module.add_arguments(command)
+        for each in (command, *(command.subcommands or {}).values()):  # people type `penstock consume -v`
             _add_logging(each)
+        modules[name] = module
     return parser, modules
 
 

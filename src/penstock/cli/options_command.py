@@ -12,9 +12,8 @@ from penstock.core.keyword_options import did_you_mean
 DESCRIPTION = "List the options of the Spark source and sink."
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("options", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print the table of the documentation")
     parser.add_argument(

@@ -12,7 +12,6 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     import argparse
 
-    from penstock.cli.service_options import Subparsers
     from penstock.core.sizing.costs import Bill
     from penstock.core.sizing.plan import SizingPlan
     from penstock.core.sizing.prices import Prices
@@ -23,9 +22,9 @@ _ACTIONS_SHOWN_MAX: Final = 20
 OPTION_FLAGS: Final = {"shards_min": "--min", "shards_max": "--max", "target": "--target"}
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("plan", help=DESCRIPTION, description=f"{DESCRIPTION} Changes nothing.")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = f"{DESCRIPTION} Changes nothing."
     parser.add_argument("stream", metavar="STREAM", nargs="?", help="name or ARN")
     parser.add_argument(
         "--since", metavar="AGE", default="7d", help="how far back CloudWatch is asked: 6h, 14d (default: 7d)"

@@ -23,7 +23,6 @@ from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
 
 if TYPE_CHECKING:
-    from penstock.cli.service_options import Subparsers
     from penstock.ports.kinesis import Kinesis
     from penstock.producer.task_writer import TaskWriter
 
@@ -33,9 +32,8 @@ _IDLE_S: Final = 0.2
 _READ_BYTES: Final = 65_536
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("put", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     # It has a default, since otherwise it would count as required.
     parser.add_argument(

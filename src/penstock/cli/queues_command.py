@@ -15,7 +15,6 @@ from penstock.cli.terminal import Output, escape_text, safe_json
 from penstock.errors import NotFound, OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.cli.service_options import Subparsers
     from penstock.ports.queues import DeadLetters, QueueDescription, Queues, QueueStart
 
 DESCRIPTION = (
@@ -26,9 +25,8 @@ _WAIT_S: Final = 300.0
 _CHECK_INTERVAL_S: Final = 0.5
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("queues", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = _action(actions, "list", "the queues of the region", names_queue=False)

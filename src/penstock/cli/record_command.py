@@ -20,7 +20,6 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.cli.service_options import Subparsers
     from penstock.core.recording.metadata import RecordingMetadata
     from penstock.recording.recorder import Recorder
 
@@ -29,9 +28,8 @@ _DRAW_INTERVAL_S: Final = 0.25
 _MIB: Final = 1024 * 1024
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("record", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     parser.add_argument(
         "--since",

@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 from types import ModuleType
-from typing import Any, Final
+from typing import Final
 
+from penstock.cli.command_parser import CommandParser
 from penstock.errors import PenstockError
 
 _PACKAGES: Final = {"demo": "penstock_demo", "local": "penstock_local", "simulate": "penstock_sim"}
-_HELP: Final = {
+_DESCRIPTIONS: Final = {
     "demo": "Send real flights through Kinesis and Spark (part of the repository).",
     "local": "Run an embedded Kinesis on this machine (needs penstock-local).",
     "simulate": "Prove the coordination of a fleet in a simulated world (part of the repository).",
@@ -35,11 +36,10 @@ class MissingCommand(ModuleType):
 
     def __init__(self, command: str) -> None:
         super().__init__(f"penstock.cli.{command}")
-        self._command = command
+        self.DESCRIPTION = _DESCRIPTIONS[command]
 
-    def add_parser(self, subparsers: Any) -> None:
-        """Add the command; it accepts all arguments, since every call ends with the same error."""
-        parser = subparsers.add_parser(self._command, help=_HELP[self._command])
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Accept all arguments, since every call ends with the same error."""
         parser.accept_all_words()
 
     def run(self, args: argparse.Namespace) -> int:

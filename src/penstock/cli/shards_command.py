@@ -11,7 +11,6 @@ from penstock.cli.terminal import Output, escape_text, safe_json, shows
 from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
-    from penstock.cli.service_options import Subparsers
     from penstock.core.shard import Shard
 
 _BRANCHES: Final = ("└── ", "├── ", "│   ")
@@ -19,9 +18,8 @@ _ASCII_BRANCHES: Final = ("`-- ", "|-- ", "|   ")
 DESCRIPTION = "Show a stream's shards and their lineage through splits and merges."
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("shards", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_arguments(parser)

@@ -18,7 +18,6 @@ from penstock.cli.progress_line import ProgressLine
 from penstock.cli.simulate_fleet import LEASES_PER_WORKER, POLICIES, SCENARIOS, run_fleet_command
 
 if TYPE_CHECKING:
-    from penstock.cli.service_options import Subparsers
     from penstock_sim.run import SeedResult
 
 DESCRIPTION = (
@@ -29,9 +28,8 @@ _TAIL_LINES = 30
 _TELLING_SEEDS_MIN = 100
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("simulate", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument(
         "--seeds", type=int, default=300, metavar="N", help="how many seeds to run (default: 300)"
     )

@@ -19,7 +19,6 @@ from penstock.errors import OptionError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.cli.service_options import Subparsers
     from penstock.sql.query import PlannedTable, Query
 
 DESCRIPTION = "Ask a stream questions in SQL: a SELECT over its records, run by DuckDB on this machine."
@@ -32,11 +31,9 @@ _CLOCK_AHEAD_S_MAX: Final = 5.0
 _EXIT_USAGE: Final = 2
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser(
-        "sql", help=DESCRIPTION, description=DESCRIPTION, epilog=f'penstock sql "{_EXAMPLE}"'
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.epilog = f'penstock sql "{_EXAMPLE}"'
     parser.add_argument(
         "query",
         metavar="QUERY",

@@ -15,7 +15,6 @@ from penstock.cli.terminal import Output, counted, escape_text, safe_json
 from penstock.errors import OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.cli.service_options import Subparsers
     from penstock.core.shard import Shard, StreamSummary
 
 DESCRIPTION = "List, describe, create, delete and change streams."
@@ -25,9 +24,8 @@ _RETENTION: Final = re.compile(r"(\d+)\s*([hd]?)")
 _RETENTION_HOURS: Final = (24, 8760)
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("streams", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="the streams of the region")

@@ -26,7 +26,6 @@ from penstock.errors import OptionError, ShardsStopped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from penstock.cli.service_options import Subparsers
     from penstock.consumer import Consumer, ConsumerOptions
     from penstock.core.starting import StartingPosition
 
@@ -35,9 +34,8 @@ _LAG_ERROR_MS: Final = {"polling": 3_000, "fan-out": 8_000}
 """Upper bound of a lag's age plus the difference between this machine's clock and the service's."""
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("tail", help=DESCRIPTION, description=DESCRIPTION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     start = parser.add_mutually_exclusive_group()
     start.add_argument(

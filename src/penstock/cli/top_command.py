@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     import argparse
 
     from penstock.cli.overview.snapshot import ApplicationSnapshot, Snapshot
-    from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and problems, trouble first; and the region's queues."
 _KEYS = "Keys: arrows or j and k select, enter opens an application or a shard, s an application's stream, escape goes back, q or Ctrl-C ends."
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("top", help=DESCRIPTION, description=f"{DESCRIPTION} {_KEYS}", epilog=COST)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = f"{DESCRIPTION} {_KEYS}"
+    parser.epilog = COST
     parser.add_argument(
         "--once",
         action="store_true",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import OptionError, PenstockError
 from penstock_demo.display import printable
@@ -27,9 +27,9 @@ EXPLANATION: Final = (
 )
 
 
-def add_parser(subparsers: Any) -> None:
-    """Add the command to the command line."""
-    parser = subparsers.add_parser("demo", help=DESCRIPTION, description=EXPLANATION)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.description = EXPLANATION
     parser.add_argument(
         "--records", type=int, metavar="N", help="only the first N flights of the year's 336,776"
     )
