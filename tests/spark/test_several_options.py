@@ -7,7 +7,7 @@ import pytest
 from penstock.core.position import LATEST, TRIM_HORIZON
 from penstock.errors import OptionError
 from penstock.spark.options.several_streams import (
-    check_several,
+    check_read,
     names_several,
     parse_names,
     parse_several_batch,
@@ -116,7 +116,7 @@ def test_several_streams_need_an_application_of_their_own_name():
     with pytest.raises(OptionError, match="applicationName is missing"):
         parse_several_source({"streamName": "orders,returns"})
     assert parse_several_source({"streamName": "orders,returns", "leaseTable": "ledger"})
-    check_several({"streamName": "orders,returns"})  # it may become a batch read
+    check_read({"streamName": "orders,returns"})  # it may become a batch read
 
 
 def test_a_batch_read_has_the_range_of_each_stream():

@@ -7,7 +7,8 @@ import pytest
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
 from penstock.errors import OptionError
 from penstock.spark.options.foreign_options import REFUSED, WITHOUT_EFFECT
-from penstock.spark.options.spark_options import OPTIONS, check_read, parse_batch, parse_sink, parse_source
+from penstock.spark.options.several_streams import check_read
+from penstock.spark.options.spark_options import OPTIONS, parse_batch, parse_sink, parse_source
 
 
 def test_a_streaming_query_needs_only_a_stream():

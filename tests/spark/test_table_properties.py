@@ -3,7 +3,8 @@
 import pytest
 
 from penstock.errors import OptionError
-from penstock.spark.options.spark_options import check_read, parse_batch, parse_source
+from penstock.spark.options.several_streams import check_read
+from penstock.spark.options.spark_options import parse_batch, parse_source
 from penstock.spark.options.table_properties import user_options
 from penstock.spark.schema import SCHEMA_DDL, check_schema
 

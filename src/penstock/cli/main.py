@@ -21,7 +21,7 @@ from typing import Any, Final
 from penstock._version import __version__
 from penstock.cli.command_parser import CommandParser
 from penstock.cli.separate_commands import MissingCommand, is_missing
-from penstock.cli.terminal import SafeFormatter, escape_text, prepare_output, warn
+from penstock.cli.terminal import SafeFormatter, prepare_output, warn
 from penstock.errors import PenstockError, UsageError
 
 _COMMANDS: Final = {
@@ -156,7 +156,7 @@ def _drop_output() -> None:
 def _show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print the traceback of an unexpected error, whose text may be from outside."""
     for line in "".join(traceback.format_exception(kind, error, trace)).rstrip("\n").split("\n"):
-        print(escape_text(line), file=sys.stderr)
+        warn(line)
 
 
 def _fail(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:
@@ -166,8 +166,7 @@ def _fail(args: argparse.Namespace, message: str, status: int, error: BaseExcept
         )
         return status
     if args.verbose:
-        for line in "".join(traceback.format_exception(error)).rstrip("\n").split("\n"):
-            print(escape_text(line), file=sys.stderr)
+        _show_defect(type(error), error, error.__traceback__)
     warn(f"penstock {args.command}: {message}")
     return status
 

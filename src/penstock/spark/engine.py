@@ -119,7 +119,8 @@ class BatchStarts:
     """
 
     def __init__(self, initial: dict[str, Any]) -> None:
-        self._next = initial
+        self.following = initial
+        """The offset from which the next batch starts."""
         self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
         self.planned_count = 0
         """Batches that were planned here."""
@@ -129,15 +130,10 @@ class BatchStarts:
         """Whether Spark has not requested an offset here yet."""
         return self._planned is None
 
-    @property
-    def following(self) -> dict[str, Any]:
-        """Return the offset from which the next batch starts."""
-        return self._next
-
     def plan(self, end: dict[str, Any]) -> None:
         """Record the offset that Spark gets; if there is nothing to read, it is the one before."""
-        self.planned_count += end != self._next
-        self._planned, self._next = (self._next, end), end
+        self.planned_count += end != self.following
+        self._planned, self.following = (self.following, end), end
 
     def on_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> None:
         """Handle the batch that Spark runs, or the offset that it found in its log.
@@ -146,7 +142,7 @@ class BatchStarts:
             UsageError: It is not the planned batch, so the plan had another start than Spark.
         """
         if self._planned is None:
-            self._next = end
+            self.following = end
         elif end != self._planned[1] or start not in self._planned:
             raise UsageError(
                 "Spark asked for the end of a batch before it named the query's last offset, as it does with "

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -135,7 +135,7 @@ class MicroBatches:
     ) -> None:
         began_s = time.monotonic()
         tasks = tuple(self._source.tasks(planner, start, offset))
-        read = _ReadTasks(self._source, tasks)
+        read = partial(_read_tasks, self._source, tasks)
         rows = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(read, SCHEMA_DDL)
         write(rows, number)
         self._log.commit(number)
@@ -166,19 +166,13 @@ class MicroBatches:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-@dataclass(frozen=True)
-class _ReadTasks:
-    """Runs in an executor: reads the tasks with the numbers that it gets. Holds plain values only."""
-
-    source: BatchSource
-    tasks: Sequence[tuple[int, Sequence[ShardTask]]]
-
-    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the tasks in this partition."""
-        return self._rows(numbers)
-
-    @explained_rows
-    def _rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                yield from self.source.rows(*self.tasks[number])
+@explained_rows
+def _read_tasks(
+    source: BatchSource,
+    tasks: Sequence[tuple[int, Sequence[ShardTask]]],
+    numbers: Iterator[pa.RecordBatch],
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the tasks with these numbers; in an executor."""
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            yield from source.rows(*tasks[number])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from pyspark.sql.datasource import DataSource
 
 from penstock.spark.engine import check_version
-from penstock.spark.options.several_streams import check_several, names_several, parse_several_batch
-from penstock.spark.options.spark_options import check_read, parse_batch, parse_sink
+from penstock.spark.options.several_streams import check_read, names_several, parse_several_batch
+from penstock.spark.options.spark_options import parse_batch, parse_sink
 from penstock.spark.schema import SCHEMA_DDL, check_schema
 from penstock.spark.spark_errors import explained
 
@@ -49,11 +49,7 @@ class KinesisDataSource(DataSource):
     @explained
     def schema(self) -> str:
         """Return the schema of the rows; a wrong option is reported here, at `load()`."""
-        options = self._own_options()
-        if names_several(options):
-            check_several(options)
-        else:
-            check_read(options)
+        check_read(self._own_options())
         return SCHEMA_DDL
 
     @explained

@@ -173,7 +173,9 @@ class Planner:
         if may_be_only:  # a shard that was at its tip before this call may have records since
             self._query.shards.probe_again()
         is_patient = may_be_only or self._until_ms is not None
-        wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
+        wait_s = self._options.probe_interval_s
+        if is_patient:
+            wait_s = max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
         return Search(start, may_be_only, is_patient, wait_s, self._clock.monotonic_s() + wait_s)
 
     def search(self, search: Search) -> bool:
@@ -376,10 +378,6 @@ class Planner:
         self._apply_commands()
         is_same = before == set(shards.states) and query_worker.is_at_rest
         return is_same and query_worker.describe_unread() is None
-
-    @property
-    def _available_now_wait_s(self) -> float:
-        return max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
 
     def _planned_ms(self) -> int:
         """Return the moment of a plan by the service's clock: records that arrive later belong to a later batch."""

@@ -102,18 +102,19 @@ def parse_several_batch(given: Mapping[str, str]) -> tuple[tuple[BatchOptions, .
     return _parse_each(given, parse_batch)
 
 
-def check_several(given: Mapping[str, str]) -> None:
-    """Refuse options that neither a streaming nor a batch read of several streams accepts.
+def check_read(given: Mapping[str, str]) -> None:
+    """Refuse options that neither a streaming nor a batch read accepts, before it is known which one it will be.
 
-    An option that only a streaming read needs, such as `applicationName`, may be missing: Spark has not yet chosen the read.
+    An option that only a streaming read of several streams needs, such as `applicationName`, may be missing.
 
     Raises:
         OptionError: As the two readers would raise it.
     """
-    if is_batch_read(given):
-        parse_several_batch(given)
+    parse: Callable[[Mapping[str, str]], Any] = parse_batch if is_batch_read(given) else parse_source
+    if names_several(given):
+        _parse_each(given, parse)
     else:
-        _parse_each(given, parse_source)
+        parse(given)
 
 
 def _parse_each(

@@ -192,10 +192,6 @@ class SinkOptions(Struct, frozen=True):
         return self.dead_letter_path is not None or self.dead_letter_stream is not None
 
 
-def _lease_duration_s(lease_table: str) -> float:
-    return 60.0 if lease_table.startswith("s3://") else 10.0
-
-
 def parse_source(
     given: Mapping[str, str], session_zone: str | None = None
 ) -> tuple[SourceOptions, tuple[str, ...]]:
@@ -215,6 +211,7 @@ def parse_source(
     stream = _stream(values)
     short = stream.rpartition("/")[2]
     lease_table = values["leaseTable"]
+    lease_duration_s = 60.0 if (lease_table or "").startswith("s3://") else 10.0
     named = None if lease_table is None else lease_table.rstrip("/").rpartition("/")[2]
     consumer = _given_consumer(values, short)
     given_name = values["applicationName"] or consumer
@@ -226,7 +223,7 @@ def parse_source(
             application=application,
             application_is_default=given_name is None and lease_table is None,
             lease_table=lease_table or application,
-            lease_duration_s=values["leaseDuration"] or _lease_duration_s(lease_table or ""),
+            lease_duration_s=values["leaseDuration"] or lease_duration_s,
             zone=_zone(values),
             consumer_name=_consumer_name(values, consumer or application),
             starting=_starting(values, "starting", StartingPosition(LATEST)),
@@ -282,18 +279,6 @@ def is_batch_read(given: Mapping[str, str]) -> bool:
         key.lower() for option in OPTIONS if option.scopes == _BATCH for key, _ in option.spellings()
     }
     return any(key.lower() in for_batch for key in user_options(given))
-
-
-def check_read(given: Mapping[str, str]) -> None:
-    """Refuse options that neither a streaming nor a batch read accepts, before it is known which one it will be.
-
-    Raises:
-        OptionError: As the two readers would raise it.
-    """
-    if is_batch_read(given):
-        parse_batch(given)
-    else:
-        parse_source(given)
 
 
 def parse_sink(given: Mapping[str, str]) -> tuple[SinkOptions, tuple[str, ...]]:

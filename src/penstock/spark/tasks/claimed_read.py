@@ -141,7 +141,12 @@ class ClaimedRead:
                 case ClaimedElsewhere(claim):
                     raise self._another_driver(claim)
                 case ReadFreely():
-                    if lease is not None and self._is_recreated(lease):
+                    execution = self._execution
+                    if (
+                        lease is not None
+                        and execution.seen is not None
+                        and lease.claim_of(execution.worker) is None
+                    ):
                         self._warn_recreated()
                     # The claim is written last. An attempt that claimed first and failed midway would have fixed an end
                     # whose rows Spark never got; one that reads and fails leaves the batch open for the next attempt.
@@ -180,9 +185,6 @@ class ClaimedRead:
             self._shard_id,
             self._batch,
         )
-
-    def _is_recreated(self, lease: Lease) -> bool:
-        return self._execution.seen is not None and lease.claim_of(self._execution.worker) is None
 
     def _warn_recreated(self) -> None:
         _log.warning(
@@ -320,7 +322,7 @@ class ClaimedRead:
         if end <= self._progress.end:
             return
         while True:
-            page = self._take_rest() or self._next_page()
+            page, self._rest = self._rest or self._next_page(), None
             if page is None:
                 return
             count = page.rows.num_rows if end.is_shard_end else count_up_to(page.rows, end)
@@ -338,10 +340,6 @@ class ClaimedRead:
                 self._on_lost_end(end)
                 return
             del page, taken
-
-    def _take_rest(self) -> ShardPage | None:
-        rest, self._rest = self._rest, None
-        return rest
 
     def _on_lost_end(self, end: Position) -> None:
         text = (
