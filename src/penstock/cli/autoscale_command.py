@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.service_options import add_connection_arguments, connection_of
@@ -98,7 +99,9 @@ def run(args: argparse.Namespace) -> int:
             print(safe_json(document), flush=True)
         else:
             print(
-                escape_text(f"{_now()} {event.stream}, {counted(event.shards, 'shard')}: {event.text}"),
+                escape_text(
+                    f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {event.stream}, {counted(event.shards, 'shard')}: {event.text}"
+                ),
                 flush=True,
             )
 
@@ -122,9 +125,3 @@ def run(args: argparse.Namespace) -> int:
         else:
             autoscaler.run()
     return 0
-
-
-def _now() -> str:
-    from datetime import UTC, datetime
-
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.consumer import ConsumerOptions
+    from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.core.starting import StartingPosition
 
 _LOOPBACK = "127.0.0.1"
@@ -185,29 +186,32 @@ def _options_of(args: argparse.Namespace) -> ConsumerOptions:
 
 def run(args: argparse.Namespace) -> int:
     """Consume until SIGINT or SIGTERM; return the exit status."""
-    if args.queue is not None:
+    if args.queue is None and (not args.streams or args.application is None):
+        raise UsageError("name a stream and --application, or --queue")
+    from penstock.consumer.metrics_prometheus import PrometheusMetrics
+
+    port = args.metrics_port
+    with contextlib.nullcontext() if port is None else PrometheusMetrics(port[1], port[0]) as metrics:
+        if args.queue is None:
+            return _consume_streams(args, metrics)
         from penstock.cli import consume_queue
 
-        return consume_queue.run(args)
-    if not args.streams or args.application is None:
-        raise UsageError("name a stream and --application, or --queue")
+        return consume_queue.run(args, metrics)
+
+
+def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None) -> int:
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer
-    from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.errors import HandlerFailed
 
     for name in _LOGGERS:  # the user wants to see which shards begin and end
         logging.getLogger(name).setLevel(logging.INFO)
-    options = _options_of(args)
-    metrics = (
-        None if args.metrics_port is None else PrometheusMetrics(args.metrics_port[1], args.metrics_port[0])
-    )
     consumer = Consumer(
         args.streams[0] if len(args.streams) == 1 else args.streams,
         args.application,
         RecordPrinter(format_of(args), names_streams=len(args.streams) > 1).print_batch,
-        options=options,
+        options=_options_of(args),
         metrics=metrics,
         connection=connection_of(args),
     )
@@ -223,7 +227,4 @@ def run(args: argparse.Namespace) -> int:
         if isinstance(failure.__cause__, BrokenPipeError):
             raise BrokenPipeError from failure  # the reader has gone: records that were not printed are not done
         raise
-    finally:
-        if metrics is not None:
-            metrics.close()
     return 0

@@ -15,6 +15,7 @@ from penstock.cli.service_options import connection_of
 from penstock.errors import UsageError
 
 if TYPE_CHECKING:
+    from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.queues import QueueRecord
 
 _OF_STREAMS: Final[dict[str, Any]] = {
@@ -28,10 +29,9 @@ _OF_STREAMS: Final[dict[str, Any]] = {
 """Arguments that have no meaning for a queue, with their defaults."""
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, metrics: PrometheusMetrics | None) -> int:
     """Consume a queue until SIGINT or SIGTERM; return the exit status."""
     from penstock.cli.output_reader import while_output_is_read
-    from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.queues import QueueConsumer
 
     for name, default in _OF_STREAMS.items():
@@ -54,9 +54,6 @@ def run(args: argparse.Namespace) -> int:
                 consumer.request_stop()
                 raise
 
-    metrics = (
-        None if args.metrics_port is None else PrometheusMetrics(args.metrics_port[1], args.metrics_port[0])
-    )
     consumer = QueueConsumer(
         args.queue,
         print_record,
@@ -65,14 +62,10 @@ def run(args: argparse.Namespace) -> int:
         metrics=metrics,
         connection=connection_of(args),
     )
-    try:
-        with while_output_is_read(consumer.request_stop) as is_reader_gone:
-            consumer.run()
-        if is_reader_gone.is_set() or is_broken.is_set():
-            raise BrokenPipeError  # records that were not printed are not acknowledged
-    finally:
-        if metrics is not None:
-            metrics.close()
+    with while_output_is_read(consumer.request_stop) as is_reader_gone:
+        consumer.run()
+    if is_reader_gone.is_set() or is_broken.is_set():
+        raise BrokenPipeError  # records that were not printed are not acknowledged
     return 0
 
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import to_builtins
+
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 from penstock.cli.terminal import Output, counted, safe_json, warn
@@ -128,7 +130,7 @@ def _run_deliveries(args: argparse.Namespace) -> int:
 
     def report(batch: BatchReport) -> None:
         with lock:
-            print(_as_json(batch) if args.json else _as_line(batch), flush=True)
+            print(safe_json(to_builtins(batch)) if args.json else _as_line(batch), flush=True)
             if batch.dead_count and (folders := letter_folders.pop(batch.delivery, None)):
                 warn(
                     f"penstock deliver: the dead letters of {batch.delivery}, with reasons, are in "
@@ -195,8 +197,6 @@ def _submit_lines(args: argparse.Namespace) -> str:
 
 
 def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
-    from msgspec import to_builtins
-
     from penstock.delivery.preview import preview
 
     for delivery, options in checked:
@@ -340,9 +340,3 @@ def _as_line(batch: BatchReport) -> str:
     if batch.is_repeated:
         parts.append("was in the table already")
     return f"{batch.delivery} batch {batch.batch.lstrip('0') or '0'}: {', '.join(parts)}"
-
-
-def _as_json(batch: BatchReport) -> str:
-    from msgspec import to_builtins
-
-    return safe_json(to_builtins(batch))

@@ -23,7 +23,6 @@ from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
 
 if TYPE_CHECKING:
-    from penstock.ports.kinesis import Kinesis
     from penstock.producer.task_writer import TaskWriter
 
 OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
@@ -72,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
         aggregation=args.aggregate, rate_limit_percent=args.rate_limit, no_progress_deadline_s=60.0
     )
     _check_files(args.files)
-    _check_reachable(wiring.open_kinesis(options_of(args)), args.stream)
+    # The stream is reached before the first record: the writer itself would wait for a minute. A user who may write need not
+    # be allowed to describe.
+    with contextlib.suppress(AccessDenied, Throttled):
+        wiring.open_kinesis(options_of(args)).fetch_summary(args.stream)
     kinesis = wiring.open_kinesis(options_to_put(args))
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
@@ -135,17 +137,6 @@ def _check_files(names: list[str]) -> None:
             raise UsageError(f"{name} is a folder; name the files in it. Nothing was written")
         if not os.access(name, os.R_OK):
             raise UsageError(f"{name}: this user may not read it; nothing was written")
-
-
-def _check_reachable(kinesis: Kinesis, stream: str) -> None:
-    """Check before the first record that the stream can be reached; the writer itself would wait for a minute.
-
-    Raises:
-        Unavailable, NotFound: The stream cannot be reached.
-    """
-    # A user who may write need not be allowed to describe.
-    with contextlib.suppress(AccessDenied, Throttled):
-        kinesis.fetch_summary(stream)
 
 
 def _payloads(args: argparse.Namespace) -> Iterator[tuple[bytes, str] | None]:

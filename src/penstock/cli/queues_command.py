@@ -12,6 +12,7 @@ from penstock.cli.moments import FORMS, parse_position
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.core.moments import describe_moment
 from penstock.errors import NotFound, OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _list(args: argparse.Namespace, queues: Queues) -> None:
                 "arn": each.arn,
                 "status": each.status,
                 "stream_arn": each.stream_arn,
-                "created": _iso(each.created_ms),
+                "created": describe_moment(each.created_ms),
             }
             for each in found
         ]
@@ -225,7 +226,7 @@ def _dead_letters_of(args: argparse.Namespace) -> DeadLetters | None:
 def _describe(args: argparse.Namespace, queue: QueueDescription) -> None:
     start: str = queue.start.type
     if queue.start.timestamp_ms is not None:
-        start = f"{start} {_iso(queue.start.timestamp_ms)}"
+        start = f"{start} {describe_moment(queue.start.timestamp_ms)}"
     document = {
         "name": queue.name,
         "arn": queue.arn,
@@ -234,7 +235,7 @@ def _describe(args: argparse.Namespace, queue: QueueDescription) -> None:
         "start": start,
         "visibility_timeout_s": queue.visibility_s,
         "max_receive_count": queue.dead_letters.receive_count_max,
-        "created": _iso(queue.created_ms),
+        "created": describe_moment(queue.created_ms),
     }
     if args.json:
         print(safe_json(document, indent=2))
@@ -279,9 +280,3 @@ def _wait(queues: Queues, arn: str, status: str | None) -> None:
             raise
         time.sleep(_CHECK_INTERVAL_S)
     raise PenstockError(f"the queue has not become {status or 'deleted'} within {_WAIT_S:.0f} s")
-
-
-def _iso(moment_ms: int) -> str:
-    from penstock.core.moments import describe_moment
-
-    return describe_moment(moment_ms)

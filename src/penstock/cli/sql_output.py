@@ -75,7 +75,7 @@ def open_writer(name: str, path: Path | None) -> ResultWriter:
         return _ParquetWriter(path)
     kind = _TEXT_WRITERS[name]
     if path is None:
-        return kind(sys.stdout, _flush)
+        return kind(sys.stdout, sys.stdout.flush)
     file = path.open("w", encoding="utf-8", newline="")
     return kind(file, file.close)
 
@@ -84,10 +84,6 @@ def print_not_utf8(count: int) -> None:
     """Print how many records have no text, if there are any."""
     if count:
         warn(f"penstock sql: {count} of the records read are not UTF-8: their text and json are null")
-
-
-def _flush() -> None:
-    sys.stdout.flush()
 
 
 class _TextWriter:

@@ -78,8 +78,7 @@ def print_snapshot(snapshot: Snapshot) -> None:
 
 
 def _print_queues(output: Output, snapshot: Snapshot) -> None:
-    from penstock.cli.overview.cells import RIGHT
-    from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
+    from penstock.cli.overview.cells import QUEUE_COLUMNS, RIGHT, queue_cells
     from penstock.cli.terminal import escape_text
 
     queues = snapshot.queues

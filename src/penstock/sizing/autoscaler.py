@@ -184,7 +184,7 @@ class Autoscaler:
                     self.run_round()
                 except (Throttled, Unavailable, UnknownOutcome) as error:
                     log.warning("%s: nothing is done in this round: %s", self._stream, error)
-                self._wait(began_s + self.options.interval_s - self._ports.clock.monotonic_s())
+                self._stop.wait(max(0.0, began_s + self.options.interval_s - self._ports.clock.monotonic_s()))
         finally:
             self._release_turn()
 
@@ -412,10 +412,6 @@ class Autoscaler:
 
     def _held(self, summary: StreamSummary, reason: str, shards: int) -> AutoscaleEvent:
         return self._event(summary, Hold(reason), shards, done=False)
-
-    def _wait(self, duration_s: float) -> None:
-        if duration_s > 0:
-            self._stop.wait(duration_s)
 
 
 def _said(decision: Decision) -> str:

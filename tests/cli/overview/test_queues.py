@@ -8,8 +8,8 @@ pytest.importorskip("httptools")
 
 from moved_clock import MovedClock
 from penstock.cli import main as cli
+from penstock.cli.overview.cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.dashboard_page import page_of_all
-from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.queue_reader import QUEUES_MAX, READ_EVERY_S, QueueReader, fetch_queues
 from penstock.cli.overview.queue_rows import LEVEL_METRICS, RATE_METRICS, QueueOverview, QueueRow, Workers
 from penstock.cli.overview.screen import Place

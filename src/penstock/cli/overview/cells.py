@@ -10,10 +10,22 @@ from penstock.cli.terminal import escape_text
 from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
 
 if TYPE_CHECKING:
+    from penstock.cli.overview.queue_rows import QueueRow
     from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, ShardRow
 
 APPLICATION_COLUMNS: Final = ("application", "stream", "trouble", "shards", "workers", "lag", "why")
 SHARD_COLUMNS: Final = ("shard", "state", "owner", "lag", "rate", "checkpoint", "why")
+QUEUE_COLUMNS: Final = (
+    "queue",
+    "stream",
+    "visible",
+    "in flight",
+    "dead",
+    "done/min",
+    "workers",
+    "age",
+    "why",
+)
 RIGHT: Final = frozenset(
     {"shards", "workers", "lag", "rate", "used"}
     | {"visible", "in flight", "dead", "done/min", "age"}
@@ -73,6 +85,26 @@ def shard_cells(row: ShardRow) -> tuple[str, ...]:
         row.why,
     )
     return tuple(escape_text(cell) for cell in cells)
+
+
+def queue_cells(row: QueueRow, now_ms: int) -> tuple[str, ...]:
+    """Return the cells of a queue, under `QUEUE_COLUMNS`."""
+    cells = (
+        row.queue,
+        stream_name(row.stream_arn),
+        _count(row.visible),
+        _count(row.in_flight),
+        _count(row.dead_letters),
+        "-" if row.acknowledged_per_min is None else f"{row.acknowledged_per_min:,.1f}",
+        row.workers.value,
+        "-" if row.measured_ms is None else duration(max(0, now_ms - row.measured_ms)),
+        row.trouble,
+    )
+    return tuple(escape_text(cell) for cell in cells)
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
 
 
 def owner_cell(owner: str | None, next_owner: str | None) -> str:

@@ -7,7 +7,15 @@ import codecs
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.overview.cells import SHARD_COLUMNS, duration, shard_cells, state_text, stream_name
+from penstock.cli.overview.cells import (
+    QUEUE_COLUMNS,
+    SHARD_COLUMNS,
+    duration,
+    queue_cells,
+    shard_cells,
+    state_text,
+    stream_name,
+)
 from penstock.cli.overview.drawings import (
     LEGEND,
     draw_bar,
@@ -17,7 +25,6 @@ from penstock.cli.overview.drawings import (
     html_text,
 )
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
-from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.terminal import counted, escape_text
 

@@ -83,37 +83,31 @@ class Contents:
 
     def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
         """Return the answer for a path."""
-        snapshot = self.newest()
         if path not in _PLACES:
             return Answer(404, _TEXT, "not found\n")
-        is_document = path.startswith("/api/")
+        snapshot = self.newest()
         if snapshot is None:
-            return (
-                _under_way()
-                if is_document
-                else Answer(200, _HTML, page_before_first_snapshot(self.interval_s))
-            )
-        name = query.get("name", [""])[0]
-        return (
-            self._document(path, snapshot, name) if is_document else self._page(path, snapshot, name, query)
-        )
-
-    def _document(self, path: str, snapshot: Snapshot, name: str) -> Answer:
-        return (
-            _as_json(document_of(snapshot)) if path == "/api/look" else self._stream_document(snapshot, name)
-        )
-
-    def _page(self, path: str, snapshot: Snapshot, name: str, query: Mapping[str, list[str]]) -> Answer:
-        if path == "/application":
-            return self._application(snapshot, name)
-        if path == "/stream":
-            return self._stream(snapshot, name)
-        if path == "/shard":
-            return self._shard(snapshot, name, query.get("shard", [""])[0])
-        points = {
-            each.application: self.history.points_of(each.application) for each in snapshot.applications
-        }
-        return Answer(200, _HTML, page_of_all(snapshot, points, self.interval_s))
+            page = page_before_first_snapshot(self.interval_s)
+            return _under_way() if path.startswith("/api/") else Answer(200, _HTML, page)
+        name, shard = (query.get(key, [""])[0] for key in ("name", "shard"))
+        match path:
+            case "/api/look":
+                answer = _as_json(document_of(snapshot))
+            case "/api/stream":
+                answer = self._stream_document(snapshot, name)
+            case "/application":
+                answer = self._application(snapshot, name)
+            case "/stream":
+                answer = self._stream(snapshot, name)
+            case "/shard":
+                answer = self._shard(snapshot, name, shard)
+            case _:
+                lags = {
+                    each.application: self.history.points_of(each.application)
+                    for each in snapshot.applications
+                }
+                answer = Answer(200, _HTML, page_of_all(snapshot, lags, self.interval_s))
+        return answer
 
     def _application(self, snapshot: Snapshot, name: str) -> Answer:
         for each in snapshot.applications:

@@ -127,7 +127,7 @@ def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
     """Return the worst and the median lag over time; empty before the second snapshot."""
     if len(points) < 2:
         return ""
-    top_ms = _top_of(points)
+    top_ms = max(1, *(point.worst_ms for point in points))
     lines = _line(points, [point.worst_ms for point in points], top_ms, _CHART, "worst")
     lines += _line(points, [point.median_ms for point in points], top_ms, _CHART, "median")
     if limit_s * 1000 <= top_ms:
@@ -174,10 +174,6 @@ def _drawing(name: str, size: tuple[int, int], about: str, lines: str) -> str:
         f'<svg class="{name}" viewBox="0 0 {size[0]} {size[1]}" preserveAspectRatio="none" role="img" '
         f'aria-label="{about}">{lines}</svg>'
     )
-
-
-def _top_of(points: Sequence[LagPoint]) -> int:
-    return max(1, *(point.worst_ms for point in points))
 
 
 def _line(

@@ -17,15 +17,16 @@ from rich.text import Text
 from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.overview.cells import (
     APPLICATION_COLUMNS,
+    QUEUE_COLUMNS,
     RIGHT,
     SHARD_COLUMNS,
     application_cells,
     duration,
     event_line,
+    queue_cells,
     shard_cells,
     stream_name,
 )
-from penstock.cli.overview.queue_cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
 from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.overview.stream_cells import (

@@ -39,6 +39,10 @@ _FULL_SCANS: Final = 3
 _CLAIM_ATTEMPTS_MAX: Final = 4
 _PROMOTE_AFTER_S_MAX: Final = 5.0
 _NOTHING: Final = Share(record_count_max=0)
+_UNEXPECTED: Final = {
+    StartReason.NOT_READ: "shard %s: batch %d did not read it to its end, so its records are offered again",
+    StartReason.LEASE_GONE: "shard %s: its lease is gone; the shard is read again from the start of batch %d",
+}
 
 
 class BatchSettler:
@@ -127,19 +131,12 @@ class BatchSettler:
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), keys_read)
         if unclaimed:  # these claims are the driver's and do not show the size of the cluster
             settlement = replace(settlement, processes=frozenset())
-        self._refuse_sharing(
-            settlement,
-            shards,
-            self.fetch_leases(None) if self._scans_for_sharing(settlement, keys_read) else rows,
-        )
+        if self._scans_for_sharing(settlement, keys_read):
+            rows = self.fetch_leases(None)
+        self._queries |= settlement.queries
+        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
         for shard_id, reason in settlement.unexpected_starts:
-            _log.warning(
-                "shard %s: batch %d did not read it to its end, so its records are offered again"
-                if reason is StartReason.NOT_READ
-                else "shard %s: its lease is gone; the shard is read again from the start of batch %d",
-                shard_id,
-                start.batch,
-            )
+            _log.warning(_UNEXPECTED[reason], shard_id, start.batch)
         return settlement
 
     def _scans_for_sharing(self, settlement: Settlement, keys_read: Collection[str] | None) -> bool:
@@ -152,10 +149,6 @@ class BatchSettler:
             return False
         self._claimed_count += 1
         return keys_read is not None and self._claimed_count & (self._claimed_count - 1) == 0
-
-    def _refuse_sharing(self, settlement: Settlement, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
-        self._queries |= settlement.queries
-        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
 
     def fetch_leases(self, keys: Collection[str] | None) -> dict[str, Lease]:
         """Fetch the current leases of these shards, or all leases."""
