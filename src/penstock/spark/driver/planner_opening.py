@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics, NoMetrics
 from penstock.runtime.metrics_log import LoggingMetrics
@@ -15,6 +15,7 @@ from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.streams.stream_table import FormerTable, StreamTable
 from penstock.spark.tasks.query_stream import known_to_query
 from penstock.spark.tasks.task_opening import rows_of
 from penstock.wiring import (
@@ -29,24 +30,23 @@ from penstock.wiring import (
 
 
 def open_planner(
-    options: SourceOptions,
-    *,
-    rows_of_table: Callable[[LeaseTable], LeaseTable] = lambda table: table,
-    rows_of_former_table: Callable[[LeaseTable], LeaseTable] = lambda table: table,
-    metrics: ClosableMetrics | None = None,
-    follows_leader: bool = True,
+    options: SourceOptions, *, part_of: StreamIdentity | None = None, metrics: ClosableMetrics | None = None
 ) -> Planner:
-    """Return the driver's side of a query. Makes no call.
+    """Return the driver's side of a query, or of one stream of a query of several. Makes no call.
 
     Args:
-        rows_of_table: Returns the leases of the query's stream in a lease table; by default all.
-        rows_of_former_table: The same, for the table that the query had before.
+        part_of: The stream, if the lease table has those of several; such a query does not follow the leader of a native
+            KCL 3 fleet.
         metrics: The query's; None: as the options have them.
-        follows_leader: Whether the query follows the leader of a native KCL 3 fleet.
     """
 
     def table(name: str, connection: AwsOptions = options.connection) -> LeaseTable:
-        return rows_of_table(open_lease_table(name, connection))
+        whole = open_lease_table(name, connection)
+        return whole if part_of is None else StreamTable(whole, part_of.stream_id)
+
+    def former_table(name: str) -> LeaseTable:
+        whole = open_lease_table(name, options.connection)
+        return whole if part_of is None else FormerTable(whole, part_of)
 
     kinesis, clock, leases = open_kinesis(options.connection), SystemClock(), table(options.lease_table)
     # The lease loop repeats its calls by itself. It reports their error, so it must get it before a lease expires.
@@ -59,8 +59,8 @@ def open_planner(
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
         open_metrics=open_metrics if metrics is None else lambda _options, _worker: metrics,
-        open_table=lambda name: rows_of_former_table(open_lease_table(name, options.connection)),
-        kcl3=open_kcl3_tables(options.lease_table, options.connection) if follows_leader else None,
+        open_table=former_table,
+        kcl3=None if part_of is not None else open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
         lease_loop_table=table(options.lease_table, loop_connection),
         know_stream=lambda meant: known_to_query(options.stream, options.application, meant, kinesis, clock),

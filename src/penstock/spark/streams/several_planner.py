@@ -28,10 +28,8 @@ from penstock.spark.driver.joining import name_worker
 from penstock.spark.driver.planner import Planner, Search
 from penstock.spark.driver.planner_opening import open_metrics, open_planner
 from penstock.spark.options.several_streams import SeveralOptions
-from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.streams.several_report import add_reports, without_batch
 from penstock.spark.streams.stream_names import naming
-from penstock.spark.streams.stream_table import FormerTable, StreamTable
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.wiring import SystemClock, open_kcl3_tables, open_kinesis, open_lease_table
 
@@ -241,7 +239,8 @@ class SeveralPlanner:
         for place, (options, identity) in enumerate(zip(self._options.streams, identities, strict=True)):
             own = replace(options, worker_id=worker)
             with naming(options.stream):
-                planner = _open_planner(own, identity, self._metrics)
+                labels = {"stream": options.stream.rpartition("/")[2]}
+                planner = open_planner(own, part_of=identity, metrics=_StreamMetrics(self._metrics, labels))
                 if self._is_available_now:
                     planner.prepare_available_now()
                 self._streams[identity.stream_id] = PlannedStream(place, options.stream, planner)
@@ -313,17 +312,6 @@ class SeveralPlanner:
             gone.append(before)
         self._recreated_ids = frozenset(gone)
         return known.without(gone)
-
-
-def _open_planner(options: SourceOptions, stream: StreamIdentity, metrics: ClosableMetrics) -> Planner:
-    """Return the planner of one stream. It works like that of a query of this stream alone, on the stream's rows of the table."""
-    return open_planner(
-        options,
-        rows_of_table=lambda table: StreamTable(table, stream.stream_id),
-        rows_of_former_table=lambda table: FormerTable(table, stream),
-        metrics=_StreamMetrics(metrics, {"stream": options.stream.rpartition("/")[2]}),
-        follows_leader=False,
-    )
 
 
 class _StreamMetrics(LabelledMetrics):
