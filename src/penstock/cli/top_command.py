@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
-from penstock.cli.terminal import Output, counted, safe_json, warn
+from penstock.cli.terminal import Output, safe_json, warn
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -91,16 +91,22 @@ def _print_queues(output: Output, snapshot: Snapshot) -> None:
 
 
 def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:
-    from penstock.cli.overview.cells import RIGHT, SHARD_COLUMNS, duration, shard_cells, stream_name
+    from penstock.cli.overview.cells import (
+        RIGHT,
+        SHARD_COLUMNS,
+        duration,
+        shard_cells,
+        stream_name,
+        summary_of,
+    )
     from penstock.cli.terminal import escape_text
 
     for problem in snapshot.problems:
         warn(f"{snapshot.application}: {problem}")
-    ended = len(snapshot.shards) - snapshot.unfinished_count
     output.line(
         escape_text(
-            f"{snapshot.application}: stream {stream_name(snapshot.stream)}, {counted(snapshot.unfinished_count, 'shard')}, "
-            f"{snapshot.trouble_count} in trouble, {ended} ended, lag {duration(snapshot.lag_ms)}"
+            f"{snapshot.application}: stream {stream_name(snapshot.stream)}, {summary_of(snapshot)}, "
+            f"lag {duration(snapshot.lag_ms)}"
         ),
         style="bold",
     )

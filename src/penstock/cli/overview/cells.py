@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.trouble import LAG_STEADY
-from penstock.cli.terminal import escape_text
+from penstock.cli.terminal import counted, escape_text
 from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
 
 if TYPE_CHECKING:
@@ -58,6 +58,14 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
         why,
     )
     return tuple(escape_text(cell) for cell in cells)
+
+
+def summary_of(snapshot: ApplicationSnapshot) -> str:
+    """Return how many of an application's shards are unfinished, in trouble and ended."""
+    ended = len(snapshot.shards) - snapshot.unfinished_count
+    return (
+        f"{counted(snapshot.unfinished_count, 'shard')}, {snapshot.trouble_count} in trouble, {ended} ended"
+    )
 
 
 def state_text(snapshot: ApplicationSnapshot, if_running: str) -> str:

@@ -26,6 +26,7 @@ from penstock.cli.overview.cells import (
     queue_cells,
     shard_cells,
     stream_name,
+    summary_of,
 )
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
 from penstock.cli.overview.snapshot import Trouble, moment_of
@@ -221,10 +222,9 @@ def _queues(snapshot: Snapshot, lines_max: int) -> tuple[list[RenderableType], i
 def _shards(
     snapshot: Snapshot, application: ApplicationSnapshot, place: Place, height: int
 ) -> list[RenderableType]:
-    ended = len(application.shards) - application.unfinished_count
     heading = _heading(
-        f"{application.application}   stream {stream_name(application.stream)}   {counted(application.unfinished_count, 'shard')}, "
-        f"{application.trouble_count} in trouble, {ended} ended   lag {duration(application.lag_ms)}",
+        f"{application.application}   stream {stream_name(application.stream)}   {summary_of(application)}   "
+        f"lag {duration(application.lag_ms)}",
         snapshot.taken_ms,
         application.problems,
     )

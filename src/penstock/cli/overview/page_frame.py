@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
+from penstock.cli.overview.cells import RIGHT
 from penstock.cli.overview.drawings import html_text
 from penstock.cli.overview.snapshot import moment_of
 
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
 
 _STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
 _SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
-_NUMBERS: Final = (
-    *("visible", "in flight", "dead", "done/min", "age"),
-    *("lag", "rate", "leases", "in trouble", "bytes", "figure", "quota", "used"),
-    *("written bytes", "written records", "sent bytes", "refused records", "refused reads"),
-)
+_NUMBERS: Final = RIGHT - {"shards", "workers"} | {"leases", "in trouble", "bytes", "figure", "quota"}
 _KINDS: Final = dict.fromkeys(_NUMBERS, " number") | {
     "why": " long",
     "worker": " long",

@@ -14,17 +14,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = [
-    "binaries",
-    "booleans",
-    "constant_number",
-    "constant_text",
-    "decimals",
-    "integers",
-    "repeated",
-    "texts",
-]
-
 _BLOCK: Final = 1000
 _BYTES_MAX: Final = 2**31 - 1
 
