@@ -8,9 +8,9 @@ import logging
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.cli.moments import FORMS, moments_of, parse_position, print_understood
-from penstock.cli.record_lines import add_format_arguments, format_of
+from penstock.cli.record_lines import RecordPrinter, add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
-from penstock.errors import UsageError
+from penstock.errors import HandlerFailed, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -201,9 +201,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None) -> int:
     from penstock.cli.output_reader import while_output_is_read
-    from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer
-    from penstock.errors import HandlerFailed
 
     for name in _LOGGERS:  # the user wants to see which shards begin and end
         logging.getLogger(name).setLevel(logging.INFO)

@@ -8,7 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from penstock import wiring
+from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals
 from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
+from penstock.cli.service_options import options_of
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -53,12 +55,10 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         SystemExit: At either signal, with status 0.
     """
-    from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.next_records import NextRecordReader
     from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher, open_stream_reader
-    from penstock.cli.service_options import options_of
 
     check_watch_arguments(args)
     token = args.token if args.token is not None else os.environ.get(_TOKEN_VARIABLE) or None

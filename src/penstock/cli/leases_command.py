@@ -12,6 +12,7 @@ from penstock import wiring
 from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, escape_text, safe_json, warn
+from penstock.errors import OptionError, PenstockError, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,7 +73,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show, reset or restore; return the exit status."""
     from penstock.cli.lease_report import live_owners, watch
-    from penstock.errors import PenstockError
 
     _check(args)
     observe_s = _OBSERVE_S if args.observe is None else args.observe
@@ -104,8 +104,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from penstock.errors import OptionError
-
     if args.reset_to is not None and args.restore is not None:
         raise OptionError("give --reset-to or --restore, not both")
     if args.create and args.restore is None:
@@ -141,7 +139,6 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     from penstock.core.leases.lease_reset import plan_reset
     from penstock.core.position import Sentinel
     from penstock.core.starting import check_has_come, pin_latest
-    from penstock.errors import OptionError
 
     start = parse_position(args.reset_to, "--reset-to")
     if start.by_shard:
@@ -234,7 +231,6 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     """Print the leases; return 1 if the named stream cannot be read, since then the lags are missing."""
     from penstock.cli.lease_report import shares, zone_name
-    from penstock.errors import ServiceError
 
     lags: dict[str, int | None] = {}
     status = 0
@@ -304,7 +300,6 @@ def _print_report(document: Mapping[str, Any], *, has_lag: bool) -> None:
 def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
     """Return the state of a fleet with KCL 3 workers; None if there never was one, or its rows cannot be read."""
     from penstock.cli.lease_report import describe_fleet
-    from penstock.errors import ServiceError
 
     tables = wiring.open_kcl3_tables(args.application, options_of(args))
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
+from penstock.cli.moments import ServiceNow, parse_age_or_moment
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, escape_text, safe_json
 from penstock.errors import OptionError
@@ -59,7 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Measure, plan and print; return the exit status."""
-    from penstock.cli.moments import ServiceNow, parse_age_or_moment
     from penstock.core.sizing.resharding import limits_for
     from penstock.sizing.planning import PlanPorts, plan_stream
     from penstock.sizing.price_table import load_prices, own_price_text

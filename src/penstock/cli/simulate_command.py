@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.progress_line import ProgressLine
 from penstock.cli.simulate_fleet import LEASES_PER_WORKER, POLICIES, SCENARIOS, run_fleet_command
+from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock_sim.run import SeedResult
@@ -167,8 +168,6 @@ def _show_never(never: list[str], expected_count: int, seed_count: int) -> None:
 
 
 def _check(args: argparse.Namespace) -> None:
-    from penstock.errors import OptionError
-
     for name, smallest in (("seeds", 1), ("start", 0), ("history", 0), ("fleet", 1), ("leases", 2)):
         value = getattr(args, name)
         if value is not None and value < smallest:

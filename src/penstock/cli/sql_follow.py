@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli.output_reader import while_output_is_read
 from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8
 from penstock.errors import OptionError
+from penstock.sql.database import Database, no_rows
+from penstock.sql.follow import FollowedQuery
+from penstock.sql.followed_rows import FollowedRecording, FollowedStream
+from penstock.sql.handover import HandedOver, Stopped
+from penstock.sql.stream_rows import StreamRows
 
 if TYPE_CHECKING:
     import argparse
@@ -42,11 +47,6 @@ def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) 
         OptionError: Rows without an end cannot be written in this format.
         BrokenPipeError: The reader has gone.
     """
-    from penstock.sql.database import Database
-    from penstock.sql.follow import FollowedQuery
-    from penstock.sql.followed_rows import FollowedRecording, FollowedStream
-    from penstock.sql.stream_rows import StreamRows
-
     if not any(isinstance(table.source, StreamRows) for table in planned.tables):
         raise OptionError("--follow: the query reads no stream, so its result does not change")
     sources = [
@@ -68,8 +68,6 @@ def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) 
 
 
 def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
-    from penstock.sql.handover import HandedOver, Stopped
-
     if followed.is_over_rows and name == "parquet":
         raise OptionError("--follow: rows without an end are written as table, csv or json, not as parquet")
     writer = open_writer(name, path) if followed.is_over_rows else None
@@ -96,8 +94,6 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
 
 
 def _write(rows: pa.Table, writer: ResultWriter) -> None:
-    from penstock.sql.database import no_rows
-
     writer.write(no_rows(rows.schema))
     for batch in rows.to_batches():
         writer.write(batch)

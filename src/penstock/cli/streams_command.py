@@ -5,14 +5,16 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli import stream_consumers
 from penstock.cli.confirmation import confirm
+from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, escape_text, safe_json
-from penstock.errors import OptionError, PenstockError, UsageError
+from penstock.errors import NotFound, OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock.core.shard import Shard, StreamSummary
@@ -110,8 +112,6 @@ def _list(args: argparse.Namespace) -> None:
 
 
 def _describe(args: argparse.Namespace) -> None:
-    from datetime import UTC, datetime
-
     summary = wiring.open_kinesis(options_of(args)).fetch_summary(args.stream)
     created = datetime.fromtimestamp(summary.created_ms / 1000, UTC).isoformat(timespec="seconds")
     document: dict[str, Any] = {
@@ -217,8 +217,6 @@ def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
 
 
 def _open_shard(args: argparse.Namespace, text: str) -> Shard:
-    from penstock.cli.record_filter import shard_id_of
-
     wanted = shard_id_of(text)
     shards = wiring.open_kinesis(options_of(args)).fetch_shards(args.stream).shards
     for shard in shards:
@@ -238,8 +236,6 @@ def _wait(args: argparse.Namespace) -> None:
     Raises:
         PenstockError: The change takes too long.
     """
-    from penstock.errors import NotFound
-
     kinesis, end_s = wiring.open_kinesis(options_of(args)), time.monotonic() + _WAIT_S
     while time.monotonic() < end_s:
         try:

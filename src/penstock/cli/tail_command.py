@@ -18,7 +18,7 @@ from penstock.cli.moments import (
     print_understood,
 )
 from penstock.cli.record_filter import add_filter_arguments, filter_of
-from penstock.cli.record_lines import add_format_arguments, format_of
+from penstock.cli.record_lines import RecordPrinter, add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import warn
 from penstock.errors import OptionError, ShardsStopped
@@ -79,7 +79,6 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.caught_up import when_caught_up
     from penstock.cli.only_shards import only_shards
     from penstock.cli.output_reader import while_output_is_read
-    from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerPorts
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
-from penstock.cli.terminal import Output, safe_json, warn
+from penstock.cli.terminal import Output, escape_text, safe_json, warn
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -79,7 +79,6 @@ def print_snapshot(snapshot: Snapshot) -> None:
 
 def _print_queues(output: Output, snapshot: Snapshot) -> None:
     from penstock.cli.overview.cells import QUEUE_COLUMNS, RIGHT, queue_cells
-    from penstock.cli.terminal import escape_text
 
     queues = snapshot.queues
     if queues.rows:
@@ -99,7 +98,6 @@ def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:
         stream_name,
         summary_of,
     )
-    from penstock.cli.terminal import escape_text
 
     for problem in snapshot.problems:
         warn(f"{snapshot.application}: {problem}")
