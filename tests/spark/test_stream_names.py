@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from penstock.errors import ClaimConflict, StreamChanged, Throttled
-from penstock.spark.streams.stream_names import naming
+from penstock.spark.stream_names import naming
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 

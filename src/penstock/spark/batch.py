@@ -24,7 +24,7 @@ from penstock.spark.driver.startup_checks import refuse_unknown_shards
 from penstock.spark.engine import PUSHES_FILTERS
 from penstock.spark.options.spark_options import BatchOptions
 from penstock.spark.spark_errors import explained, explained_rows
-from penstock.spark.streams.stream_names import naming
+from penstock.spark.stream_names import naming
 from penstock.spark.tasks.arrow_records import delivered
 from penstock.spark.tasks.page_limits import count_before_ms, count_up_to, position_of
 from penstock.spark.tasks.process_resources import reading_process

@@ -15,8 +15,8 @@ from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.streams.stream_table import FormerTable, StreamTable
 from penstock.spark.tasks.query_stream import known_to_query
+from penstock.spark.tasks.stream_table import FormerTable, StreamTable
 from penstock.spark.tasks.task_opening import rows_of
 from penstock.wiring import (
     AwsOptions,

@@ -28,8 +28,8 @@ from penstock.spark.driver.joining import name_worker
 from penstock.spark.driver.planner import Planner, Search
 from penstock.spark.driver.planner_opening import open_metrics, open_planner
 from penstock.spark.options.several_streams import SeveralOptions
+from penstock.spark.stream_names import naming
 from penstock.spark.streams.several_report import add_reports, without_batch
-from penstock.spark.streams.stream_names import naming
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock.wiring import SystemClock, open_kcl3_tables, open_kinesis, open_lease_table
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.batches.several_offsets import INITIAL_SEVERAL, SeveralOffset, parse_several
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.streams.stream_names import naming
-from penstock.spark.streams.stream_table import StreamTable
+from penstock.spark.stream_names import naming
 from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.stream_table import StreamTable
 from penstock.spark.tasks.task_opening import rows_of
 from penstock.wiring import open_lease_table
 
