@@ -157,7 +157,7 @@ class ShardRun:
         self._is_fetching = False
         self._unread: deque[RawRecord] = deque()  # fetched, and not deaggregated yet for lack of room
         self._unread_bytes = 0
-        self._has_failed_apart = False
+        self._has_deaggregation_failed = False
         self._has_dropped = False
         self._taken_through = start.position  # the last record that was given to delivery
         self._arrivals = ArrivalMarks()
@@ -250,8 +250,8 @@ class ShardRun:
         if self._is_leaving or self._is_fetching or self.is_paused:
             return None, None, False
         step = self._reader.plan_step(now_s, self.waiting_bytes, has_room)
-        if self._unread and not (self._has_failed_apart and isinstance(step, Failed)):
-            return self._plan_taking_apart(now_s, has_room)
+        if self._unread and not (self._has_deaggregation_failed and isinstance(step, Failed)):
+            return self._plan_deaggregation(now_s, has_room)
         match step:
             case Wait(until_s):
                 return None, until_s, not has_room
@@ -267,9 +267,9 @@ class ShardRun:
                 self._is_fetching = True
                 return step, None, False
 
-    def _plan_taking_apart(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
+    def _plan_deaggregation(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
         # The reader's next step does not always show the pause after a failure: after the shard's last page it is `Finished`.
-        if self._has_failed_apart and now_s < self._reader.paused_until_s:
+        if self._has_deaggregation_failed and now_s < self._reader.paused_until_s:
             return None, self._reader.paused_until_s, False
         if self._unread_room_bytes(has_room) <= 0:
             return None, None, not has_room
@@ -415,7 +415,7 @@ class ShardRun:
         """Add the user records of the first unread records."""
         with self.lock:
             self._is_fetching = False
-            self._has_failed_apart = taken.failure is not None
+            self._has_deaggregation_failed = taken.failure is not None
             if taken.failure is not None:
                 self._on_read_failed(taken.failure)
             if self._is_leaving:
@@ -461,7 +461,7 @@ class ShardRun:
         """Handle a failed call to the service, or an unexpected failure of deaggregation."""
         with self.lock:
             self._is_fetching = False
-            self._has_failed_apart = bool(self._unread)  # nothing else is planned while there are any
+            self._has_deaggregation_failed = bool(self._unread)  # nothing else is planned while there are any
             self._on_read_failed(error)
 
     def _on_read_failed(self, error: PenstockError) -> None:
