@@ -183,12 +183,12 @@ class Receiver:
             self.connection.drop(self)
 
     def _return_window(self) -> None:
-        # The bytes of events that were not requested keep their part of the window closed.
+        """Reopen the stream's window for the bytes that were taken, or that belong to a requested event."""
         kept_bytes = 0 if self._is_requested else len(self.frames)
         freed_bytes = self.unreturned_bytes - kept_bytes
-        if self.connection is not None and (
-            freed_bytes >= STREAM_WINDOW_BYTES // 8 or (self._is_requested and freed_bytes)
-        ):
+        # A requested event cannot become complete without room, so it does not wait until there is much to return.
+        returned_min = 1 if self._is_requested else STREAM_WINDOW_BYTES // 8
+        if self.connection is not None and freed_bytes >= returned_min:
             self.unreturned_bytes -= freed_bytes
             self.connection.return_window(self, freed_bytes)
 

@@ -43,6 +43,7 @@ class Handovers:
         # By lease: when its present owner and reader were first seen together.
         self._since_s: dict[str, float] = {}
         self._kcl2_taken: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged
+        # Workers that support hand-overs, and when each of the others was last seen to ignore one.
         self._answering: set[str] = set()
         self._ignored_s: dict[str, float] = {}
 

@@ -370,10 +370,14 @@ class TableScans:
         self._resolved_by_scan.clear()
 
     def on_scan_failed(self, problem: Problem, now_s: float) -> bool:
-        """Handle a failed scan; True if it is the first call to find no table."""
+        """Handle a failed scan: the same kind of scan is tried again after a back-off.
+
+        Returns:
+            Whether the table is missing, and no earlier call has found that.
+        """
         self._is_scanning = False
         self._failures += 1
-        self._resolved_by_scan.clear()
+        self._resolved_by_scan.clear()  # the owners of these leases are still unknown
         is_gone = problem is Problem.TABLE_MISSING and self.on_table_missing()
         interval_s = self.options.interval_s
         backoff = Backoff(min(1.0, interval_s), interval_s)

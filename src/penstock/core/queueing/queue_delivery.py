@@ -552,19 +552,18 @@ class QueueDelivery:
                 continue
             is_failed = bool(held.results & {Settled.FAILED, Settled.UNHANDLED})
             if held.handler_began_s is not None and not is_failed:
-                continue  # returned now, the user records that are done would be repeated
+                continue  # an aggregate that has begun: its user records that are done would be repeated
             if held.running:
                 self._drop_waiting(held)
                 continue
-            is_follower = self._in_handler.get(held.arrival.record_id) is not held
-            if not is_follower:
-                self._waiting_count -= held.unsettled
-            held.unsettled = 0
             held.results.add(Settled.UNHANDLED)
-            if is_follower:
-                self._act(held, Settled.UNHANDLED, now_s, 0.0)
-            else:
+            if self._in_handler.get(held.arrival.record_id) is held:
+                self._waiting_count -= held.unsettled
+                held.unsettled = 0
                 self._conclude(held, now_s, 0.0)
+            else:  # it follows an earlier delivery, so its user records are not queued for the handler
+                held.unsettled = 0
+                self._act(held, Settled.UNHANDLED, now_s, 0.0)
 
     def on_abandon(self, now_s: float) -> None:
         """Return to the queue the records that the handler still has; its later results are ignored."""

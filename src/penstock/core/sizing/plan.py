@@ -343,13 +343,16 @@ def _aggregation(inputs: PlanInput, usage: Usage) -> str:
     if mean >= _SMALL_RECORD:
         return f"off: a record has {mean:.0f} bytes, and a PUT payload unit has room for one of 25 KB"
     seconds, price = 3600 * HOURS_PER_MONTH, inputs.prices.put_units_million / 1_000_000
-    now, then = usage.put_units_per_s, usage.written_bytes_per_s / PUT_UNIT_BYTES
-    full = usage.written_bytes_per_s / SHARD_WRITE_BYTES_PER_S_MAX
-    count = usage.put_units_per_s / SHARD_WRITE_RECORDS_PER_S_MAX
-    fewer = " and the number of records, which needs more shards than the bytes do," if count > full else ""
+    now = usage.put_units_per_s
+    best = usage.written_bytes_per_s / PUT_UNIT_BYTES  # every unit full
+    shards_for_bytes = usage.written_bytes_per_s / SHARD_WRITE_BYTES_PER_S_MAX
+    shards_for_records = usage.put_units_per_s / SHARD_WRITE_RECORDS_PER_S_MAX
+    fewer = ""
+    if shards_for_records > shards_for_bytes:
+        fewer = " and the number of records, which needs more shards than the bytes do,"
     return (
-        f"on, if every reader takes aggregates apart: a record has {mean:.0f} bytes; it lowers PUT payload units{fewer} from {now:.4g} to {then:.4g} "
-        f"a second at best, {max(0.0, now - then) * seconds * price:.2f} less a month on a provisioned stream"
+        f"on, if every reader takes aggregates apart: a record has {mean:.0f} bytes; it lowers PUT payload units{fewer} from {now:.4g} to {best:.4g} "
+        f"a second at best, {max(0.0, now - best) * seconds * price:.2f} less a month on a provisioned stream"
     )
 
 

@@ -228,10 +228,10 @@ def _of_logical(schema: Mapping[str, Any], path: str) -> SparkAvro | None:
     return None
 
 
-def _timestamp(epoch: dt.datetime, microseconds: int, path: str) -> Convert:
+def _timestamp(epoch: dt.datetime, unit_us: int, path: str) -> Convert:
     def convert(value: int) -> dt.datetime:
         try:
-            return epoch + dt.timedelta(microseconds=value * microseconds)
+            return epoch + dt.timedelta(microseconds=value * unit_us)
         except OverflowError as error:
             raise SchemaMismatch(f"{_at(path)}: {value} is no moment between the years 1 and 9999") from error
 

@@ -181,10 +181,10 @@ class PushedReading:
         if why is None:
             return
         self._ends[why.value] += 1
-        is_first = why is not SubscriptionEnd.OVER and self._kept.on_failure(
+        is_first_failure = why is not SubscriptionEnd.OVER and self._kept.on_failure(
             self._key, now_s, self._chance.random()
         )
-        is_for_the_user = is_first and isinstance(subscription.error, AccessDenied | NotFound)
+        is_for_the_user = is_first_failure and isinstance(subscription.error, AccessDenied | NotFound)
         _log.log(
             logging.WARNING if is_for_the_user else logging.DEBUG,
             "shard %s: the subscription of consumer %s is %s, reading goes on by GetRecords: %s",
