@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 
 import pytest
 
@@ -42,6 +43,35 @@ def test_a_name_that_is_like_no_other_is_told_what_there_is():
         OptionError, match="unknown connection option zzz: known are milk, sugar_count, warmth"
     ):
         check_names(["milk", "zzz"], field_names(Tea), "connection option")
+
+
+class _Count(
+    int
+):  # as numpy's numbers, and texts of other libraries, these are none that every encoder takes
+    pass
+
+
+class _Name(str):
+    __slots__ = ()
+
+
+def test_numbers_and_texts_of_other_classes_become_plain():
+    @dataclass(frozen=True, slots=True)
+    class Pot:
+        cup_count: int
+        warmth: float
+        name: str | None = None
+
+    pot = Pot(_Count(3), Fraction(1, 2), _Name("blue"))
+    check_types(pot)
+    assert [(type(value), value) for value in (pot.cup_count, pot.warmth, pot.name)] == [
+        (int, 3),
+        (float, 0.5),
+        (str, "blue"),
+    ]
+    whole = Pot(1, 2)
+    check_types(whole)
+    assert (type(whole.warmth), whole.name) == (int, None)
 
 
 def test_a_parameter_of_its_own_goes_before_the_same_field_of_the_connection():

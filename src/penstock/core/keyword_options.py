@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 from penstock.errors import OptionError
 
 T = TypeVar("T")
-_KINDS: Final[dict[str, tuple[type, str]]] = {
+_KINDS: Final[dict[str, tuple[Any, str]]] = {
     "int": (Integral, "a whole number"),
     "float": (Real, "a number"),
     "bool": (bool, "True or False"),
@@ -54,6 +54,8 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
 def check_types(options: Any) -> None:
     """Refuse a field of a dataclass value whose kind differs from its annotation, if that is a number, a bool or a text.
 
+    A number or a text of another class, as numpy has them, becomes a plain one: it could not be sent.
+
     Raises:
         OptionError: For instance a text in place of a number; the message names the field, and its value if that is no text.
     """
@@ -62,14 +64,19 @@ def check_types(options: Any) -> None:
         value = getattr(options, field.name)
         if value is None and "None" in others:
             continue
-        if kind == "str" and not set(others) - {"None"} and not isinstance(value, str):
-            # Without the value, which may be a secret.
-            raise OptionError(f"{field.name}: expected a text, not {type(value).__name__}")
+        if kind == "str" and not set(others) - {"None"}:
+            if not isinstance(value, str):  # without the value, which may be a secret
+                raise OptionError(f"{field.name}: expected a text, not {type(value).__name__}")
+            object.__setattr__(options, field.name, str.__str__(value))
         if kind not in _KINDS:
             continue
         expected, kind_text = _KINDS[kind]
         if not isinstance(value, expected) or isinstance(value, bool) != (kind == "bool"):
             raise OptionError(f"{field.name}={value!r}: expected {kind_text}")
+        if type(value) not in (bool, int, float):
+            object.__setattr__(
+                options, field.name, int(value) if isinstance(value, Integral) else float(value)
+            )
 
 
 def check_unicode(name: str, text: str) -> None:
