@@ -16,11 +16,12 @@ Five rules complete the protocol:
 3. The driver passes to each task the query's claim that it saw when it planned the batch. The task expects this claim, or a
    claim of its own batch, on the row. Any other claim was made by another driver on the same checkpoint location: the task
    fails. A batch is identified by its number and by the run of the driver that planned it
-   (`penstock.core.batches.known_batches`). When the batch is done, the driver expects the same of a row that has no claim of it.
+   (`penstock.core.batches.known_batches`). When the batch is done and a row has no claim of it, the
+   driver accepts no other claim there than the one that it saw when it planned the batch.
 4. If the claim that the driver saw is missing before the task reads, the row was deleted and created again, and nothing has
    been claimed on it since. If rule 2 lets the task read, it reads from the batch's start, at-least-once, and claims the end
-   on the new row. If the claim disappears while the task reads, the task fails and is repeated: its driver may have been replaced, and the new driver
-   has reset the lease.
+   on the new row. If the claim disappears while the task reads, the task fails and is repeated: its driver may have been
+   replaced, and the new driver has reset the lease.
 5. A claim also keeps the ranges of the four batches before it. A driver that was paused during one of them finishes it with
    the same records, because its sink may have begun to overwrite the output of the driver that followed. For an older batch
    the task fails (`ClaimedElsewhere`); it never returns fewer records.

@@ -268,7 +268,7 @@ class HeldLease(Struct):
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
             last = self.unwritten
-            return Release(key, lease.counter, self.worker, last, lease.next_owner, self._tip(last))
+            return Release(key, lease.counter, self.worker, last, lease.next_owner, self._mark_to_write(last))
         if self.phase is LeasePhase.DRAINED and self._all_children_exist():
             return End(key, lease.counter, self.worker, frozenset(child.shard_id for child in self.children))
         is_due = now_s >= self.renew_due_s or lease.stopped_reason != self.stopped_reason
@@ -276,7 +276,7 @@ class HeldLease(Struct):
             return None
         ahead = None if self.options.keeps_claims else self.unwritten
         if ahead is not None:
-            tip = self._tip(ahead)
+            tip = self._mark_to_write(ahead)
             return Checkpoint(key, lease.counter, self.worker, ahead, None if tip is None else tip.tip_ms)
         self.is_urgent = False
         if not is_due:
@@ -288,18 +288,18 @@ class HeldLease(Struct):
             self.throughput_kbps,
             during_handover=lease.checkpoint_owner == self.worker,
             stopped_reason=self.stopped_reason,
-            tip=self.tip if self.options.keeps_claims else self._tip(None),
+            tip=self.tip if self.options.keeps_claims else self._mark_to_write(None),
             stream=self.options.stream_of(key) if lease.stream is None else None,
             term_ms=self.pace.term_ms,
         )
 
-    def _tip(self, ahead: Position | None) -> TipMark | None:
+    def _mark_to_write(self, ahead: Position | None) -> TipMark | None:
         """Return the tip mark for a write that moves the checkpoint to `ahead`, or that leaves it (None)."""
         if ahead is None and self.options.keeps_claims:
             return None  # a claim may have moved the row's checkpoint: this worker's copy may be old
-        return self._tip_at(self.lease.checkpoint if ahead is None else ahead)
+        return self._mark_at(self.lease.checkpoint if ahead is None else ahead)
 
-    def _tip_at(self, position: Position) -> TipMark | None:
+    def _mark_at(self, position: Position) -> TipMark | None:
         """Return the mark for a position if the reader was at the tip there or at an earlier position, else None.
 
         Later records arrived after the moment of the mark, so the moment is valid for later positions too.
