@@ -112,9 +112,9 @@ test-spark-oldest: java # a selection of the Spark tests, with the oldest Spark 
 # The newest line for which both lakes have releases; LAKE_SPARK=4.0.2 has other ones (docs/lakehouse.md).
 LAKE_SPARK := 4.1.*
 
-test-lakehouse: java # the recipes for Delta Lake and Iceberg, killed; their jars come from Maven Central into build/lakehouse
+test-lakehouse: java # the recipes for Delta Lake and Iceberg and deliveries, also into S3, killed; their jars come from Maven Central into build/lakehouse
 	@$(PYTHON) tools/spark_lines.py ".venv-spark-$(LAKE_SPARK:.*=)" '$(LAKE_SPARK)'
-	@".venv-spark-$(LAKE_SPARK:.*=)/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) -m interop tests/lakehouse
+	@for folder in lakehouse s3a; do ".venv-spark-$(LAKE_SPARK:.*=)/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) -m interop tests/$$folder || exit 1; done
 
 # They are built while other tests wait: CI begins it early, and the three runs find them ready.
 environments: # the environments of test-oldest, test-spark-oldest and test-spark-35

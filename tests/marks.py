@@ -69,6 +69,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "producer/test_crowd.py": ("slow",),
     "queues/test_queue_processes.py": ("slow",),
     "recording/test_recorder.py::test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on": ("slow",),
+    "s3a": ("interop",),
     "sim/test_fleet.py::test_a_fleet_at_rest_reads_a_third_of_what_whole_looks_in_every_round_would_cost": (
         "slow",
     ),

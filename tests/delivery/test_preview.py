@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_dry_run_shows_rows_dead_letters_and_costs_and_writes_nothing(kinesis,
 
 
 def test_a_dry_run_adds_fields_to_structs_and_shows_only_rows_whose_partitions_have_folders(
-    kinesis, running_spark, tmp_path
+    kinesis, running_spark, tmp_path, monkeypatch
 ):
     from penstock.delivery.preview import preview
     from penstock.delivery.running import check_deliveries
@@ -63,6 +64,12 @@ def test_a_dry_run_adds_fields_to_structs_and_shows_only_rows_whose_partitions_h
     found = try_out(schema="id BIGINT, place STRUCT<lat: DOUBLE>")
     assert found.columns == (("id", "BIGINT"), ("place", "STRUCT<LAT:DOUBLE,HEIGHT:BIGINT>"))
     assert (len(found.rows), found.dead) == (1, ("not JSON: Expecting value: line 1 column 1 (char 0)",))
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "America/New_York")
+        time.tzset()
+        moment = try_out(schema="id TIMESTAMP", **{"time-zone": "Asia/Tokyo"}).rows[0]["id"]
+    time.tzset()
+    assert moment == "1970-01-01 09:00:01"
     raw = try_out(schema="raw", **{"partition-by": "substr(decode(data, 'UTF-8'), 1, 1) AS head"})
     assert [row["head"] for row in raw.rows] == ["{"]
     assert raw.dead == ("partition column head: an empty text cannot be the name of a folder",)

@@ -20,6 +20,8 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NO_SYSTEM: Final = re.compile("No FileSystem for scheme|ClassNotFoundException")
 _DENIED: Final = re.compile(r"^[\w.]+\.Access(Control|Denied)Exception\b")
 """Errors of Hadoop that are those of a missing permission."""
+_CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
+"""Hadoop's option for a write that is refused if the name is taken: in S3A since Hadoop 3.4.2."""
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
@@ -195,24 +197,25 @@ class HadoopFiles:
                 stream.close()
 
     def create(self, path: str, content: bytes) -> bool:
-        """Write a new file: aside, then renamed, which HDFS refuses if the name is taken."""
-        if self._call("exists", self._path(path)):
+        """Write a new file: in S3 by a write that is refused if the name is taken, in HDFS by such a rename."""
+        at = self._path(path)
+        if self._call("exists", at):
             return False
-        aside = self._write_aside(path, content)
         try:
-            is_renamed = bool(self._call("rename", aside, self._path(path)))
+            if not self._call("hasPathCapability", at, _CONDITIONAL):
+                return self._write_and_rename(path, content)
+            with _java_errors():
+                stream = self._system.createFile(at).must(_CONDITIONAL, True).build()
+            self._fill(stream, content)
         except OSError:
-            self._call("delete", aside, True)
-            if self._call("exists", self._path(path)):
+            if self._call("exists", at):
                 return False
             raise
-        if not is_renamed:
-            self._call("delete", aside, True)
-        return is_renamed
+        return True
 
     def replace(self, path: str, content: bytes) -> None:
         """Write a file over another one."""
-        self._write(self._path(path), content, overwrites=True)
+        self._fill(self._call("create", self._path(path), True), content)
 
     def rename(self, source: str, target: str) -> None:
         """Move a file."""
@@ -247,13 +250,19 @@ class HadoopFiles:
         found = self._call("listStatus", at)
         return sorted(str(each.getPath().getName()) for each in found if each.isDirectory())
 
-    def _write_aside(self, path: str, content: bytes) -> Any:
+    def _write_and_rename(self, path: str, content: bytes) -> bool:
         aside = self._path(f"{path}.{uuid.uuid4().hex}.tmp")
-        self._write(aside, content, overwrites=False)
-        return aside
+        self._fill(self._call("create", aside, False), content)
+        is_renamed = False
+        try:
+            is_renamed = bool(self._call("rename", aside, self._path(path)))
+        finally:
+            if not is_renamed:
+                self._call("delete", aside, True)
+        return is_renamed
 
-    def _write(self, at: Any, content: bytes, *, overwrites: bool) -> None:
-        stream = self._call("create", at, overwrites)
+    @staticmethod
+    def _fill(stream: Any, content: bytes) -> None:
         with _java_errors():
             try:
                 stream.write(bytearray(content))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
@@ -13,6 +13,7 @@ from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.json_fields import infer_columns
 from penstock.core.delivering.new_names import new_names
 from penstock.core.delivering.running_costs import RunningCosts, running_costs
+from penstock.core.delivering.sql_names import quoted
 from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
@@ -143,6 +144,8 @@ def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, 
     for name, value in batch_options(delivery).items():
         reader = reader.option(name, value)
     reader = reader.option("startingPosition", start).option("timeZone", delivery.time_zone)
+    if delivery.until is not None:
+        reader = reader.option("endingPosition", f"AT_TIMESTAMP {delivery.until}")
     records = reader.load().limit(json_rows.SAMPLE_COUNT).cache()
     return records, "" if records.count() else "the stream has no records there"
 
@@ -156,7 +159,8 @@ def _preview(
     costs: RunningCosts,
     changes: tuple[str, ...],
 ) -> Preview:
-    shown: list[dict[str, Any]] = [row.asDict() for row in rows.limit(ROW_COUNT).collect()]
+    # Python would show moments in this machine's time zone.
+    texts = rows.limit(ROW_COUNT).select([F.col(quoted(name)).cast("string") for name in rows.columns])
     return Preview(
         delivery=delivery.name,
         stream=delivery.stream,
@@ -164,9 +168,7 @@ def _preview(
         checkpoint=delivery.checkpoint_location,
         columns=tuple((field.name, field.dataType.simpleString().upper()) for field in rows.schema.fields),
         partitions=tuple(each.name for each in delivery.partitions),
-        rows=tuple(
-            {name: None if value is None else str(value) for name, value in row.items()} for row in shown
-        ),
+        rows=tuple(row.asDict() for row in texts.collect()),
         dead=tuple(dead),
         note=note,
         costs=costs,

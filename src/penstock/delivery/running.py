@@ -138,9 +138,11 @@ def use_utf8_names() -> None:
 
 @contextmanager
 def _spark_errors(delivery: Delivery) -> Iterator[None]:
-    """Raise errors of Spark as DeliveryFailed, in one line."""
+    """Raise errors of Spark and of file systems as DeliveryFailed, in one line."""
     try:
         yield
+    except OSError as error:
+        raise DeliveryFailed(f"{delivery.name} into {delivery.to}: {error}") from error
     except (PySparkException, Py4JJavaError) as error:
         raise DeliveryFailed(f"{delivery.name}: {first_line(error)}") from error
 
