@@ -167,6 +167,45 @@ def test_a_field_that_only_a_broken_record_has_is_not_its_reason(write):
     assert read(table, "*") == [(2,)]
 
 
+def test_an_unknown_field_is_found_however_the_record_is_written(write):
+    columns = "id BIGINT, t TIMESTAMP, note STRING, s STRUCT<a: BIGINT, b: STRING>"
+    bad = [
+        '{"id": 1, "x": 1}',
+        '{"id" : 2, "x"\t: 1}',
+        '{"id": null, "x": 3}',
+        '{"id": 4, "id": null}',
+        '{"id": 4, "x": null}',
+        r'{"note": "\":", "x": 1}',
+        '{"x": 5}',
+        '{"s": {"a": 6, "x": 1}}',
+        '{"s": {"x": 1}, "id": null}',
+        '{"id": 7, "s": {"a": 1, "a": null}}',
+        r'{"\u0069d": 8, "x": 1}',
+        '{"note": {"id": 1}, "x": 1}',
+        '{"ID": 9}',
+        '[{"id": 9}]',
+        ' [{"id": 9}]',
+    ]
+    good = [
+        r'{"note": "a\":b, \"x\":1", "id": 10}',
+        '{"id"\n:\n11, "t" :"2026-01-01T00:00:00Z"}',
+        '{"id": 12, "s": null, "note": null}',
+        ' {"id": 13}',
+        '{"id": 14, "s": {"a": 1, "b": "x:y"}, "t": "2026-01-01 00:00:00"}',
+        '{"id":15,"note":{"x":1}}',
+    ]
+    table, letters = write([*bad, *good], schema=columns, evolve="refuse")
+    assert sorted(reasons(letters)) == sorted(bad)
+    assert read(table, "id, note, s.b") == [
+        (10, 'a":b, "x":1', None),
+        (11, None, None),
+        (12, None, None),
+        (13, None, None),
+        (14, None, "x:y"),
+        (15, '{"x":1}', None),
+    ]
+
+
 def test_new_fields_of_a_struct_are_added_to_it(batches):
     columns = "id BIGINT, place STRUCT<lat: DOUBLE, geo: STRUCT<x: INT>>, list ARRAY<STRUCT<a: INT>>"
     delivery = batches(schema=columns)
