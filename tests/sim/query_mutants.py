@@ -528,7 +528,7 @@ QUERY_MUTANTS = (
         "this query: foreign owners",
         2,
         claims,
-        "_is_passed",
+        "is_passed",
         passes_nothing,
     ),
     Mutant(

@@ -222,13 +222,14 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
         return ClaimedElsewhere(claim)
     if lease.reader != execution.worker:
         return ReadNothing(NothingReason.LEASE_LOST)
-    if _is_passed(execution.start, lease):
+    if is_passed(execution.start, lease):
         # While this query holds the lease, no checkpoint passes the start of its batch. So another worker has held it.
         return ReadNothing(NothingReason.DONE_ELSEWHERE)
     return ReadFreely()
 
 
-def _is_passed(position: Position, lease: Lease) -> bool:
+def is_passed(position: Position, lease: Lease) -> bool:
+    """Return whether a lease's checkpoint is past a position."""
     # A starting point (TRIM_HORIZON, LATEST) does not show that anything was read. LATEST orders after TRIM_HORIZON, but a
     # shard that has a parent is read from its beginning even if its row has LATEST.
     return lease.checkpoint.is_in_shard and position < lease.checkpoint
@@ -345,12 +346,12 @@ def resolve_start(
         is_of_last_batch = claim.batch < known.last
     else:
         is_of_last_batch = (claim.batch, claim.start) == (known.last, planned)
-    if claim is not None and is_of_last_batch and not _is_passed(claim.end, lease):
+    if claim is not None and is_of_last_batch and not is_passed(claim.end, lease):
         note = parse_note(claim.note)
         # A claim that has no note and ends at the checkpoint adds nothing to the checkpoint.
         if note is not None or claim.end != lease.checkpoint:
             return BatchStart(claim.end, StartReason.CLAIMED, note)
-    if planned is None or is_of_last_batch or _is_passed(planned, lease):
+    if planned is None or is_of_last_batch or is_passed(planned, lease):
         # While this query holds the lease, no checkpoint passes the start of its batch. If one has passed the planned start,
         # another worker has held the lease and read on.
         return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)

@@ -18,7 +18,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.batches.claims import find_unknown_claims
+from penstock.core.batches.claims import find_unknown_claims, is_passed
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch
 from penstock.core.hash_key import HashRange
@@ -336,14 +336,11 @@ class _Plan:
             row = self._rows.get(key)
             if row is None or not (key in written or self._is_moved):
                 continue
-            if self._last_claim(row, key) is not None or self._is_passed(key, row):
+            if self._last_claim(row, key) is not None or is_passed(self._logged.shards[key], row):
                 continued += [key] if key in written else []
             elif row.reader in self._own:
                 repeated[key] = self._logged.shards[key]
         return Recreation((*self._writes, *ends), repeated, tuple(continued), self._vanished, self._is_forked)
-
-    def _is_passed(self, key: str, row: Lease) -> bool:
-        return row.checkpoint.is_in_shard and self._logged.shards[key] < row.checkpoint
 
 
 def _overlaps(hash_range: HashRange | None, holes: Iterable[HashRange]) -> bool:

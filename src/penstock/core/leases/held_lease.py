@@ -168,10 +168,7 @@ class HeldLease(Struct):
     @property
     def unwritten(self) -> Position | None:
         """The position that is done but not in the row's checkpoint yet, or None."""
-        done = self.done_through
-        if done is None or not done.is_record or done <= self.lease.checkpoint:
-            return None
-        return done
+        return None if self._has_all_done(self.lease) else self.done_through
 
     def on_done(self, position: Position | None) -> None:
         """Handle a position up to which everything is done; an earlier one than the last changes nothing."""

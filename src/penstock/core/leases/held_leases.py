@@ -211,8 +211,11 @@ class HeldLeases:
 
     def wake_waiting(self, now_s: float) -> None:
         """Advance the leases that wait for their parents or for an earlier reader."""
-        for held in [each for each in self._held.values() if each.phase is LeasePhase.WAITING]:
+        for held in self._waiting():
             self._advance(held, now_s)
+
+    def _waiting(self) -> list[HeldLease]:
+        return [held for held in self._held.values() if held.phase is LeasePhase.WAITING]
 
     # --- carrying out actions ----------------------------------------------------------------------------
 
@@ -412,14 +415,14 @@ class HeldLeases:
 
     def parents_to_fetch(self) -> set[str]:
         """Return the unfinished parents of waiting leases, and missing parents: rows to fetch by key."""
-        waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
-        parents = {parent for held in waiting for parent in self.view.unfinished_parents(held.lease)}
-        return parents | self.missing_parents()
+        unfinished = {
+            parent for held in self._waiting() for parent in self.view.unfinished_parents(held.lease)
+        }
+        return unfinished | self.missing_parents()
 
     def parents_of_waiting(self) -> set[str]:
         """Return all parents of the leases that are held and not read yet."""
-        waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
-        return {parent for held in waiting for parent in held.lease.parents}
+        return {parent for held in self._waiting() for parent in held.lease.parents}
 
     def missing_parents(self) -> set[str]:
         """Return the parents without a lease that keep finished shards from being ended."""
@@ -442,60 +445,50 @@ class HeldLeases:
             held.on_progress(event, now_s)
 
     def on_drained(self, event: ShardDrained, now_s: float) -> None:
-        """Handle a reader that has read its shard to the end.
-
-        If its lease was lost meanwhile, the leases that wait for it may be read now.
-        """
-        if self._drop_earlier_reader(event.key, event.epoch):
-            self._keep_late(event.key, event.position, now_s)
+        """Handle a reader that has read its shard to the end."""
         held = self._with_reader(event.key, event.epoch)
-        if held is None:
-            self.wake_waiting(now_s)
-            return
-        held.on_drained(event.children, event.position)
-        self._advance(held, now_s)
+        if not self._on_earlier_reader(event, now_s) and held is not None:
+            held.on_drained(event.children, event.position)
+            self._advance(held, now_s)
 
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle a reader that has stopped as requested."""
-        if self._drop_earlier_reader(event.key, event.epoch):
-            self._keep_late(event.key, event.position, now_s, event.seen)
-            self.wake_waiting(now_s)
-            return
         held = self._with_reader(event.key, event.epoch)
-        if held is not None:
+        if not self._on_earlier_reader(event, now_s, event.seen) and held is not None:
             held.on_stopped(event)
             self._advance(held, now_s)
 
     def on_failed(self, event: ReaderFailed, now_s: float) -> bool:
         """Handle a reader that has failed for good; True if its lease is freed for other workers."""
-        if self._drop_earlier_reader(event.key, event.epoch):
-            self._keep_late(event.key, event.position, now_s)
-            return False
         held = self._with_reader(event.key, event.epoch)
-        if held is None:
+        if self._on_earlier_reader(event, now_s) or held is None:
             return False
         self._do(held, held.on_failed(event), now_s)
         self._advance(held, now_s)
         return event.release
 
-    def _drop_earlier_reader(self, key: str, epoch: int) -> bool:
-        if self._earlier_readers.get(key) != epoch:
-            return False
-        del self._earlier_readers[key]
-        return True
+    def _on_earlier_reader(
+        self,
+        event: ShardDrained | ReaderStopped | ReaderFailed,
+        now_s: float,
+        seen: SeenClaim | None = None,
+    ) -> bool:
+        """Handle the end of a reader whose lease was lost; False if the event is of another reader.
 
-    def _keep_late(
-        self, key: str, position: Position | None, now_s: float, seen: SeenClaim | None = None
-    ) -> None:
-        """Keep the last position of a reader whose lease was lost, until it is written or the lease is held again."""
-        held = self._held.get(key)
+        Its last position is kept until it is written or the lease is held again.
+        """
+        if self._earlier_readers.get(event.key) != event.epoch:
+            return False
+        del self._earlier_readers[event.key]
+        held = self._held.get(event.key)
         if held is None:
-            self._late_checkpoints.keep(key, position, seen)
+            self._late_checkpoints.keep(event.key, event.position, seen)
         else:
             # This process lost the lease and took it again before its first reader had stopped. The first reader's position
             # counts for the new ownership: the second reader has not begun, since it waits for the first one.
-            held.on_late(position, seen)
+            held.on_late(event.position, seen)
             self._advance(held, now_s)
+        return True
 
     # --- releasing --------------------------------------------------------------------------------------
 

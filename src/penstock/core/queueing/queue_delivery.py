@@ -451,13 +451,14 @@ class QueueDelivery:
             held.call = None
             if is_renewal:
                 self._on_renewal(held, outcome, sent.sent_s, now_s, u)
-            elif outcome is EntryOutcome.APPLIED:
+                continue
+            if outcome is EntryOutcome.APPLIED:
                 self._end(held, End.ACKNOWLEDGED if sent.is_acknowledgement else held.end, now_s)
-            elif outcome is EntryOutcome.VOID or held.expires_s <= now_s:
-                held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
+                continue
+            held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
+            if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
                 self._end(held, End.VOID, now_s)
             else:
-                held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
                 held.attempts += 1
                 retry_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, u)
                 heapq.heappush(self._retries, (retry_s, number))
