@@ -1,27 +1,22 @@
 """`spark.read.format("kinesis")`: a bounded read, one task per shard, no leases and no state.
 
-Filters on `approximateArrivalTimestamp` and `shardId` narrow the read itself when Spark pushes filters down
-(`spark.sql.python.filterPushdown.enabled`); Spark applies them again, so the result is the same without.
+Filters do not narrow the read, although Spark can push them down to a source in Python: Spark 4.3 keeps the plan of a frame's
+first action for all later ones, and an action without the filter would lack rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-from msgspec import Struct
-from msgspec.structs import replace
-from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
+from penstock.core.position import LATEST, Position
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import check_has_come
 from penstock.core.stream_identity import StreamIdentity
 from penstock.spark.driver.startup_checks import refuse_unknown_shards
-from penstock.spark.engine import PUSHES_FILTERS
 from penstock.spark.options.spark_options import BatchOptions
 from penstock.spark.spark_errors import explained, explained_rows
 from penstock.spark.stream_names import naming
@@ -35,51 +30,6 @@ from penstock.wiring import SystemClock, open_kinesis
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_ARRIVAL: Final = ("approximateArrivalTimestamp",)
-_SHARD: Final = ("shardId",)
-
-
-class Narrowing(Struct, frozen=True):
-    """Parts of the stream that pushed filters leave out.
-
-    Args:
-        from_ms: Only records that arrived at or after it are needed, or None.
-        until_ms: Only records that arrived before it are needed, or None.
-        shards: Only these shards, or None for all.
-    """
-
-    from_ms: int | None = None
-    until_ms: int | None = None
-    shards: frozenset[str] | None = None
-
-
-def narrow(filters: Iterable[datasource.Filter]) -> Narrowing:
-    """Extract the useful parts of filters; Spark applies the rest."""
-    narrowed = Narrowing()
-    for each in filters:
-        narrowed = _narrow_by(narrowed, each)
-    return narrowed
-
-
-def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
-    attribute = getattr(condition, "attribute", None)
-    value: Any = getattr(condition, "value", None)
-    if attribute == _SHARD and isinstance(condition, datasource.EqualTo | datasource.In):
-        # `value` is one text in an EqualTo, and a tuple of texts in an In.
-        wanted = frozenset([value] if isinstance(condition, datasource.EqualTo) else value)
-        return replace(so_far, shards=wanted if so_far.shards is None else so_far.shards & wanted)
-    if attribute != _ARRIVAL or not isinstance(value, datetime) or value.tzinfo is None:
-        return so_far  # also if the time has no zone and so names no moment: Spark applies the filter
-    micros = round(value.timestamp() * 1_000_000)
-    low_ms, high_ms = micros // 1000, -(-micros // 1000) + 1
-    if isinstance(condition, datasource.EqualTo | datasource.GreaterThan | datasource.GreaterThanOrEqual):
-        so_far = replace(so_far, from_ms=low_ms if so_far.from_ms is None else max(so_far.from_ms, low_ms))
-    if isinstance(condition, datasource.EqualTo | datasource.LessThan | datasource.LessThanOrEqual):
-        so_far = replace(
-            so_far, until_ms=high_ms if so_far.until_ms is None else min(so_far.until_ms, high_ms)
-        )
-    return so_far
 
 
 class BoundedRead(ShardRead, frozen=True, kw_only=True):
@@ -110,40 +60,11 @@ class BoundedPartition(InputPartition):
         self.bounded = bounded
 
 
-class _Pushdown:
-    """`pushFilters` in a form that Spark accepts with and without filter pushdown.
-
-    Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is off, and
-    recognises an override by the function behind the bound method. This object does the work when called and shows Spark
-    the inherited function, so the same reader serves both settings.
-    """
-
-    def __init__(self, keep: Callable[[Narrowing], None]) -> None:
-        self.__func__ = DataSourceReader.pushFilters
-        self._keep = keep
-
-    def __call__(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
-        """Keep the filters and return all of them: Spark applies them as well."""
-        self._keep(narrow(filters))
-        return filters
-
-
 class KinesisBatchReader(DataSourceReader):
     """A stream, or several, between two positions as a batch source."""
 
     def __init__(self, *streams: BatchOptions) -> None:
         self._streams = streams
-        self._narrowing = Narrowing()
-        if PUSHES_FILTERS:
-            # The instance's attribute hides the inherited method on purpose; see _Pushdown.
-            self.pushFilters = _Pushdown(self._keep_narrowing)  # type: ignore[method-assign]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Travel without the pushdown object, whose work is done."""
-        return {"_streams": self._streams, "_narrowing": self._narrowing}
-
-    def _keep_narrowing(self, narrowing: Narrowing) -> None:
-        self._narrowing = narrowing
 
     @explained
     def partitions(self) -> list[BoundedPartition]:
@@ -151,7 +72,7 @@ class KinesisBatchReader(DataSourceReader):
         found = []
         for place, options in enumerate(self._streams):
             with self._naming(options):
-                found += [BoundedPartition(place, each) for each in _plan(options, self._narrowing)]
+                found += [BoundedPartition(place, each) for each in _plan(options)]
         return found or [BoundedPartition(0, None)]
 
     @explained_rows
@@ -166,7 +87,7 @@ class KinesisBatchReader(DataSourceReader):
         return naming(options.stream) if len(self._streams) > 1 else nullcontext()
 
 
-def _plan(options: BatchOptions, narrowing: Narrowing) -> Iterator[BoundedRead]:
+def _plan(options: BatchOptions) -> Iterator[BoundedRead]:
     """Yield the read of each shard of a stream that may hold records in the range."""
     kinesis = open_kinesis(options.connection)
     summary = kinesis.fetch_summary(options.stream)
@@ -178,11 +99,9 @@ def _plan(options: BatchOptions, narrowing: Narrowing) -> Iterator[BoundedRead]:
     now_ms = service_bound_ms(SystemClock().wall_ms(), listing.server_ms)
     check_has_come(options.starting, now_ms, "option startingPosition (startingTimestamp)")
     for shard in sorted(listing.shards, key=lambda each: each.shard_id):
-        if narrowing.shards is not None and shard.shard_id not in narrowing.shards:
-            continue
-        start = _later_start(options.starting.of(shard.shard_id), narrowing.from_ms)
+        start = options.starting.of(shard.shard_id)
         end = options.ending.of(shard.shard_id)
-        until_ms = min(m for m in (now_ms, end.timestamp_ms, narrowing.until_ms) if m is not None)
+        until_ms = now_ms if end.timestamp_ms is None else min(now_ms, end.timestamp_ms)
         is_late = start.timestamp_ms is not None and start.timestamp_ms >= until_ms
         if start.is_shard_end or start == LATEST or is_late:
             continue
@@ -217,12 +136,3 @@ def _rows(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.RecordBatc
             break
         del page  # or it would be in memory beside the next one
     shard.report_dropped()
-
-
-def _later_start(start: Position, from_ms: int | None) -> Position:
-    if from_ms is None or start.is_record:
-        # The user starts at a named record; Spark's own filter does the rest.
-        return start
-    if start.sentinel is Sentinel.SHARD_END or start == LATEST:
-        return start
-    return at_timestamp(max(from_ms, start.timestamp_ms or 0))

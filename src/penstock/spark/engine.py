@@ -3,7 +3,6 @@
 | Spark | 4.0 | 4.1 | 4.2 and later |
 |---|---|---|---|
 | passes a batch's start, read limits and AvailableNow to the source | no | no | yes |
-| pushes filters down to a batch read | no | yes | yes |
 | `DataFrame.repartitionById` | no | yes | yes |
 
 If a feature is missing, this module has the nearest replacement under the same name, so the rest of the package is the same
@@ -32,7 +31,6 @@ SPARK_MIN: Final = (4, 0)
 _ROW_COUNT_MAX: Final = 2**63 - 1
 PASSES_START: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether `latestOffset` is called with the start of the batch and a limit, and a source can take part in AvailableNow."""
-PUSHES_FILTERS: Final = hasattr(datasource.DataSourceReader, "pushFilters")
 
 if TYPE_CHECKING or PASSES_START:
     from pyspark.sql.streaming.datasource import (
@@ -58,7 +56,6 @@ else:
 
 __all__ = [
     "PASSES_START",
-    "PUSHES_FILTERS",
     "SPARK_MIN",
     "BatchStarts",
     "StreamWriter",
