@@ -39,7 +39,6 @@ _END: Final = "_penstock_end"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
 _STRICT: Final = {"allowNonNumericNumbers": "false"}  # JSON has no NaN
 _READ: Final = "_penstock_read"
-_HAS_NO_OTHER: Final = "_penstock_has_no_other"
 _KEYS: Final = "_penstock_keys"
 _FIELDS: Final = "_penstock_fields"
 TEXT: Final = "_penstock_text"
@@ -78,15 +77,14 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
             TEXT, F.col(f"{_READ}.text").cast("binary")
         )
     text = F.col(TEXT).cast("string")
+    keys = F.col(_KEYS)
+    rows = batch.withColumn(_KEYS, F.json_object_keys(text))
     end, corrupt = (_free_name(name, schema) for name in (_END, _CORRUPT))
     # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
-    fields = [
-        StructField(each.name, each.dataType) for each in schema.fields
-    ]  # without defaults and NOT NULL
-    outer = StructType([*fields, StructField(end, IntegerType()), StructField(corrupt, StringType())])
+    outer = StructType([*schema.fields, StructField(end, IntegerType()), StructField(corrupt, StringType())])
     allows_non_finite = texts is not None and texts.allows_non_finite
     options = {**_OPTIONS, **({} if allows_non_finite else _STRICT), "columnNameOfCorruptRecord": corrupt}
-    rows = batch.withColumn(_FIELDS, F.from_json(_with_end(F.col(TEXT), end), outer, options))
+    rows = rows.withColumn(_FIELDS, F.from_json(_with_end(F.col(TEXT), end, keys), outer, options))
     parsed = F.col(_FIELDS)
     is_whole = (
         parsed.getField(corrupt).isNull()
@@ -97,10 +95,6 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
     sound = None if allows_non_finite else _is_sound(parsed, schema)
     if sound is not None:
         is_whole = is_whole & sound
-    has_no_other = F.col(_HAS_NO_OTHER)
-    rows = rows.withColumn(_HAS_NO_OTHER, _has_no_other(text, parsed, schema))
-    rows = rows.withColumn(_KEYS, F.when(~has_no_other, F.json_object_keys(text)))
-    keys = F.col(_KEYS)
     # Names of columns differ, so a record with as many known names as names has neither an unknown one nor one twice.
     has_known = F.size(F.array_intersect(_names(schema.names), keys)) == F.size(keys)
     is_twice = F.size(F.array_distinct(keys)) != F.size(keys)
@@ -111,9 +105,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
         twice = F.size(F.array_distinct(inner)) != F.size(inner)
         is_twice = is_twice | F.coalesce(twice, F.lit(False))
     verdict = (
-        F.when(~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
-        .when(has_no_other, F.lit(FITS))
-        .when(keys.isNull(), F.lit(_CONFLICT))
+        F.when(keys.isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
         .when(has_known, F.lit(FITS))
         .when(is_twice, F.lit(_TWICE))
         .otherwise(F.lit(UNKNOWN))
@@ -123,7 +115,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
     return rows.withColumn(VERDICT, verdict)
 
 
-def _with_end(record: Column, name: str) -> Column:
+def _with_end(record: Column, name: str, keys: Column) -> Column:
     """Return a record's text with a last field of this name; no valid JSON if the record is no object."""
     # Bytes are cut in one step; a text would be searched for its characters.
     last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
@@ -132,51 +124,10 @@ def _with_end(record: Column, name: str) -> Column:
     text = F.try_validate_utf8(record.cast("string"))
     body = F.when(is_closed, record).otherwise(F.rtrim(text, blanks).cast("binary"))
     opened = F.substr(body, F.lit(1), F.octet_length(body) - 1)
-    alone, after = (F.lit(f'{comma}"{name}":1}}'.encode()) for comma in ("", ","))
-    has_fields = F.substr(record, F.lit(1), F.lit(2)) == F.lit(b'{"')
-    is_empty = F.size(F.json_object_keys(record.cast("string"))) == 0
-    return F.concat(opened, F.when(has_fields, after).when(is_empty, alone).otherwise(after)).cast("string")
-
-
-def _has_no_other(text: Column, parsed: Column, schema: StructType) -> Column:
-    """Return a column: whether it is certain, without parsing the text for names, that it has no other field than the parsed ones.
-
-    Each name in the text has a colon behind it. If there are as many colons as parsed fields and colons in parsed texts, no field is
-    unknown or there twice. A text with escapes may have had fewer colons. Fields that are null have names, too, and moments have colons:
-    such records are parsed for their names.
-    """
-    fields = _all_fields(parsed, schema)
-    count = _sum([each.isNotNull().cast("int") for each, _ in fields])
-    in_texts = _sum(
-        [F.coalesce(_colons(each), F.lit(0)) for each, kind in fields if isinstance(kind, StringType)]
-    )
-    is_object = F.substr(F.col(TEXT), F.lit(1), F.lit(1)) == F.lit(b"{")
-    has_escapes = F.contains(text, F.lit("\\"))
-    is_all = (_colons(text) == count) | (~has_escapes & (_colons(text) == count + in_texts))
-    return F.coalesce(is_object & is_all, F.lit(False))
-
-
-def _colons(text: Column) -> Column:
-    return F.size(F.split(text, ":")) - 1
-
-
-def _all_fields(value: Column, schema: StructType) -> list[tuple[Column, Any]]:
-    """Return the fields of a parsed struct and of the structs in it, with their types."""
-    found: list[tuple[Column, Any]] = []
-    for each in schema.fields:
-        field = value.getField(each.name)
-        found.append((field, each.dataType))
-        if isinstance(each.dataType, StructType):
-            found += _all_fields(field, each.dataType)
-    return found
-
-
-def _sum(parts: list[Column]) -> Column:
-    """Return the sum of columns; Spark ends at a chain of a thousand additions."""
-    if len(parts) < 2:
-        return parts[0] if parts else F.lit(0)
-    half = len(parts) // 2
-    return _sum(parts[:half]) + _sum(parts[half:])
+    field = f'"{name}":1}}'
+    return F.concat(
+        opened, F.when(F.size(keys) == 0, F.lit(field.encode())).otherwise(F.lit(f",{field}".encode()))
+    ).cast("string")
 
 
 def _free_name(name: str, schema: StructType) -> str:
