@@ -49,6 +49,6 @@ def test_the_longest_path_that_a_file_lies_in_gives_its_marks():
     assert marks_of(HERE / "spark" / "test_reader.py") == ()
     assert marks_of(HERE / "spark" / "session" / "test_source.py") == ("spark", "slow")
     assert marks_of(HERE / "spark" / "session" / "test_smoke.py") == ("spark",)
-    queries = HERE / "sim" / "test_queries.py"
-    assert marks_of(queries, "test_the_same_seed_gives_the_same_history_in_every_process") == ("slow",)
-    assert marks_of(queries, "test_no_guarantee_of_a_query_is_broken") == ()
+    kinds = HERE / "sim" / "test_kinds.py"
+    assert marks_of(kinds, "test_the_same_seed_gives_the_same_history_in_every_process") == ("slow",)
+    assert marks_of(kinds, "test_no_promise_is_broken") == ()
