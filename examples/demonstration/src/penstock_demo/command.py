@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 from penstock.errors import OptionError, PenstockError
 from penstock_demo.display import printable
@@ -44,11 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="keep Parquet files, checkpoints and Spark's log in this empty or new folder",
     )
-
-
-def add_parser(subparsers: Any) -> None:
-    """Add the command to the command line."""
-    add_arguments(subparsers.add_parser("demo", help=DESCRIPTION))
 
 
 def run(args: argparse.Namespace) -> int:
