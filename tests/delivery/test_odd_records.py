@@ -84,6 +84,9 @@ def test_no_value_changes_on_its_way_into_a_column(write):
         '{"id": 9,}',
         '{"id": 9, "note": "\udcff"}',
         '{"id": 9}\udce2',
+        '{"id": 99',
+        '{"id": 9,',
+        '{"id": 9, "s": {"a": 1}]\n',
     ]
     good = [
         '{"id": 10, "t": "2026-01-01T02:00:00+02:00"}',
