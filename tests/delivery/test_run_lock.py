@@ -10,7 +10,8 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from unittest.mock import MagicMock
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from py4j.protocol import Py4JJavaError
@@ -20,6 +21,7 @@ from penstock.core.delivering.manifest import Identity, Manifest
 from penstock.core.delivering.record import record_of
 from penstock.core.starting import parse_starting
 from penstock.core.stream_identity import StreamIdentity
+from penstock.delivery import running
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import HadoopFiles, LocalFiles
 from penstock.delivery.folder_checks import check_first_run, check_other_names, check_table_folder
@@ -177,6 +179,15 @@ def test_a_record_is_put_once_into_a_table_whatever_names_its_stream_has(kinesis
     with pytest.raises(DeliveryFailed, match="end it at 2026-02-01T00:00:00"):
         run(named | {"since": "2026-01-01"}, by_arn | {"start": "2026-02-01"})
     run(named, by_arn | {"stream": streams[1]})
+
+
+def test_a_reader_of_the_reports_that_has_gone_is_no_error_of_the_delivery(tmp_path, monkeypatch):
+    run = DeliveryRun(None, [], print)
+    run.opened = [SimpleNamespace(delivery=parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"}))]
+    for error, kind in ((BrokenPipeError(), BrokenPipeError), (OSError("no bucket"), DeliveryFailed)):
+        monkeypatch.setattr(running, "redeliver", Mock(side_effect=error))
+        with pytest.raises(kind):
+            run.redeliver()
 
 
 def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_path):

@@ -141,6 +141,8 @@ def _spark_errors(delivery: Delivery) -> Iterator[None]:
     """Raise errors of Spark and of file systems as DeliveryFailed, in one line."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # of the program that reads the reports
     except OSError as error:
         raise DeliveryFailed(f"{delivery.name} into {delivery.to}: {error}") from error
     except (PySparkException, Py4JJavaError) as error:
