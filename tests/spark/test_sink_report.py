@@ -108,6 +108,16 @@ def test_a_query_whose_sink_does_not_know_its_location_has_no_report(tmp_path):
         sink_report(query(7, 0), str(tmp_path))
 
 
+def test_a_first_commit_while_the_report_is_read_is_no_error(tmp_path):
+    class Query:
+        @property
+        def recentProgress(self):  # noqa: N802 - Spark's name
+            record_commit(str(tmp_path), SinkReport(0))
+            return [{"sink": {"numOutputRows": 7}}]
+
+    assert sink_report(Query(), str(tmp_path)) == SinkReport(0)
+
+
 # --- dead letters ---------------------------------------------------------------------------------------------------
 
 

@@ -105,7 +105,9 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
     location = checkpoint_location or _location_of(query)
     report = _read(location, Folder)
     batches = query.recentProgress if report is None and query is not None else []
-    if any(batch["sink"]["numOutputRows"] > 0 for batch in batches):
+    has_written = any(batch["sink"]["numOutputRows"] > 0 for batch in batches)
+    # The first batch may have been committed since the file was looked for.
+    if has_written and (report := _read(location, Folder)) is None:
         raise UsageError(
             f"the query has written rows, and {location} has no report of them: give the query its location with option "
             "checkpointLocation, since Spark does not pass that of spark.sql.streaming.checkpointLocation to a sink in Python. Or the "
