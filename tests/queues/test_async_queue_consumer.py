@@ -66,6 +66,24 @@ def test_failed_records_come_again_and_rejected_ones_are_dead(world):
     assert world.dead() == ["b"]
 
 
+def test_an_interruption_in_a_handler_ends_the_program_and_returns_the_record(world):
+    world.put("a")
+    counts = []
+
+    async def handle(record):
+        counts.append(record.receive_count)
+        raise KeyboardInterrupt
+
+    async def main():
+        async with consumer(world, handle) as of:
+            await until(lambda: not of.is_running)
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert counts == [1]
+    wait_until(lambda: world.visible == ["a"], "the record to be visible again")
+
+
 def test_a_cancelled_consumer_gives_back_what_runs_too_long(world):
     world.put("endless")
     begun = []
