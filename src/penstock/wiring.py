@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from penstock.aws.aws_options import AwsOptions, parse_connection, settled
+from penstock.aws.aws_options import AwsOptions, parse_connection
 from penstock.errors import OptionError
 from penstock.runtime.system_clock import SystemClock
 
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:.+")
 
 # An adapter is loaded when it is opened: a Spark task needs one or two of them, and every batch may begin in a new process.
+
+
+def settled(options: AwsOptions) -> AwsOptions:
+    """Return options that name the region and the endpoint of the environment as it is now, for a worker that stays there."""
+    from penstock.aws import connection
+
+    return connection.settled(options)
 
 
 def open_kinesis(options: AwsOptions | None = None) -> Kinesis:

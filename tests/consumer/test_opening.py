@@ -64,10 +64,34 @@ def test_a_worker_stays_where_it_began_if_the_environment_points_elsewhere(monke
     ],
 )
 def test_a_worker_keeps_the_region_and_the_endpoint_of_its_start(
-    monkeypatch, environment, given, region, endpoint_url
+    monkeypatch, tmp_path, environment, given, region, endpoint_url
 ):
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert settled(AwsOptions(**given)) == AwsOptions(region=region, endpoint_url=endpoint_url)
+
+
+@pytest.mark.parametrize(
+    ("environment", "endpoint_url"),
+    [
+        ({}, None),
+        # as the fixture local_kinesis sets it
+        ({"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "false"}, "http://a"),
+        ({"AWS_PROFILE": "other"}, "http://a"),
+        ({"AWS_PROFILE": "missing"}, None),
+    ],
+)
+def test_a_worker_ignores_the_endpoint_of_the_environment_if_its_profile_does(
+    monkeypatch, tmp_path, environment, endpoint_url
+):
+    config = tmp_path / "config"
+    config.write_text("[default]\nignore_configured_endpoint_urls = true\n[profile other]\nregion = r1\n")
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    environment = {"AWS_CONFIG_FILE": str(config), "AWS_ENDPOINT_URL": "http://a", **environment}
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert settled(AwsOptions()).endpoint_url == endpoint_url

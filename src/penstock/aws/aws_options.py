@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import functools
 import logging
-import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.core.backoff import Backoff, RetryPlan
@@ -106,20 +105,6 @@ def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()
     """
     check_names(fields, field_names(AwsOptions) | set(also_known), "connection option")
     return AwsOptions(**fields)
-
-
-def settled(options: AwsOptions) -> AwsOptions:
-    """Return options that name the region and the endpoint of the environment as it is now.
-
-    A worker that has started stays there, also if the program points its environment elsewhere, as a test does when it ends.
-    Credentials are read from the environment whenever they are needed.
-    """
-    region = options.region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    endpoint_url = options.endpoint_url
-    names_services = any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
-    if not names_services and os.environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() != "true":
-        endpoint_url = endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
-    return replace(options, region=region or None, endpoint_url=endpoint_url or None)
 
 
 def drop_user(url: str) -> str:

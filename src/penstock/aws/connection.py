@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
@@ -251,6 +252,31 @@ def new_session(options: AwsOptions) -> Any:
     if region:
         session.set_config_variable("region", region)
     return session
+
+
+def settled(options: AwsOptions) -> AwsOptions:
+    """Return options that name the region and the endpoint of the environment as it is now.
+
+    A worker that has started stays there, also if the program points its environment elsewhere, as a test does when it ends.
+    Credentials are read from the environment whenever they are needed.
+    """
+    get = os.environ.get
+    region = options.region or get("AWS_REGION") or get("AWS_DEFAULT_REGION")
+    endpoint_url = options.endpoint_url or get("AWS_ENDPOINT_URL")
+    if not options.endpoint_url and endpoint_url:
+        names_services = any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
+        if names_services or _ignores_endpoints(options):
+            endpoint_url = None
+    return replace(options, region=region or None, endpoint_url=endpoint_url or None)
+
+
+def _ignores_endpoints(options: AwsOptions) -> bool:
+    """Return whether the environment or the profile makes the SDK ignore `AWS_ENDPOINT_URL`."""
+    try:
+        return bool(new_session(options).get_config_variable("ignore_configured_endpoint_urls"))
+    except sdk.BotoCoreError as error:  # the first call fails of the same, and names the way out
+        _log.debug("the configuration cannot be read: %s", error)
+        return True
 
 
 def _create(session: Any, service: str, **arguments: Any) -> Any:
