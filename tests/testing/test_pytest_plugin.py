@@ -1,11 +1,14 @@
 """The fixtures: without the package of the embedded Kinesis, and at the end of a test."""
 
+import os
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from penstock import Producer
+from penstock.producer.producer import send_waiting
 
 WITHOUT = """
 import sys
@@ -51,3 +54,24 @@ def test_a_record_that_waits_when_the_test_ends_goes_to_the_server_of_the_test(l
     local_kinesis.create_stream("orders")
     producers.append(Producer(stream="orders", linger_s=60))
     receipts.append(producers[0].put(b"3", "anna"))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_only_producers_of_this_process_that_follow_the_environment_are_waited_for(local_kinesis):
+    local_kinesis.create_stream("orders")
+    own_endpoint = {"endpoint_url": local_kinesis.endpoint_url}
+    with (
+        Producer(stream="orders", linger_s=60) as follows,
+        Producer(stream="orders", linger_s=60, connection=own_endpoint) as stays,
+    ):
+        for producer in (follows, stays):
+            producer.put(b"3", "anna")
+        with follows._engine._lock:  # as a thread of the parent may have it when the process forks
+            child = os.fork()
+            if child == 0:
+                signal.alarm(30)
+                send_waiting(0.1)
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        send_waiting(60)
+        assert (follows.waiting_count, stays.waiting_count) == (0, 1)

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import threading
 import time
@@ -149,10 +150,12 @@ class Producer:
             raise UsageError(f"kinesis is given, so {', '.join(sorted(fields))} would have no effect")
         # Not in `put`: with `-W error` it would raise there.
         warn_if_disabled(_log, "which records failed", stacklevel=3)
+        self._follows_environment = False
         if kinesis is None:
             from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
             kinesis = wiring.open_kinesis(wiring.parse_connection(in_region_of(fields, stream)))
+            self._follows_environment = "endpoint_url" not in fields
         self._kinesis = kinesis
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
@@ -372,7 +375,8 @@ class Producer:
                 buffer_bytes_max=options.buffer_bytes_max,
                 record_ttl_s=options.record_ttl_s,
             )
-            _engines.add(self._engine)
+            if self._follows_environment:
+                _following.add(self._engine)
             return self._engine
 
     def _fetch_placement(self) -> Placement:
@@ -384,16 +388,19 @@ class Producer:
         )
 
 
-_engines: Final[WeakSet[Engine]] = WeakSet()
+_following: Final[WeakSet[Engine]] = WeakSet()
+"""The engines of producers whose endpoint is that of the environment."""
+# The threads that send, and those that hold the locks, are the parent's.
+os.register_at_fork(after_in_child=_following.clear)
 
 
 def send_waiting(timeout_s: float) -> None:
-    """Send what the producers of this process hold, and wait for the acknowledgements until a timeout.
+    """Send what the producers hold that follow the environment, and wait for the acknowledgements until a timeout.
 
-    The fixture `local_kinesis` calls this before it restores the environment, which producers follow.
+    The fixture `local_kinesis` calls this before it restores the environment.
     """
     until_s = time.monotonic() + timeout_s
-    for engine in list(_engines):
+    for engine in list(_following):
         engine.flush(max(0.0, until_s - time.monotonic()))
 
 
