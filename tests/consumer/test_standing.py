@@ -5,12 +5,13 @@ from real_threads import FAST, tiny_stream
 from virtual_world import HeldPool, World
 
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.consumer.health import Health
+from penstock.consumer.health import Health, judge
 from penstock.consumer.kclpy import RecordProcessorBase, consumer_for
 from penstock.core.leases.lease_writes import Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.errors import AccessDenied, HandlerFailed, NotFound, Rejected, ShardsStopped
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from penstock.wiring import open_lease_table
 from waiting import wait_until
 
 SHARD = "shardId-000000000000"
@@ -317,6 +318,41 @@ def test_a_worker_that_does_not_reach_its_table_is_not_healthy():
     assert (found.is_healthy, found.is_ready) == (False, False)
     assert any("the lease table could not be read for" in problem for problem in found.problems)
     assert gauges(world, "worker_leases") == {(): 0}
+
+
+def test_a_worker_names_a_lease_whose_row_cannot_be_read_until_it_is_repaired(tmp_path):
+    ports = ConsumerPorts(tiny_stream(1), open_lease_table(f"file://{tmp_path}/leases"))
+    with Consumer("orders", "app", lambda _: None, ports=ports, **FAST) as running:
+        wait_until(lambda: running.health().shards)
+        assert running.health().problems == ()
+        row = tmp_path / "leases" / f"{SHARD}.json"
+        content = row.read_bytes()
+        row.write_bytes(b"")
+        named = f"the row of lease {SHARD} cannot be read: it is no JSON document: "
+        wait_until(lambda: any(each.startswith(named) for each in running.health().problems))
+        row.write_bytes(content)
+        wait_until(lambda: not running.health().problems)
+
+
+def test_a_row_that_no_worker_can_read_leaves_every_worker_healthy_and_ready():
+    found = judge(
+        stream="orders",
+        application="app",
+        worker_id="a",
+        failure=None,
+        has_ended=False,
+        is_stopping=False,
+        shards=(),
+        renewal_age_s=None,
+        table_scan_age_s=1.0,
+        running_s=60.0,
+        table_scan_due_s=30.0,
+        lease_duration_s=10.0,
+        failing=(),
+        damaged=("the row of lease s cannot be read: why",),
+    )
+    assert found.problems == ("the row of lease s cannot be read: why",)
+    assert (found.is_healthy, found.is_ready) == (True, True)
 
 
 def test_a_handler_that_does_not_return_is_a_stalled_shard():

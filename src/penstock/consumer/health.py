@@ -37,7 +37,7 @@ class Health:
     Args:
         is_healthy: Whether it runs, reaches its lease table and moves every shard that it holds.
         is_ready: Whether it takes its share of the work: it runs, sees and writes the lease table, and reads its shards.
-        problems: What keeps it from being healthy; empty when it is.
+        problems: What keeps it from being healthy; also the leases whose rows no worker can read, which a restart does not mend.
         stream: Name or ARN.
         application: Names the lease table.
         worker_id: The worker's name in the lease table.
@@ -88,6 +88,7 @@ def judge(
     table_scan_due_s: float,
     lease_duration_s: float,
     failing: tuple[str, ...],
+    damaged: tuple[str, ...],
 ) -> Health:
     """Return the health of a worker that was started.
 
@@ -99,6 +100,8 @@ def judge(
         table_scan_due_s: A scan that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
         failing: One sentence for each call about leases that keeps failing.
+        damaged: One sentence for each lease whose row cannot be read. All workers see it, and stay healthy: else the whole fleet
+            would be restarted.
     """
     problems: list[str] = []
     if failure is not None:
@@ -121,7 +124,7 @@ def judge(
         and all(shard.read_failure is None for shard in shards)
         and table_scan_age_s is not None
         and table_scan_age_s <= table_scan_due_s,
-        problems=tuple(problems),
+        problems=(*problems, *(() if has_ended else damaged)),
         stream=stream,
         application=application,
         worker_id=worker_id,

@@ -280,6 +280,7 @@ class Worker:
             table_scan_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
             lease_duration_s=self._options.lease_duration_s,
             failing=leases.failing,
+            damaged=leases.damaged,
         )
 
     def _shard_health(self, key: str, phase: LeasePhase, run: ShardRun | None, now_s: float) -> ShardHealth:

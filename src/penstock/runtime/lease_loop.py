@@ -126,12 +126,14 @@ class LeaseSnapshot(Struct, frozen=True):
         table_scanned_s: When the table, or the watched part of it, was last scanned, monotonic; None before the first scan.
         round_s: Mean time between two such scans.
         failing: The calls about leases that keep failing, a sentence each.
+        damaged: The leases whose rows cannot be read, a sentence each.
     """
 
     held: tuple[HeldLeaseStatus, ...]
     table_scanned_s: float | None
     round_s: float
     failing: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 _READER_ENDS = (ShardDrained, ReaderStopped, ReaderFailed)
@@ -219,7 +221,8 @@ class LeaseLoop(Loop[Event]):
             machine, now_s = self._coordinator, self._clock.monotonic_s()
             failing = tuple(call.describe(now_s) for call in machine.failing_calls)
             held = statuses_of(machine.held_leases)
-            return LeaseSnapshot(held, self._table_scanned_s, machine.round_s, failing)
+            damaged = machine.describe_damaged()
+            return LeaseSnapshot(held, self._table_scanned_s, machine.round_s, failing, damaged)
 
     def describe_unread(self) -> str | None:
         """Return why some part of the stream may have no living reader, or None; from any thread."""

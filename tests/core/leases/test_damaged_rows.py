@@ -72,6 +72,11 @@ def test_a_row_that_is_damaged_while_held_is_not_reported_as_deleted():
     assert StopReader("s", 1, StopWhy.EXPIRED) in bench.seen
     assert bench.reports(Topic.ROW_GONE) == bench.reports(Topic.HOLE) == bench.reports(Topic.TABLE_GONE) == []
     assert bench.writes(Create) == []
+    bench.damaged = {**bench.damaged, "notes.txt": "is no lease"}
+    bench.at(150.0)
+    assert bench.machine.describe_damaged() == (
+        "the row of lease s cannot be read: 'somewhere' is not a sequence number",
+    )
 
 
 def test_a_row_that_was_put_right_is_read_again():
@@ -85,6 +90,7 @@ def test_a_row_that_was_put_right_is_read_again():
     bench.table.rows["s"] = replace(bench.table.rows["s"], checkpoint=at_record("7"))
     bench.at(90.0)
     assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.describe_damaged() == ()
     assert bench.of(StartReader)[-1].position == at_record("7")
 
 

@@ -238,6 +238,10 @@ class Coordinator:
         """The calls about leases that keep failing."""
         return self._failing.lasting()
 
+    def describe_damaged(self) -> tuple[str, ...]:
+        """Return a sentence for each lease whose row cannot be read, so that no worker reads its shard."""
+        return self._streams.describe_damaged()
+
     def held(self) -> dict[str, LeasePhase]:
         """Return the phase of every lease that this worker holds."""
         return {held.key: held.phase for held in self.held_leases}

@@ -239,6 +239,16 @@ class Streams:
                 return f"shard {lease.key} has no reader yet"
         return None
 
+    def describe_damaged(self) -> tuple[str, ...]:
+        """Return a sentence for each lease whose row cannot be read, so that no worker reads its shard."""
+        view = self._view
+        listed = [stream.syncer.ranges for stream in self._streams.values()]
+        return tuple(
+            f"the row of lease {key} cannot be read: {why}"
+            for key, why in sorted(view.damaged.items())
+            if key in view or any(key in ranges for ranges in listed)
+        )
+
     def _describe_gap(self) -> str | None:
         """Return which part of the streams has no readable lease, or None."""
         view = self._view
