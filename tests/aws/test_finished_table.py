@@ -11,7 +11,9 @@ pytest.importorskip("moto")
 
 from penstock import FinishedRecordsTable, QueueConsumer
 from penstock.aws import service_calls
-from penstock.errors import NotFound, OptionError, Rejected, Throttled
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.keyed_table import KeyedTable
+from penstock.errors import NotFound, OptionError, Rejected, Throttled, Unavailable
 from penstock.runtime.metrics_tally import MetricsTally
 from penstock_local import Fault, LocalKinesis
 from queue_rig import knows_queues
@@ -151,6 +153,15 @@ def test_a_memory_that_is_away_loses_no_record_and_is_counted():
     assert {name: value for (name, _), value in tally.snapshot().counters.items()}[
         "queue_memory_failures"
     ] == 2
+
+
+def test_a_table_that_is_not_usable_in_time_is_reported_with_the_whole_time(monkeypatch):
+    table = KeyedTable("billing", "leaseKey", AwsOptions(), kind="lease table", way_out="choose another")
+    monkeypatch.setattr(table, "describe", lambda: {"TableStatus": "CREATING"})
+    with pytest.raises(
+        Unavailable, match=r"lease table billing is not usable after 60 s \(its status is CREATING\)"
+    ):
+        table.wait_until(lambda: False, "usable", 60.0, time.monotonic() - 61.5)
 
 
 @knows_queues

@@ -73,16 +73,20 @@ class KeyedTable:
             return None  # the wait that follows shows whether it is there
         return True
 
-    def wait_until(self, is_so: Callable[[], bool], state: str, within_s: float) -> None:
+    def wait_until(
+        self, is_so: Callable[[], bool], state: str, within_s: float, began_s: float | None = None
+    ) -> None:
         """Wait until a condition holds.
 
         Args:
             state: The state that is waited for, for the message.
+            within_s: The longest time since `began_s`, or since now.
 
         Raises:
             Unavailable: It does not hold in time.
         """
-        deadline_s, pause_s = time.monotonic() + within_s, 0.05
+        deadline_s = (time.monotonic() if began_s is None else began_s) + within_s
+        pause_s = 0.05
         while not is_so():
             if time.monotonic() > deadline_s:
                 status = (self.describe() or {}).get("TableStatus", "missing")

@@ -127,18 +127,18 @@ class DynamoLeaseTable:
     # --- the table ----------------------------------------------------------------------------------------
 
     def ensure_exists(self) -> bool:
-        deadline_s = time.monotonic() + self._table_options.creation_deadline_s
+        began_s = time.monotonic()
         first, self._first_call = self._first_call, None
         table = self._keyed.describe() if first is None else first.result()
         made = table is None and self._make()
         if not self._keep_description(table):
-            self._until(deadline_s, lambda: self._keep_description(self._keyed.describe()), "usable")
+            self._until(began_s, lambda: self._keep_description(self._keyed.describe()), "usable")
         if made is not False and self._table_options.point_in_time_recovery:
-            self._until(deadline_s, self._switch_recovery_on, "ready for point-in-time recovery")
+            self._until(began_s, self._switch_recovery_on, "ready for point-in-time recovery")
         return made is True
 
-    def _until(self, deadline_s: float, is_so: Callable[[], bool], state: str) -> None:
-        self._keyed.wait_until(is_so, state, deadline_s - time.monotonic())
+    def _until(self, began_s: float, is_so: Callable[[], bool], state: str) -> None:
+        self._keyed.wait_until(is_so, state, self._table_options.creation_deadline_s, began_s)
 
     def begin_describing(self) -> None:
         """Make the first DescribeTable in a thread, while the caller makes other calls; `ensure_exists` waits for its answer."""
