@@ -16,8 +16,10 @@ from penstock.core.delivering.manifest import (
     range_label,
 )
 from penstock.core.delivering.record import (
+    check_beside,
     check_kept,
     check_same_delivery,
+    check_streams,
     has_files_of,
     plan_backfill,
     plan_start,
@@ -25,7 +27,7 @@ from penstock.core.delivering.record import (
     with_layout,
 )
 from penstock.core.starting import parse_starting
-from penstock.errors import OptionError
+from penstock.errors import DeliveryFailed, OptionError
 
 NOW_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 HOUR_MS = 3_600_000
@@ -148,6 +150,46 @@ def test_a_backfill_says_which_records_have_gone():
     ):
         with pytest.raises(OptionError, match=f"has records from 2026-01-01T00:00:00Z on; .*{reason}"):
             check_kept(day, oldest_ms, created_ms)
+
+
+def named(name, since_h=None, until_h=None, start_h=None, **changed):
+    """Return a delivery of a program, with its record and the range of a backfill; hours are before the present moment."""
+    reach = None if since_h is None else DoneRange(NOW_MS - since_h * HOUR_MS, NOW_MS - until_h * HOUR_MS)
+    start_ms = None if start_h is None else NOW_MS - start_h * HOUR_MS
+    start = "TRIM_HORIZON" if since_h is None else None
+    one = replace(record(), **{"identity": "orders@1", "start": start, "start_ms": start_ms, **changed})
+    return parse_delivery({"stream": one.stream, "to": one.to, "name": name}), one, reach
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_a_program_puts_each_record_of_a_stream_into_a_table_once(turn):
+    first, backfill = named("first", start_h=2), named("filled", since_h=9, until_h=2)
+    for second in (
+        named("second", identity="orders@2"),
+        named("second", to="/lake2"),
+        named("second", stream="returns", identity=""),
+        backfill,
+    ):
+        check_streams([first, second][::turn])
+    for same in ({}, {"identity": "", "stream": "arn:aws:kinesis:eu-west-1:1:stream/orders"}):
+        with pytest.raises(OptionError, match=r"have the same stream .* each record twice"):
+            check_streams([first, named("second", **same)][::turn])
+    late = named("filled", since_h=9, until_h=1)
+    with pytest.raises(
+        DeliveryFailed, match=r"filled would bring .*: keep name=first, or end it at 2025-12-31T22"
+    ):
+        check_streams([first, late][::turn])
+    with pytest.raises(DeliveryFailed, match=r"keep name=other$"):
+        check_streams([backfill, named("other")][::turn])
+
+
+def test_a_second_delivery_of_a_stream_into_a_table_begins_at_a_moment():
+    delivery, own, _ = named("renamed")
+    before = ("first", named("first", start_h=2)[1])
+    with pytest.raises(DeliveryFailed, match="under the name renamed it would begin anew"):
+        check_beside(delivery, own, before, parse_starting("LATEST", "start"))
+    for begin, other in (("2026-01-01T00:00:00Z", own), ("LATEST", named("renamed", to="/lake2")[1])):
+        check_beside(delivery, other, before, parse_starting(begin, "start"))
 
 
 def test_files_of_another_delivery_are_told_apart_by_the_whole_name():
