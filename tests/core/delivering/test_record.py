@@ -181,6 +181,8 @@ def test_a_program_puts_each_record_of_a_stream_into_a_table_once(turn):
         check_streams([first, late][::turn])
     with pytest.raises(DeliveryFailed, match=r"keep name=other$"):
         check_streams([backfill, named("other")][::turn])
+    with pytest.raises(DeliveryFailed, match=r"keep name=\w+, in a run of its own"):
+        check_streams([backfill, named("later", since_h=2, until_h=1)][::turn])
 
 
 def test_a_second_delivery_of_a_stream_into_a_table_begins_at_a_moment():
