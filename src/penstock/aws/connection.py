@@ -248,10 +248,15 @@ def new_session(options: AwsOptions) -> Any:
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
-    region = options.region or os.environ.get("AWS_REGION")
+    region = _region_of(options)
     if region:
         session.set_config_variable("region", region)
     return session
+
+
+def _region_of(options: AwsOptions) -> str | None:
+    get = os.environ.get
+    return options.region or get("AWS_REGION") or get("AWS_DEFAULT_REGION") or None
 
 
 def settled(options: AwsOptions) -> AwsOptions:
@@ -260,14 +265,12 @@ def settled(options: AwsOptions) -> AwsOptions:
     A worker that has started stays there, also if the program points its environment elsewhere, as a test does when it ends.
     Credentials are read from the environment whenever they are needed.
     """
-    get = os.environ.get
-    region = options.region or get("AWS_REGION") or get("AWS_DEFAULT_REGION")
-    endpoint_url = options.endpoint_url or get("AWS_ENDPOINT_URL")
+    endpoint_url = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
     if not options.endpoint_url and endpoint_url:
         names_services = any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
         if names_services or _ignores_endpoints(options):
             endpoint_url = None
-    return replace(options, region=region or None, endpoint_url=endpoint_url or None)
+    return replace(options, region=_region_of(options), endpoint_url=endpoint_url or None)
 
 
 def _ignores_endpoints(options: AwsOptions) -> bool:

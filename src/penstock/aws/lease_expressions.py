@@ -12,7 +12,7 @@ from typing import Any, Literal, assert_never
 from msgspec import Struct, field
 
 from penstock.aws import lease_codec as codec
-from penstock.core.leases.lease import TipMark
+from penstock.core.leases.lease import TipMark, mark_at
 from penstock.core.leases.lease_writes import (
     Checkpoint,
     Claim,
@@ -147,14 +147,14 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
         case Checkpoint():
             _fence(update, write.counter, write.worker)
             update.conditions.append(_forward(update, write.position, or_same=True))
-            update.set_checkpoint(write.position, _mark_at(write.position, write.tip_ms))
+            update.set_checkpoint(write.position, mark_at(write.position, write.tip_ms))
             update.set(codec.SWITCHES, "N", "0")
             update.remove(*_PENDING)
         case LateCheckpoint():
             if write.seen is not None:
                 update.conditions += _claim_is(update, write.seen.worker, write.seen.identity)
             update.conditions.append(_forward(update, write.position, or_same=False))
-            update.set_checkpoint(write.position, _mark_at(write.position))
+            update.set_checkpoint(write.position, mark_at(write.position))
         case End():
             _end(update, write)
         case Release():
@@ -173,7 +173,7 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.conditions.append(_checkpoint_is(update, write.checkpoint))
         case Reset():
             _counter(update, write.counter)
-            update.set_checkpoint(write.position, _mark_at(write.position) if write.is_followed else None)
+            update.set_checkpoint(write.position, mark_at(write.position) if write.is_followed else None)
             update.set(codec.SWITCHES, "N", "0")
             update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
             if write.claim is not None:
@@ -183,10 +183,6 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
         case _:
             assert_never(write)
     return update
-
-
-def _mark_at(position: Position, tip_ms: int | None = None) -> TipMark | None:
-    return TipMark(position, tip_ms) if position.is_record else None
 
 
 def _counter(update: Update, counter: int) -> None:
@@ -248,7 +244,7 @@ def _release(update: Update, write: Release) -> None:
     handed_on = write.next_owner not in (None, write.worker)
     if write.position is not None:
         update.conditions.append(_forward(update, write.position, or_same=True))
-        update.set_checkpoint(write.position, write.tip or _mark_at(write.position))
+        update.set_checkpoint(write.position, write.tip or mark_at(write.position))
         update.set(codec.SWITCHES, "N", "1" if handed_on else "0")
     else:
         if write.tip is not None:
@@ -279,7 +275,7 @@ def _claim(update: Update, write: Claim) -> None:
     update.remove(codec.PENDING_STATE)
     update.set_or_remove(codec.PENDING_MILLIS, "N", claim.end.timestamp_ms)
     if write.moves_checkpoint:
-        update.set_checkpoint(claim.start, _mark_at(claim.start, write.tip_ms))
+        update.set_checkpoint(claim.start, mark_at(claim.start, write.tip_ms))
         update.set(codec.SWITCHES, "N", "0")
 
 
@@ -291,7 +287,7 @@ def _promote(update: Update, write: Promote) -> None:
         f"{own}.{update.name(codec.CLAIM_END)} = {update.value('S', str(write.position))}",
     ]
     update.conditions.append(_forward(update, write.position, or_same=False))
-    update.set_checkpoint(write.position, _mark_at(write.position, write.tip_ms))
+    update.set_checkpoint(write.position, mark_at(write.position, write.tip_ms))
     update.set(codec.SWITCHES, "N", "0")
     update.remove(*_PENDING)
 

@@ -117,9 +117,8 @@ class HeldLease(Struct):
     lease: Lease
     renewed_s: float
     renew_due_s: float
-    progress_s: float = (
-        0.0  # when its reader last read on or was at the tip, or when the lack of progress was last reported
-    )
+    progress_s: float = 0.0
+    """When its reader last read on or was at the tip, or when the lack of progress was last reported."""
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
     seen: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`

@@ -132,6 +132,11 @@ class TipMark(Struct, frozen=True):
     tip_ms: int | None = None
 
 
+def mark_at(position: Position, tip_ms: int | None = None) -> TipMark | None:
+    """Return the mark that a write of a position leaves; None if the position is no record."""
+    return TipMark(position, tip_ms) if position.is_record else None
+
+
 class StopNote(Struct, frozen=True):
     """The reason why a shard is held and not read.
 

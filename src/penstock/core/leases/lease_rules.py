@@ -14,7 +14,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from penstock.core.leases.lease import BatchClaim, Lease, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, mark_at
 from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
@@ -180,10 +180,6 @@ def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
     return None if forwards else Refusal.BACKWARDS
 
 
-def _mark_at(position: Position, tip_ms: int | None) -> TipMark | None:
-    return TipMark(position, tip_ms) if position.is_record else None
-
-
 def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
     """Return the row after an accepted write; None after a delete."""
     next_counter = row.counter + 1
@@ -218,14 +214,14 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 run=write.run or row.run,
             )
         case Checkpoint():
-            mark = _mark_at(write.position, write.tip_ms)
+            mark = mark_at(write.position, write.tip_ms)
             return replace(
                 without_pending, counter=next_counter, checkpoint=write.position, owner_switches=0, mark=mark
             )
         case LateCheckpoint():
-            return replace(row, checkpoint=write.position, mark=_mark_at(write.position, None))
+            return replace(row, checkpoint=write.position, mark=mark_at(write.position))
         case Promote():
-            mark = _mark_at(write.position, write.tip_ms)
+            mark = mark_at(write.position, write.tip_ms)
             return replace(without_pending, checkpoint=write.position, owner_switches=0, mark=mark)
         case End():
             return replace(
@@ -248,7 +244,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 checkpoint=row.checkpoint if position is None else position,
                 owner_switches=(row.owner_switches if position is None else 0)
                 + (write.next_owner not in (None, write.worker)),
-                mark=write.tip or (row.mark if position is None else _mark_at(position, None)),
+                mark=write.tip or (row.mark if position is None else mark_at(position)),
                 stopped=None,
                 term=None,
             )
@@ -265,7 +261,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 checkpoint=write.position,
                 owner_switches=0,
                 claims=_claims_after_reset(row, write),
-                mark=_mark_at(write.position, None) if write.is_followed else None,
+                mark=mark_at(write.position) if write.is_followed else None,
                 stopped=None,
                 term=None,
             )
@@ -299,5 +295,5 @@ def _after_claim(row: Lease, write: Claim) -> Lease:
         pending_state=None,
         checkpoint=write.claim.start if moves else row.checkpoint,
         owner_switches=0 if moves else row.owner_switches,
-        mark=_mark_at(write.claim.start, write.tip_ms) if moves else row.mark,
+        mark=mark_at(write.claim.start, write.tip_ms) if moves else row.mark,
     )

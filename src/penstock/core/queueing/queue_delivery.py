@@ -333,9 +333,8 @@ class QueueDelivery:
             _, number = heapq.heappop(self._retries)
             held = self._held.get(number)
             if held is not None and held.call is None and held.phase is Phase.ACKNOWLEDGING:
-                self._acknowledgements.appendleft(
-                    (float("-inf"), number)
-                )  # has waited: it does not linger again
+                # It has waited and does not linger again.
+                self._acknowledgements.appendleft((float("-inf"), number))
             elif held is not None and held.call is None and held.phase is Phase.RETURNING:
                 self._returns.append(number)
         return [*self._due_acknowledgements(now_s), *self._due_visibilities(now_s)]
