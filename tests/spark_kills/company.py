@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from checks import History
 from company_checks import CompanyHistory, Processed, Taken, nowhere
-from harness import KINDS, Run
+from harness import KEYS, KINDS, Run
 
 from lease_logs import create_table, lease_log
 
@@ -69,6 +69,23 @@ class CompanyRun(Run):
         self.kill_worker()
         self.killed[kind] += 1
         return self.start_worker()
+
+    def disturb(self, client, chance, server):
+        """Put, reshard and kill; then put more until each query has read some, however often it was killed before."""
+        super().disturb(client, chance, server)
+        end_s = time.monotonic() + self.plan.finish_s
+        while waiting := [name for name in self.plan.queries if not self.has_rows(name)]:
+            assert time.monotonic() < end_s, f"{waiting} read nothing:\n{self.log()}"
+            count = len(self.history.put)
+            self.put(client, count, count + KEYS)
+            self.restart_if_dead(server)
+            time.sleep(1)
+
+    def has_rows(self, name):
+        """Whether a batch of a query had rows when its first action ended; its repeats have the same ones."""
+        file = self.folder / f"{name}.jsonl"
+        lines = file.read_text().splitlines() if file.exists() else []
+        return any(line.endswith("}") and json.loads(line)["count"] for line in lines)
 
     def finish(self, server):
         """Let the queries read to the end, and then the worker what they have left."""

@@ -30,7 +30,7 @@ PROGRAM = Path(__file__).with_name("program.py")
 KEYS = 60
 GROUP = 5
 """User records of one key that go into one aggregate, every other time."""
-START_S = 120.0
+START_S = 240.0
 KINDS = {
     "driver": lambda process: process.kind is ProcessKind.JVM,
     "planner": lambda process: process.kind is ProcessKind.PLANNER,
@@ -77,6 +77,7 @@ class Run:
     killed: Counter = field(default_factory=Counter)
     restarts: int = 0
     history: History = field(default_factory=History)
+    sent: Counter = field(default_factory=Counter)
     subscription_count: int = 0
     program: subprocess.Popen | None = None
     listener: threading.Thread | None = None
@@ -181,9 +182,8 @@ class Run:
         """Put, reshard and kill, all from one plan, one after the other."""
         plan = self.plan
         reshard_turns = set(chance.sample(range(plan.kills), min(plan.kills, plan.reshards)))
-        sent = Counter()
         for turn in range(plan.kills):
-            self.put(client, plan.records * turn // plan.kills, plan.records * (turn + 1) // plan.kills, sent)
+            self.put(client, plan.records * turn // plan.kills, plan.records * (turn + 1) // plan.kills)
             if turn in reshard_turns:
                 self.reshard(client, chance)
             self.kill_one(chance, server)
@@ -218,8 +218,8 @@ class Run:
         files = [self.folder / f"{name}.jsonl" for name in self.plan.queries]
         return sum(file.stat().st_size for file in files if file.exists())
 
-    def put(self, client, start, end, sent):
-        self.history.put += put_numbers(client, start, end, sent)
+    def put(self, client, start, end):
+        self.history.put += put_numbers(client, start, end, self.sent)
 
     @staticmethod
     def reshard(client, chance):
