@@ -121,7 +121,7 @@ class ConsumedStreams(Struct, frozen=True):
         found: dict[str, ConsumedStream] = {}
         for stream in self.streams:
             summary = fetch_summary(stream.name)
-            identity = StreamIdentity(summary.arn, summary.created_ms)
+            identity = summary.identity
             stream_id = _id_of(stream, identity) if self.are_several else ""
             for twin_id, twin in found.items():
                 # An id may have another epoch than the stream's own, and means the same stream all the same.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from penstock.core.hash_key import HashRange
+from penstock.core.stream_identity import StreamIdentity
 
 
 class Shard(Struct, frozen=True):
@@ -47,8 +48,7 @@ class StreamSummary(Struct, frozen=True):
     """The answer of DescribeStreamSummary.
 
     Args:
-        created_ms: Creation, milliseconds since the epoch; with the ARN it distinguishes a stream from another one of
-            the same name.
+        created_ms: Creation, milliseconds since the epoch.
         service_managed_keys: True if the service places records itself (record distribution AUTO): then
             aggregation must be off; None if the answer lacks it.
         shard_metrics: Metrics that CloudWatch has by shard: those of enhanced monitoring.
@@ -65,6 +65,11 @@ class StreamSummary(Struct, frozen=True):
     service_managed_keys: bool | None = None
     tags: tuple[tuple[str, str], ...] = field(default=())
     shard_metrics: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> StreamIdentity:
+        """Distinguishes the stream from a later one of the same name."""
+        return StreamIdentity(self.arn, self.created_ms)
 
     @property
     def retention_ms(self) -> int:

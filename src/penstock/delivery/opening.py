@@ -35,7 +35,6 @@ from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import check_has_come, parse_starting
-from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, file_system_of, local_path, may_be_same_system, open_files
 from penstock.delivery.folder_checks import (
@@ -279,7 +278,7 @@ def open_delivery(
         _finish_batches(delivery, store, kind)
     else:
         check_first_run(spark, files, delivery, store, kind)
-    identity = str(StreamIdentity(summary.arn, summary.created_ms))
+    identity = str(summary.identity)
     record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id, identity)
     backfill_range = None
     if delivery.since is not None:

@@ -55,8 +55,7 @@ class KnownStream:
         now_s = self._now_s()
         if now_s - self._seen_s < _BELIEVED_S:
             return
-        summary = self._fetch_summary(self._name)
-        found = StreamIdentity(summary.arn, summary.created_ms)
+        found = self._fetch_summary(self._name).identity
         if found != self._identity:
             self.changed = self._describe(found)
             raise self.changed

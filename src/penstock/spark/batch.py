@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.core.position import LATEST, Position
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import check_has_come
-from penstock.core.stream_identity import StreamIdentity
 from penstock.spark.driver.startup_checks import refuse_unknown_shards
 from penstock.spark.options.spark_options import BatchOptions
 from penstock.spark.spark_errors import explained, explained_rows
@@ -107,7 +106,7 @@ def _plan(options: BatchOptions) -> Iterator[BoundedRead]:
             continue
         yield BoundedRead(
             shard_id=shard.shard_id,
-            stream=StreamIdentity(summary.arn, summary.created_ms),
+            stream=summary.identity,
             planned_ms=now_ms,
             retention_ms=summary.retention_ms,
             deaggregates=options.deaggregate,

@@ -102,9 +102,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is not None:
             is_only = is_only_batch(limit)
-            return self._latest(start, with_limits=not is_only, may_be_only=is_only)
+            return self._latest(start, with_limits=not is_only, may_be_only_batch=is_only)
         start = self._starts.following
-        end = self._latest(start, may_be_only=self._starts.is_first)
+        end = self._latest(start, may_be_only_batch=self._starts.is_first)
         report = self.reportLatestOffset()
         if end is not start and report is not None:
             # Spark 4.0 and 4.1 show the batch's offset instead of the report.
@@ -113,10 +113,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return end
 
     def _latest(
-        self, start: dict[str, Any], *, with_limits: bool = True, may_be_only: bool = False
+        self, start: dict[str, Any], *, with_limits: bool = True, may_be_only_batch: bool = False
     ) -> dict[str, Any]:
         begin = self._source.parse(start)
-        following = self._joined(begin).latest(begin, with_limits=with_limits, may_be_only=may_be_only)
+        following = self._joined(begin).latest(
+            begin, with_limits=with_limits, may_be_only_batch=may_be_only_batch
+        )
         return start if following is begin else dict(following.to_json())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name

@@ -14,7 +14,6 @@ from penstock.core.position import TRIM_HORIZON, Position, at_timestamp
 from penstock.core.reading.reader_options import PAGE_BYTES, ReaderOptions, WayOut
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard, StreamSummary
-from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.kinesis import Kinesis
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.runtime.system_clock import SystemClock
@@ -108,7 +107,7 @@ class StreamRows:
             return
         ranges = HashRanges(self.kinesis, self.stream)
         clock, chance = SystemClock(), random.SystemRandom()
-        identity = StreamIdentity(self.summary.arn, self.summary.created_ms)
+        identity = self.summary.identity
         start = self.start_of(planned)
 
         def read_shard(shard: Shard, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:

@@ -81,8 +81,9 @@ class BatchSettler:
         # The claim of a shard's next batch also makes the end of its last batch the checkpoint. So a shard that gets records
         # now and then needs no promotion after each batch: at most one for each renewal of the lease.
         self._promote_after_s = min(options.lease_duration_s / 3, _PROMOTE_AFTER_S_MAX)
-        self._waiting: dict[Promote, float] = {}
-        """The pending promotions, each with the moment at which it was first seen."""
+        self._waiting: dict[
+            Promote, float
+        ] = {}  # pending promotions, each with the moment at which it was first seen
         self._has_warned_of_unread = False
 
     def settle(
@@ -131,7 +132,7 @@ class BatchSettler:
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), keys_read)
         if unclaimed:  # these claims are the driver's and do not show the size of the cluster
             settlement = replace(settlement, processes=frozenset())
-        if self._scans_for_sharing(settlement, keys_read):
+        if settlement.queries and self._is_sharing_scan_due() and keys_read is not None:
             rows = self.fetch_leases(None)
         self._queries |= settlement.queries
         refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
@@ -139,16 +140,14 @@ class BatchSettler:
             _log.warning(_UNEXPECTED[reason], shard_id, start.batch)
         return settlement
 
-    def _scans_for_sharing(self, settlement: Settlement, keys_read: Collection[str] | None) -> bool:
-        """Return whether to read the whole table too, for the claims of another source of the same query."""
+    def _is_sharing_scan_due(self) -> bool:
+        """Count a batch whose claims name the query; return whether to scan all leases for another source of the same query."""
         # This source finds another source of its query only by a claim that names the query, in a lease that it reads. The
         # other source may make its first such claim late: it makes none while its leases are lost, or while no action reads
         # its records. The full scans of the first batches could miss it. So the whole table is scanned again after the 1st,
-        # 2nd, 4th, 8th ... of the batches whose claims name the query.
-        if not settlement.queries:
-            return False
+        # 2nd, 4th, 8th ... of the counted batches.
         self._claimed_count += 1
-        return keys_read is not None and self._claimed_count & (self._claimed_count - 1) == 0
+        return self._claimed_count.bit_count() == 1
 
     def fetch_leases(self, keys: Collection[str] | None) -> dict[str, Lease]:
         """Fetch the current leases of these shards, or all leases."""
@@ -177,17 +176,21 @@ class BatchSettler:
                 )
 
     def recreate_lost_leases(self, joined: Joined) -> None:
-        """Create deleted leases again at the query's positions; leases that other workers ended stay ended."""
+        """Create leases again that the query has lost because their rows were deleted, between two batches.
+
+        A lost lease whose row exists has another owner, or was ended by another worker: it stays as it is.
+        """
         shards = joined.shards
         lost = shards.lost_positions()
-        rows = self.fetch_leases(lost)
-        deleted = {key: mark for key, mark in lost.items() if key not in rows}
-        if deleted:
-            places = {key: mark.position for key, mark in deleted.items()}
-            nothing = Limit(None, None, ())  # no batch is under way, so none is repeated
-            known = StreamOffset(worker=shards.worker, shards=places, limit=nothing)
-            marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
-            self._recreation.recreate_lost(self.fetch_leases(None), known, joined.stream, marks)
+        existing = self.fetch_leases(lost)
+        deleted = {key: mark for key, mark in lost.items() if key not in existing}
+        if not deleted:
+            return
+        no_shards = Limit(None, None, ())  # of a batch: none is under way, so none is repeated
+        positions = {key: mark.position for key, mark in deleted.items()}
+        offset = StreamOffset(worker=shards.worker, shards=positions, limit=no_shards)
+        tip_marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
+        self._recreation.recreate_lost(self.fetch_leases(None), offset, joined.stream, tip_marks)
 
     def _claim_ends(
         self,
@@ -237,6 +240,7 @@ class BatchSettler:
         )
 
     def _claim_end(self, task: ShardTask) -> None:
+        """Read a shard's part of a batch, and claim its end. If the claim is refused, read again."""
         for attempt in range(_CLAIM_ATTEMPTS_MAX):
             try:
                 for _ in self._read(task, min(self._queries, default=None)):
@@ -264,7 +268,7 @@ class BatchSettler:
         shards.on_promoted(map_on(self._pool, self._condition(), self._promote_one, due))
 
     def _promote_one(self, write: Promote) -> str:
-        """Write one promotion. Return its key if it is settled, or an empty text if it must be tried again."""
+        """Write one promotion. Return its key if it is written or refused for good; an empty text if it must be tried again."""
         try:
             outcome = self._table.write(write)
         except ServiceError as error:

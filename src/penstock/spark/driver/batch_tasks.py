@@ -58,9 +58,8 @@ class BatchTasks:
         by_shard = {task.shard_id: self._with_turn(task) for task in self.of_shards(batch, joined)}
         self._turns.keep_only(joined.shards.held)
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
-        split = plan_tasks(
-            weights, self._task_count(len(weights), partitions_max or self._options.partitions_max)
-        )
+        task_count = self._task_count(len(weights), partitions_max or self._options.partitions_max)
+        split = plan_tasks(weights, task_count)
         self._task_counts = {batch.end.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 
@@ -68,26 +67,25 @@ class BatchTasks:
         """Yield a task for each shard that a batch reads."""
         end, shards = batch.end, joined.shards
         for shard_id, share in end.shares().items():
-            state = shards.states.get(shard_id)
-            position = end.shards[shard_id]
-            is_at_start = state is not None and state.position == position
+            start, state = end.shards[shard_id], shards.states.get(shard_id)
+            # After a restart a repeated batch may start at another position than the shard's state has.
+            if state is not None and state.position != start:
+                state = None
             yield ShardTask(
                 shard_id=shard_id,
                 execution=Execution(
                     end.worker,
                     end.batch,
                     self._run,
-                    position,
+                    start,
                     shards.last_claim(shard_id),
                     end.known_batches.planner_of(end.batch),
                 ),
                 share=share,
                 until_ms=end.until_ms,
                 planned_ms=batch.planned_ms,
-                tip_ms=end.tips.get(
-                    shard_id, state.tip_seen_ms if state is not None and is_at_start else None
-                ),
-                is_foreign=state is not None and is_at_start and state.is_foreign,
+                tip_ms=end.tips.get(shard_id, None if state is None else state.tip_seen_ms),
+                is_foreign=state is not None and state.is_foreign,
                 retention_ms=joined.retention_ms,
                 stream=joined.stream,
                 deaggregates=end.deaggregates,
@@ -107,8 +105,9 @@ class BatchTasks:
         return replace(task, subscribe_after_s=self._turns.plan(task.shard_id, self._clock.monotonic_s()))
 
     def _task_count(self, shard_count: int, partitions_max: int | None) -> int:
-        options = self._options
-        count = self._slots.plan_count(shard_count)
-        if options.shards_per_task is not None:
-            count = -(-shard_count // options.shards_per_task)
+        shards_per_task = self._options.shards_per_task
+        if shards_per_task is None:
+            count = self._slots.plan_count(shard_count)
+        else:
+            count = -(-shard_count // shards_per_task)
         return count if partitions_max is None else min(count, partitions_max)

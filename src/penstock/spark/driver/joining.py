@@ -87,7 +87,7 @@ def join(
     kinesis, table, clock = ports.kinesis, ports.table, ports.clock
     is_new = not offset.shards
     summary = kinesis.fetch_summary(options.stream)
-    stream = StreamIdentity(summary.arn, summary.created_ms)
+    stream = summary.identity
     meant = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
     check_stream(options.stream, options.application, stream, meant)
     known_stream = None if ports.know_stream is None else ports.know_stream(stream)
@@ -126,7 +126,7 @@ def join(
         run_name=name_run(worker, run[:8]),
         stream=options.stream,
         metrics=metrics,
-        known=known_stream,
+        known_stream=known_stream,
     )
     shards = QueryShards(worker, last_unknown_batch)
     for row in rows.values():

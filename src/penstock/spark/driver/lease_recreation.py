@@ -42,7 +42,6 @@ _LISTINGS_MAX: Final = 8
 _LISTING_PAUSE_S: Final = 1.0
 _DENIALS_MIN: Final = 2  # a listing may lag, and skipping a shard is final
 _NAMED_MAX: Final = 5
-_NO_MARKS: Final[Mapping[str, TipMark]] = {}
 
 
 class LeaseRecreation:
@@ -74,21 +73,21 @@ class LeaseRecreation:
             DataLossError: A shard left the stream before it was read to its end, and failOnDataLoss is on.
             Unavailable: The service has a shard and does not list it; or the earlier table does not answer.
         """
-        before, why = None, ""
+        earlier_rows, why_no_rows = None, ""
         if known.lease_table not in ("", self._options.lease_table):
-            before, why = self._read_earlier_table(known)
+            earlier_rows, why_no_rows = self._read_earlier_table(known)
         elif agrees_with(rows, known):
             return False
         shards = self._list_with(find_missing(rows, known, {}))
-        plan = plan_recreation(rows, known, shards, stream, before)
-        return self._apply(plan, rows, shards, known, why)
+        plan = plan_recreation(rows, known, shards, stream, earlier_rows)
+        return self._apply(plan, rows, shards, known, why_no_rows)
 
     def recreate_lost(
         self,
         rows: Mapping[str, Lease],
         start: StreamOffset,
         stream: StreamIdentity,
-        marks: Mapping[str, TipMark] = _NO_MARKS,
+        marks: Mapping[str, TipMark] | None = None,
     ) -> bool:
         """Create the missing leases of shards in a running query's offset; return True if any were missing.
 
@@ -105,11 +104,11 @@ class LeaseRecreation:
         if not missing and not find_missing_ends(rows, start):
             return False
         shards = self._list_with(missing)
-        self._apply(plan_lost(rows, start, shards, stream, marks), rows, shards, start, "")
+        self._apply(plan_lost(rows, start, shards, stream, marks or {}), rows, shards, start)
         return True
 
     def _read_earlier_table(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
-        """Return the leases of the table that an offset names, the query's earlier one; or none, and why."""
+        """Return the leases of the table that an offset names, the query's earlier one; or none, and the reason."""
         try:
             rows = {row.key: row for row in self._open_table(known.lease_table).scan().leases}
         except (AccessDenied, NotFound, OptionError, Rejected) as error:
@@ -131,28 +130,35 @@ class LeaseRecreation:
         rows: Mapping[str, Lease],
         shards: Mapping[str, Shard],
         known: StreamOffset,
-        why: str,
+        why_no_rows: str = "",
     ) -> bool:
-        """Report the vanished shards and do the plan's writes; return True if it has any."""
+        """Report the vanished shards and do the plan's writes; return True if it has any.
+
+        Args:
+            rows: The lease table before.
+            shards: The stream's, as listed.
+            known: The offset from which leases are created again.
+            why_no_rows: Why the query's earlier lease table has no leases, if it has none.
+        """
         coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
         is_followed = bool(rows) and not coverage.holes and not coverage.unknown
         for key, position in plan.vanished.items():
             # If leases cover every hash key, another worker has read on to the shards that follow this one.
             self._report_vanished(key, position, is_followed=is_followed)
-        made = []
+        created = []
         for write in plan.writes:
             outcome = self._table.write(write)
             if isinstance(outcome, Applied):
-                made += [] if isinstance(write, Reset) else [write.key]
-            elif isinstance(write, Reset):
+                created += [] if isinstance(write, Reset) else [write.key]
+            elif isinstance(write, Reset):  # a refused Create is fine: another worker has created the lease
                 raise ClaimConflict(
                     f"lease {write.key} in table {self._table.name} changed while it was being set to this query's position "
                     f"({outcome.reason.value}); start the query again"
                 )
-        self._log_plan(plan, made, known, why)
+        self._log_plan(plan, created, known, why_no_rows)
         return bool(plan.writes)
 
-    def _log_plan(self, plan: Recreation, made: list[str], known: StreamOffset, why: str) -> None:
+    def _log_plan(self, plan: Recreation, created: list[str], known: StreamOffset, why_no_rows: str) -> None:
         table, former = self._table.name, known.lease_table
         is_moved = former not in ("", self._options.lease_table)
         if plan.is_forked and plan.writes:
@@ -173,16 +179,18 @@ class LeaseRecreation:
                 former,
                 known.batch,
             )
-        elif made and not is_moved:
+        elif created and not is_moved:
             _log.warning(
                 "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are created again at "
                 "this query's positions",
                 table,
-                _some(made),
+                _some(created),
             )
         if plan.repeated:
             reason = (
-                f"the claims were in lease table {former}, which {why}" if why else "no lease has its claim"
+                f"the claims were in lease table {former}, which {why_no_rows}"
+                if why_no_rows
+                else "no lease has its claim"
             )
             _log.warning(
                 "stream %s: the end of batch %d in %s is unknown (%s). Its records are read again: from %s on",

@@ -62,7 +62,7 @@ class _Answer(Struct, frozen=True):
 
 
 class _Failing(Struct):
-    """A shard that does not answer."""
+    """Failed probes of one shard in a row."""
 
     since_s: float
     error: ServiceError | None = None
@@ -144,7 +144,7 @@ class NewsPoller:
             and not state.is_finished
             and key not in self._probes
             and state.due_s <= now_s
-            and self._has_room(key, state, now_s)
+            and not self._postpone_for_quota(key, state, now_s)
         ]
         for key, state in due:
             state.due_s = self._paces[key].on_probe(now_s, self._interval_s)
@@ -155,17 +155,17 @@ class NewsPoller:
         self._take_answers(current, {key for key, _ in due})
         self._raise_overdue(current)
 
-    def _has_room(self, key: str, state: ShardState, now_s: float) -> bool:
-        """Return whether the shard's quota has room for a probe now; if not, move the probe to when it has."""
+    def _postpone_for_quota(self, key: str, state: ShardState, now_s: float) -> bool:
+        """Move a due probe to when the shard's read quota has room for it; return False if it has room now."""
         pace = self._paces.get(key)
         if pace is None:
             pace = self._paces[key] = ProbePace(self._read_cost_s)
-        if self._counted_states.get(key) is not state:
+        if self._counted_states.get(key) is not state:  # a batch has run since
             self._counted_states[key] = state
             if state.bytes_count:
                 pace.on_batch(now_s)
         state.due_s = max(state.due_s, pace.ready_s)
-        return state.due_s <= now_s
+        return state.due_s > now_s
 
     def next_due_s(self, states: Iterable[ShardState]) -> float:
         """Return the moment of the next probe."""
@@ -215,14 +215,18 @@ class NewsPoller:
         return self._clock.monotonic_s(), self._clock.wall_ms()
 
     def _start_of(self, state: ShardState) -> IteratorStart:
-        """Return the start of a probe: after the position's record if that is done as a whole and no later one can be gone, else at it."""
+        """Return the start of a probe: after the position's record if that is safe, else at it.
+
+        It is safe if all user records of the record are done, and no later record can have left the stream: an iterator
+        after a record silently skips records that have left.
+        """
         number = state.position.sequence_number
         if state.is_whole and number is not None and self._was_at_tip(state, self._service_now_ms()):
             return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=number)
         return plan_iterator(state.position)
 
     def _was_at_tip(self, state: ShardState, now_ms: int) -> bool:
-        """Return whether the position was the tip at a moment within the retention: then no later record can have left the stream."""
+        """Return whether nothing followed the position at a moment within the retention. Then no later record has left."""
         meaning = judge_missing_record(
             state.position,
             unread_since_ms=state.tip_seen_ms,
@@ -234,7 +238,7 @@ class NewsPoller:
         return meaning is MissingRecord.HARMLESS
 
     def _is_all_kept(self, state: ShardState, now_ms: int) -> bool:
-        """Whether no unread record can have left the stream: an iterator silently skips records that have left."""
+        """Return whether no unread record can have left the stream."""
         since_ms = state.unread_since_ms
         is_kept = since_ms is not None and is_unread_kept(
             since_ms, now_ms=now_ms, retention_ms=self._retention_ms
@@ -249,16 +253,20 @@ class NewsPoller:
     # --- answers ----------------------------------------------------------------------------------
 
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
-        """Handle answers until all awaited ones have arrived, or the time for them is over."""
+        """Handle answers until all awaited ones have arrived, or the time for them is over.
+
+        Args:
+            current: The states now; a batch replaces those of the shards that it read.
+            awaited: The shards that were probed now.
+        """
         began_s = self._clock.monotonic_s()
-        give_up_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
-        with_news_s = give_up_s
+        end_s = end_with_news_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
         if len(awaited) > _MANY_SHARDS:
-            with_news_s = min(give_up_s, began_s + _WAIT_WITH_NEWS_S)
+            end_with_news_s = min(end_s, began_s + _WAIT_WITH_NEWS_S)
         if any(state.has_news for state in current.values()):
-            give_up_s = with_news_s
+            end_s = end_with_news_s
         while True:
-            left_s = give_up_s - self._clock.monotonic_s() if awaited & self._probes.keys() else 0.0
+            left_s = end_s - self._clock.monotonic_s() if awaited & self._probes.keys() else 0.0
             answer = self._next_answer(left_s)
             if answer is None:
                 break
@@ -266,7 +274,7 @@ class NewsPoller:
             self._begun.pop(answer.shard_id, None)
             self._on_answer(answer, current)
             if answer.state.has_news:
-                give_up_s = with_news_s
+                end_s = end_with_news_s
         for key in self._probes.keys() & current.keys():
             current[key].due_s = self._clock.monotonic_s() + self._interval_s
 
@@ -276,11 +284,12 @@ class NewsPoller:
             return self._answers.popleft() if self._answers else None
 
     def _on_answer(self, answer: _Answer, current: _States) -> None:
+        """Handle the answer of a probe, unless a batch has read the shard since: then only the failures end."""
         key, state = answer.shard_id, answer.state
         if answer.error is None:
             self._failing.pop(key, None)
         if current.get(key) is not state:
-            return  # a batch ran since the probe, so the answer is outdated
+            return
         if answer.page is not None:
             self._on_page(
                 state,
@@ -318,7 +327,7 @@ class NewsPoller:
         state.due_s = self._clock.monotonic_s() + delay_s
 
     def _raise_overdue(self, current: _States) -> None:
-        """Raise an error if a shard has given no answer for longer than the deadline."""
+        """Raise an error if a shard has given no answer for longer than the deadline: to one call, or to failing ones."""
         now_s = self._clock.monotonic_s()
         for key in self._failing.keys() - current.keys():
             del self._failing[key]
@@ -355,10 +364,10 @@ class NewsPoller:
             first = page.records[0]
             if first.sequence_number == state.position.sequence_number:
                 state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
-                inner = None if state.is_whole else deaggregate(first.data)
-                if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
-                    # This is the record of the position itself. It shows nothing about later records, so the next probe begins
-                    # after it.
+                user_records = None if state.is_whole else deaggregate(first.data)
+                if user_records is None or state.position.sub_sequence_number >= len(user_records) - 1:
+                    # This is the record of the position itself, and done. It shows nothing about later records, so the next
+                    # probe begins after it.
                     state.is_whole = True
                     state.iterator = page.next_iterator
                     state.due_s = self._clock.monotonic_s()

@@ -30,7 +30,6 @@ from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import ChildShard
 from penstock.core.shard_graph import find_children
 from penstock.core.starting import with_moment
-from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, Unavailable
 from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver
 from penstock.spark.driver.batch_tasks import BatchTasks, PlannedBatch
@@ -46,7 +45,7 @@ from penstock.spark.tasks.query_stream import check_stream
 from penstock.spark.tasks.shard_task import ShardTask
 
 _log: Final = logging.getLogger("penstock.spark")
-_AVAILABLE_NOW_WAIT_S: Final = 60.0
+_PATIENT_WAIT_S_MIN: Final = 60.0
 
 
 class Search(Struct):
@@ -54,15 +53,16 @@ class Search(Struct):
 
     Args:
         start: The offset of the batch, which is done.
-        may_be_only: As in `Planner.latest`.
-        is_patient: Whether it ends only when every shard has answered.
+        may_be_only_batch: The batch that it finds may be the only one of the run.
+        is_patient: It ends only when every shard has answered, or at its deadline.
+        wait_s: Its longest duration.
         deadline_s: Its end, on the monotonic clock.
         wanted: The shards with records to read, as of the last call of `Planner.search`.
         wake_s: When to call it again, on the monotonic clock.
     """
 
     start: StreamOffset
-    may_be_only: bool
+    may_be_only_batch: bool
     is_patient: bool
     wait_s: float
     deadline_s: float
@@ -143,7 +143,7 @@ class Planner:
             self._joined = join(self._ports, self._options, known, self._recreation, self._run)
 
     def latest(
-        self, start: StreamOffset, *, with_limits: bool = True, may_be_only: bool = False
+        self, start: StreamOffset, *, with_limits: bool = True, may_be_only_batch: bool = False
     ) -> StreamOffset:
         """Return the next batch's offset, or `start` itself if there is nothing to read. The query has joined.
 
@@ -153,30 +153,36 @@ class Planner:
         Args:
             start: The offset of the previous batch, which is done.
             with_limits: Whether the options' limits count for this batch.
-            may_be_only: Whether this may be the only batch of the run: with `trigger(once=True)`, or with AvailableNow if
+            may_be_only_batch: Whether this may be the only batch of the run: with `trigger(once=True)`, or with AvailableNow if
                 Spark does not pass that trigger to the source. This method then waits for all leases and for an answer from
                 every shard, and warns if they are not complete in time.
 
         Raises:
             Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read.
         """
-        search = self.begin_search(start, may_be_only=may_be_only)
+        search = self.begin_search(start, may_be_only_batch=may_be_only_batch)
         while not self.search(search):
             self.wait(search.wake_s - self._clock.monotonic_s())
         limits = Limits(self._options.record_count_max, self._options.bytes_max)
         return self.plan(search, limits if with_limits else NO_LIMITS)
 
-    def begin_search(self, start: StreamOffset, *, may_be_only: bool = False) -> Search:
-        """Begin to search for records to read; the arguments are those of `latest`."""
+    def begin_search(self, start: StreamOffset, *, may_be_only_batch: bool = False) -> Search:
+        """Begin to search for records to read after a batch, which is done: for one probe interval, or patiently.
+
+        A search is patient if a run that finds nothing ends: every shard must have answered first, for a minute at least.
+
+        Args:
+            may_be_only_batch: This may be the only batch of the run.
+        """
         self._done, self._known = start, start.known_batches
         self._await_leases()
-        if may_be_only:  # a shard that was at its tip before this call may have records since
+        if may_be_only_batch:  # a shard that was at its tip before this call may have records since
             self._query.shards.probe_again()
-        is_patient = may_be_only or self._until_ms is not None
+        is_patient = may_be_only_batch or self._until_ms is not None
         wait_s = self._options.probe_interval_s
         if is_patient:
-            wait_s = max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
-        return Search(start, may_be_only, is_patient, wait_s, self._clock.monotonic_s() + wait_s)
+            wait_s = max(_PATIENT_WAIT_S_MIN, 4 * self._options.lease_duration_s)
+        return Search(start, may_be_only_batch, is_patient, wait_s, self._clock.monotonic_s() + wait_s)
 
     def search(self, search: Search) -> bool:
         """Search once for records to read. Return whether the search has ended; if not, call again at `search.wake_s`.
@@ -193,7 +199,7 @@ class Planner:
         self._settler.recreate_lost_leases(query)
         query_worker.report([*shards.release_finished(self._find_children()), *shards.release_stopped()])
         search.wanted = [shard for shard, state in shards.states.items() if state.is_wanted(self._until_ms)]
-        if search.wanted and not search.may_be_only:
+        if search.wanted and not search.may_be_only_batch:
             return True
         self._settler.promote(shards, at_once=search.is_patient)
         self._report_tips()
@@ -203,7 +209,7 @@ class Planner:
         if now_s >= search.deadline_s:
             if self._until_ms is not None:
                 raise Unavailable(describe_unread(query, self._options.stream, search.wait_s))
-            if search.may_be_only:
+            if search.may_be_only_batch:
                 _log.warning(describe_unread(query, self._options.stream, search.wait_s))
             return True
         idle = (state for state in shards.states.values() if not state.has_news)
@@ -226,10 +232,13 @@ class Planner:
             return search.start
         query, planned_ms = self._query, self._planned_ms()
         shards = query.shards
-        is_without_record = any(not shards.states[key].position.is_record for key in search.wanted)
-        if query.known_stream is not None and is_without_record:
-            query.known_stream.check()  # another stream of the same name refuses a record's position, but not TRIM_HORIZON
-        unverified = shards.unverified.intersection(search.wanted)
+        # Another stream of the same name refuses the position of a record, but not TRIM_HORIZON, LATEST or a timestamp.
+        has_other_start = any(not shards.states[key].position.is_record for key in search.wanted)
+        if query.known_stream is not None and has_other_start:
+            query.known_stream.check()
+        unverified = shards.unverified.intersection(
+            search.wanted
+        )  # their last seen claims may have been removed
         if unverified:
             shards.on_fresh_rows(unverified, self._settler.fetch_leases(unverified))
         end = shards.next_offset(
@@ -331,8 +340,7 @@ class Planner:
     def _check_stream(self) -> None:
         """Raise an error unless the stream exists and is the one with which the query began."""
         options = self._options
-        summary = self._kinesis.fetch_summary(options.stream)
-        found = StreamIdentity(summary.arn, summary.created_ms)
+        found = self._kinesis.fetch_summary(options.stream).identity
         check_stream(options.stream, options.application, found, self._query.stream)
 
     def _apply_commands(self) -> None:
@@ -365,10 +373,11 @@ class Planner:
         return find_children(childless, self._kinesis.fetch_shards(self._options.stream).shards)
 
     def _check_complete(self) -> bool:
-        """Return whether each shard of this query has new records or was probed, and live workers read all other shards.
+        """Return whether nothing of the stream can be missing from a patient search.
 
-        For the second part, wait until the query has every lease that it can have, at most one probe interval, and apply the
-        coordinator's commands. If these add or remove shards, return False: a new shard has not answered.
+        Each shard of this query must have new records or was probed, and live workers must read all other shards. The second
+        is known only when the query has every lease that it can have: wait for that, at most one probe interval, and apply
+        the coordinator's commands. If these add or remove shards, return False: a new shard has not answered.
         """
         query_worker, shards = self._query.query_worker, self._query.shards
         if shards.unanswered:

@@ -42,7 +42,7 @@ class QueryWorker:
         run_name: Distinguishes this driver process from others with the same worker id.
         stream: Name or ARN.
         metrics: Receives figures, under the same names as the consumer's.
-        known: Checks that the name still refers to this stream; None checks nothing.
+        known_stream: Checks that the name still refers to this stream; None checks nothing.
     """
 
     def __init__(
@@ -54,13 +54,15 @@ class QueryWorker:
         run_name: str,
         stream: str,
         metrics: Metrics,
-        known: KnownStream | None,
+        known_stream: KnownStream | None,
     ) -> None:
         self.worker = worker
-        self._known = known
+        self._known_stream = known_stream
         self._changed = ports.threads.condition()
         self._commands: deque[StartReader | StopReader] = deque()
-        self._alive: set[tuple[str, int]] = set()
+        self._alive: set[tuple[str, int]] = (
+            set()
+        )  # shards that the planner has not released, each with its epoch
         self._is_at_rest = False
         self._failure: BaseException | None = None
         self._refusal: PenstockError | None = None  # why the lease table cannot be used
@@ -81,7 +83,7 @@ class QueryWorker:
             table_option="applicationName (or leaseTable)",
             condition=ports.threads.condition(),
             kcl3=ports.kcl3,
-            known={} if known is None else {"": known},
+            known={} if known_stream is None else {"": known_stream},
         )
         self._loop.on_unusable_table = self._refuse
         self._loop.readers = self
@@ -183,8 +185,8 @@ class QueryWorker:
         return is_met
 
     def _raise_failure(self) -> None:
-        if self._known is not None and self._known.changed is not None:
-            raise self._known.changed
+        if self._known_stream is not None and self._known_stream.changed is not None:
+            raise self._known_stream.changed
         if self._refusal is not None:
             raise self._refusal
         if self._failure is not None:
@@ -196,14 +198,14 @@ class QueryWorker:
     # --- the coordinator's side (`penstock.runtime.lease_loop.Readers`), on its thread -------------------
 
     def start_reader(self, effect: StartReader) -> None:
-        """Keep the command for the planner."""
+        """Keep the command until the planner takes it, between two batches."""
         with self._changed:
             self._alive.add((effect.key, effect.epoch))
             self._commands.append(effect)
             self._changed.notify_all()
 
     def stop_reader(self, effect: StopReader) -> None:
-        """Keep the command for the planner."""
+        """Keep the command until the planner takes it."""
         with self._changed:
             self._commands.append(effect)
             self._changed.notify_all()

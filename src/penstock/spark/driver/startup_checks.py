@@ -77,7 +77,7 @@ def refuse_hidden_sharing(
     began_s = clock.monotonic_s()
     view = LeaseView(options.lease_duration_s)
     readers: dict[str, str] = {}
-    still_there: set[str] = set()
+    leaseless: set[str] = set()
     while True:
         rows, now_s = scan_leases(table), clock.monotonic_s()
         view.on_scan(rows.values(), now_s)
@@ -85,24 +85,15 @@ def refuse_hidden_sharing(
         # In two cases a reader without a lease still counts as alive. Shards 3 and 4 are merged: both leases end, and for a
         # moment shard 5 is unowned, but the worker that ended them is alive. And deleted rows are created again by the workers
         # that read them.
-        still_there |= {reader for key, reader in readers.items() if key not in rows or rows[key].is_ended}
+        leaseless |= {reader for key, reader in readers.items() if key not in rows or rows[key].is_ended}
         readers = {
             row.key: str(row.reader)
             for row, owner_state, _ in view.with_owner_states(now_s)
             if owner_state is OwnerState.ALIVE and row.reader != worker
         }
-        others = still_there | set(readers.values())
-        # In two cases an unowned lease counts as about to be taken. The only shard has ended, and its child's lease was just
-        # created: its creator takes it next. Or a third worker took the only lease from a live reader and has released it:
-        # the live reader takes it again.
-        is_to_be_taken = not has_joined and any(
-            owner_state is OwnerState.UNOWNED
-            and (row.counter == 0 or view.was_renewed(row.key))
-            and unchanged_s < view.duration_s_of(row)
-            and not view.waits_for_parents(row)
-            for row, owner_state, unchanged_s in view.with_owner_states(now_s)
-        )
-        if not others and (not is_to_be_taken or now_s > began_s + 2 * wait_s):
+        others = leaseless | set(readers.values())
+        may_be_taken = not has_joined and _has_lease_about_to_be_taken(view, now_s)
+        if not others and (not may_be_taken or now_s > began_s + 2 * wait_s):
             return
         if has_joined and others and worker < min(others):
             wait_s *= 2
@@ -113,6 +104,21 @@ def refuse_hidden_sharing(
                 "applicationName of its own to read the whole stream, or set the same applicationName in both queries to share the shards"
             )
         clock.sleep(min(1.0, options.lease_duration_s / 4))
+
+
+def _has_lease_about_to_be_taken(view: LeaseView, now_s: float) -> bool:
+    """Return whether another worker probably takes an unowned lease next, in one of two cases.
+
+    The only shard has ended, and its child's lease was just created: its creator takes it. Or a third worker took the only
+    lease from a live reader and has released it: the live reader takes it again.
+    """
+    return any(
+        owner_state is OwnerState.UNOWNED
+        and (row.counter == 0 or view.was_renewed(row.key))
+        and unchanged_s < view.duration_s_of(row)
+        and not view.waits_for_parents(row)
+        for row, owner_state, unchanged_s in view.with_owner_states(now_s)
+    )
 
 
 def warn_of_ignored_start(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
@@ -252,19 +258,18 @@ def refuse_living_driver(
     Raises:
         AnotherDriver: A lease in the query's name was renewed within a lease duration.
     """
-    own = {key for key, row in rows.items() if row.reader == worker}
+    own_keys = {key for key, row in rows.items() if row.reader == worker}
     view = LeaseView(lease_duration_s)
     view.on_scan(rows.values(), clock.monotonic_s())
     deadline_s = clock.monotonic_s() + lease_duration_s
-    while own and clock.monotonic_s() < deadline_s:
+    while own_keys and clock.monotonic_s() < deadline_s:
         clock.sleep(min(1.0, lease_duration_s / 4))
         view.on_scan(scan_leases(table).values(), clock.monotonic_s())
-        moved = [
-            row.key for row in view if row.key in own and row.reader == worker and view.was_renewed(row.key)
-        ]
-        if moved:
+        own_rows = (row for row in view if row.key in own_keys and row.reader == worker)
+        renewed = next((row.key for row in own_rows if view.was_renewed(row.key)), None)
+        if renewed is not None:
             raise AnotherDriver(
-                f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and this query's checkpoint location has "
+                f"lease {renewed} of {worker} in table {table.name} is being renewed, and this query's checkpoint location has "
                 "no record of its claims: another query works from the same location, or from a copy of it. Stop one of the two"
             )
 
@@ -281,10 +286,11 @@ def rewind_leases(
         ClaimConflict: Leases changed during the reset; start the query again.
     """
     rows = scan_leases(table)
-    unknown = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known_batches)]
-    last = last_claimed_batch(unknown, worker)
+    claimed = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known_batches)]
+    last_unknown_batch = last_claimed_batch(claimed, worker)
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
     writes = plan_rewind(rows, known, worker, shards, run)
+    # The others create ended leases: shards that are done stay done.
     going_back = [
         key for key, write in writes.items() if not (isinstance(write, Create) and write.lease.is_ended)
     ]
@@ -294,17 +300,17 @@ def rewind_leases(
         "and the records after them are read again",
         table.name,
         known.batch,
-        last,
+        last_unknown_batch,
         ", ".join(sorted(going_back)) or "(none)",
     )
-    unknown_keys = {row.key for row in unknown}
+    claimed_keys = {row.key for row in claimed}
     gone = {key for key, position in known.shards.items() if key not in rows and not position.is_shard_end}
-    left = sorted((unknown_keys | gone) - writes.keys())
-    if left:
+    unchanged = sorted((claimed_keys | gone) - writes.keys())
+    if unchanged:
         _log.warning(
             "shards %s are left as they are: other workers have them, or they have left the stream; records that this query read "
             "there from batch %d on are not read again",
-            ", ".join(left),
+            ", ".join(unchanged),
             known.batch,
         )
     for key, write in writes.items():
@@ -314,4 +320,4 @@ def rewind_leases(
                 f"lease {key} in table {table.name} changed while it was being reset to a restored checkpoint location "
                 f"({outcome.reason.value}); start the query again"
             )
-    return last
+    return last_unknown_batch

@@ -38,14 +38,13 @@ def warn_of_own_source(
         sources = _find_sources(Folder(location).read(f"offsets/{batch}").decode())
         for stream in streams:
             name = stream.rpartition("/")[2]
-            if any(source.arn.rpartition("/")[2] == name for source in sources):
-                summary = fetch_summary(stream)
-                if StreamIdentity(summary.arn, summary.created_ms) in sources:
-                    _log.warning(
-                        "stream %s: this query writes to the stream that it reads, so it reads its own output again, without end "
-                        "unless it filters that out. Is option streamName of the sink correct?",
-                        stream,
-                    )
+            has_its_name = any(source.arn.rpartition("/")[2] == name for source in sources)
+            if has_its_name and fetch_summary(stream).identity in sources:
+                _log.warning(
+                    "stream %s: this query writes to the stream that it reads, so it reads its own output again, without end "
+                    "unless it filters that out. Is option streamName of the sink correct?",
+                    stream,
+                )
     except FileNotFoundError:
         return
     except Exception as error:  # noqa: BLE001 - a warning is never worth a batch

@@ -96,14 +96,14 @@ class SeveralPlanner:
         self._is_joined = True
 
     def latest(
-        self, start: SeveralOffset, *, with_limits: bool = True, may_be_only: bool = False
+        self, start: SeveralOffset, *, with_limits: bool = True, may_be_only_batch: bool = False
     ) -> SeveralOffset:
         """Return the next batch's offset, or `start` itself if no stream has anything to read.
 
         Args:
             start: The offset of the previous batch, which is done.
             with_limits: Whether the options' limits apply to this batch.
-            may_be_only: As in `Planner.latest`.
+            may_be_only_batch: As in `Planner.latest`.
 
         Raises:
             PenstockError: A stream cannot be planned; the message names it.
@@ -112,9 +112,9 @@ class SeveralPlanner:
         for stream_id, stream in self._streams.items():
             with naming(stream.name):
                 searches[stream_id] = stream.planner.begin_search(
-                    start.of(stream_id), may_be_only=may_be_only
+                    start.of(stream_id), may_be_only_batch=may_be_only_batch
                 )
-        self._search(searches, may_be_only=may_be_only)
+        self._search(searches, may_be_only_batch=may_be_only_batch)
         self._settled = self._read
         planned = self._plan(start, searches, with_limits=with_limits)
         return start.without(self._recreated_ids).with_plans(planned) if planned else start
@@ -174,8 +174,8 @@ class SeveralPlanner:
 
     # --- searching and planning -----------------------------------------------------------------------------
 
-    def _search(self, searches: Mapping[str, Search], *, may_be_only: bool) -> None:
-        """Search the streams in turn until one has records to read or all searches have ended; with `may_be_only`, wait for all."""
+    def _search(self, searches: Mapping[str, Search], *, may_be_only_batch: bool) -> None:
+        """Search the streams in turn until one has records to read or all searches have ended; with `may_be_only_batch`, wait for all."""
         going_on = dict(searches)
         while True:
             for stream_id in list(going_on):
@@ -184,7 +184,7 @@ class SeveralPlanner:
                     if stream.planner.search(searches[stream_id]):
                         del going_on[stream_id]
             has_found = any(search.wanted for search in searches.values())
-            if not going_on or (has_found and not may_be_only):
+            if not going_on or (has_found and not may_be_only_batch):
                 return
             wake_s = min(search.wake_s for search in going_on.values()) - self._clock.monotonic_s()
             self._streams[next(iter(going_on))].planner.wait(min(_ROUND_WAIT_MAX_S, wake_s))
@@ -256,8 +256,7 @@ class SeveralPlanner:
         identities: list[StreamIdentity] = []
         for options in self._options.streams:
             with naming(options.stream):
-                summary = self._kinesis.fetch_summary(options.stream)
-            identity = StreamIdentity(summary.arn, summary.created_ms)
+                identity = self._kinesis.fetch_summary(options.stream).identity
             if identity in identities:
                 raise OptionError(
                     f"option streamName names stream {options.stream} twice; name each stream once"

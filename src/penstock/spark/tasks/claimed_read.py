@@ -56,7 +56,15 @@ _CLAIMS_MAX: Final = 8
 
 
 class _Progress(Struct):
-    """The records emitted so far."""
+    """The records emitted so far, and the facts about the shard that the claim's note reports.
+
+    Args:
+        end: The position of the last emitted row.
+        whole_record: The end is not inside an aggregate.
+        has_more: Records may follow the end that the next batch can read.
+        tip_ms: Moment at which nothing followed the end, by the service's clock.
+        children: The child shards, if the end is that of the shard.
+    """
 
     end: Position
     record_count: int = 0
@@ -141,12 +149,8 @@ class ClaimedRead:
                 case ClaimedElsewhere(claim):
                     raise self._another_driver(claim)
                 case ReadFreely():
-                    execution = self._execution
-                    if (
-                        lease is not None
-                        and execution.seen is not None
-                        and lease.claim_of(execution.worker) is None
-                    ):
+                    had_claim = self._execution.seen is not None
+                    if had_claim and lease is not None and lease.claim_of(self._execution.worker) is None:
                         self._warn_recreated()
                     # The claim is written last. An attempt that claimed first and failed midway would have fixed an end
                     # whose rows Spark never got; one that reads and fails leaves the batch open for the next attempt.
@@ -245,7 +249,10 @@ class ClaimedRead:
                 self._progress.children = page.children
                 self._on_tip(page)
                 return
-            if self._is_enough(page, began_s):
+            is_at_tip = page.millis_behind_latest == 0
+            if is_at_tip:
+                self._on_tip(page)
+            if is_at_tip or self._is_enough(began_s):
                 self._shard.keep_iterator(self._progress.end)
                 return
             del page, taken  # or they would be in memory beside the next page
@@ -262,6 +269,7 @@ class ClaimedRead:
         return taken
 
     def _keep_rest(self, page: ShardPage, count: int) -> None:
+        """Keep the rows after the batch's end: they are emitted if another execution has claimed a later end."""
         self._rest = page.tail(count)
         # The service counts the lag from the page's end. The oldest unread record is in the page, so its age counts.
         arrival_ms = arrival_ms_of(self._rest.rows, 0)
@@ -281,8 +289,10 @@ class ClaimedRead:
         last = position_of(rows, rows.num_rows - 1)
         if self._task.deaggregates or last.sequence_number is None:
             return last
-        inner = deaggregate(data_of(rows, rows.num_rows - 1))
-        return last if inner is None else at_record(last.sequence_number, max(0, len(inner) - 1))
+        user_records = deaggregate(data_of(rows, rows.num_rows - 1))
+        if user_records is None:
+            return last
+        return at_record(last.sequence_number, max(0, len(user_records) - 1))
 
     def _cut(self, rows: pa.RecordBatch) -> int:
         """Return how many of these rows still belong to the batch."""
@@ -295,29 +305,27 @@ class ClaimedRead:
         if task.share.bytes_max is not None:
             fitting = count_within_bytes(rows, task.share.bytes_max - so_far.bytes_count)
             if fitting == 0 and so_far.record_count == 0 and task.share.may_exceed:
-                fitting = 1
+                fitting = 1  # a record that is larger than the share would wait for ever
             count = min(count, fitting)
         return count
 
-    def _is_enough(self, page: ShardPage, began_s: float) -> bool:
-        """Return whether the batch ends with this page."""
+    def _is_enough(self, began_s: float) -> bool:
+        """Return whether the batch ends after the emitted rows: at a limit, after its longest duration, or after its plan.
+
+        A busy shard must not keep the batch open, so it ends with the page that has a record from after the plan.
+        """
         task, so_far = self._task, self._progress
-        if page.millis_behind_latest == 0:
-            self._on_tip(page)
-            return True
         if self._record_count_max is not None and so_far.record_count >= self._record_count_max:
             return True
         if task.share.bytes_max is not None and so_far.bytes_count >= task.share.bytes_max:
             return True
-        # A busy shard must not keep the batch open: the batch ends with the page that has a record from after the plan.
-        is_late = (so_far.last_arrival_ms or 0) > task.planned_ms
+        if (so_far.last_arrival_ms or 0) > task.planned_ms:
+            return True
         duration_max_s = self._options.batch_duration_max_s
-        return is_late or (
-            duration_max_s is not None and self._clock.monotonic_s() - began_s > duration_max_s
-        )
+        return duration_max_s is not None and self._clock.monotonic_s() - began_s > duration_max_s
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
-        """Yield the rows after those that were emitted, up to a claimed end."""
+        """Yield the rows after those that were emitted, up to a claimed end: first those that `_keep_rest` has kept."""
         self._shard.poll_only()
         if end <= self._progress.end:
             return
@@ -372,6 +380,7 @@ class ClaimedRead:
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
+        """Return the write of a claim, conditional on the lease's checkpoint and the query's earlier claim as read."""
         task, execution, now_ms = self._task, self._execution, self._clock.wall_ms()
         own = lease.claim_of(execution.worker)
         claim = BatchClaim(
@@ -402,10 +411,10 @@ class ClaimedRead:
         if isinstance(outcome, Applied):
             _log.warning("shard %s, batch %d: nothing is read, %s", self._shard_id, self._batch, why)
             return True
-        self._check_stream(outcome.reason, lease)
+        self._refuse_other_stream(outcome.reason, lease)
         return False
 
-    def _check_stream(self, reason: Refusal, lease: Lease) -> None:
+    def _refuse_other_stream(self, reason: Refusal, lease: Lease) -> None:
         if reason is Refusal.STREAM:
             raise StreamChanged(
                 f"shard {self._shard_id}: lease table {self._table.name} belongs to the stream {lease.stream}, and this query "
@@ -422,7 +431,7 @@ class ClaimedRead:
             outcome = self._table.write(claim)
             if isinstance(outcome, Applied):
                 return
-            self._check_stream(outcome.reason, lease)
+            self._refuse_other_stream(outcome.reason, lease)
             # Another attempt claimed between this one's read of the lease and its write. The first claim is final.
             lease = self._fetch_lease()
             meaning, end = judge_refused_claim(lease, self._execution, self._progress.end, claim.before)

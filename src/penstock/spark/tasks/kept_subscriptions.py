@@ -41,7 +41,7 @@ class _Pause(Struct):
     """When a shard may be subscribed to again."""
 
     until_s: float
-    refusals: int = 0
+    failures: int = 0
 
 
 class KeptSubscriptions:
@@ -57,7 +57,7 @@ class KeptSubscriptions:
         self._kept: OrderedDict[Key, _Kept] = OrderedDict()
         self._pauses: OrderedDict[Key, _Pause] = OrderedDict()
         self._own_reads: OrderedDict[Key, OwnReads] = OrderedDict()
-        self._is_closing_due = False
+        self._is_closing_scheduled = False
 
     def __len__(self) -> int:
         """Number of open subscriptions."""
@@ -81,22 +81,22 @@ class KeptSubscriptions:
             self._kept[key] = _Kept(subscription, position, now_s)
             while len(self._kept) > KEPT_MAX:
                 unused.append(self._kept.popitem(last=False)[1])
-            is_due, self._is_closing_due = self._is_closing_due, True
+            was_scheduled, self._is_closing_scheduled = self._is_closing_scheduled, True
         for each in unused:
             if each is not None:
                 each.subscription.close()
-        if not is_due:
+        if not was_scheduled:
             self._call_later(UNUSED_S, lambda: self._close_unused(now_s + UNUSED_S))
 
     def _close_unused(self, now_s: float) -> None:
+        """Close the subscriptions that were not used for a minute, and schedule the next call if any are left."""
         with self._lock:
-            # `since_s + UNUSED_S` is computed here exactly as `due_s` is below. With another rounding, the call at `due_s` could find
-            # its entry not yet unused, and never close it.
+            # Computed as `due_s` is below: with another rounding, the call at `due_s` could find its entry not yet unused.
             unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]
             next_s = min((kept.since_s for kept in self._kept.values()), default=None)
-            self._is_closing_due = next_s is not None
+            self._is_closing_scheduled = next_s is not None
         for _, kept in unused:
             kept.subscription.close()
         if next_s is not None:
@@ -134,13 +134,13 @@ class KeptSubscriptions:
         """
         with self._lock:
             pause = self._pauses.setdefault(key, _Pause(now_s))
-            pause.refusals += 1
-            pause.until_s = now_s + _REFUSED_S_MIN + _REFUSED.delay_s(pause.refusals, chance)
-            return pause.refusals == 1
+            pause.failures += 1
+            pause.until_s = now_s + _REFUSED_S_MIN + _REFUSED.delay_s(pause.failures, chance)
+            return pause.failures == 1
 
     def on_event(self, key: Key) -> None:
         """Handle an event of a subscription: reset its shard's count of failures in a row."""
         with self._lock:
             pause = self._pauses.get(key)
             if pause is not None:
-                pause.refusals = 0
+                pause.failures = 0

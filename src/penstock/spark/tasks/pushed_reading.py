@@ -67,7 +67,7 @@ class PushedReading:
         self._threads = threads
         self._subscription: TaskSubscription | None = None
         self._own_reads = kept.own_reads(key)
-        self._is_needed = False  # polling alone is too slow, or other readers throttle it
+        self._is_needed = False  # polling alone is too slow, or other readers use up the shard's quota
         self._ends: Counter[str] = Counter()
 
     @property
@@ -96,8 +96,7 @@ class PushedReading:
         is_wanted = self._subscription is None and (self._is_eager or self._is_needed)
         if not is_wanted or now_s < self._not_before_s:
             return
-        is_sure = position.is_record or position == TRIM_HORIZON  # LATEST would be another moment
-        if not is_sure or not self._kept.may_subscribe(self._key, now_s):
+        if not _is_fixed(position) or not self._kept.may_subscribe(self._key, now_s):
             return
         start = plan_iterator(position.whole_record)
         self._subscription = TaskSubscription(self._threads.condition(), start, now_s)
@@ -152,12 +151,11 @@ class PushedReading:
         now_s = self._clock.monotonic_s()
         if self._is_eager or self._is_needed:
             subscription.needed_s = now_s
-        is_sure = position.is_record or position == TRIM_HORIZON
         is_needed = now_s - subscription.needed_s < NEEDED_FOR_S
         is_usable = is_needed and subscription.continue_from(position.sequence_number, is_cut=is_cut)
         # A subscription that has just ended is kept too, so that the next batch counts its end: the counts of this batch are
         # already written, in the note of its claim.
-        if is_sure and (is_usable or subscription.end is not None):
+        if _is_fixed(position) and (is_usable or subscription.end is not None):
             subscription.unread_since_ms = unread_since_ms
             self._kept.keep(self._key, position, subscription, now_s)
         else:
@@ -184,6 +182,7 @@ class PushedReading:
         is_first_failure = why is not SubscriptionEnd.OVER and self._kept.on_failure(
             self._key, now_s, self._chance.random()
         )
+        # Only the user can mend these two.
         is_for_the_user = is_first_failure and isinstance(subscription.error, AccessDenied | NotFound)
         _log.log(
             logging.WARNING if is_for_the_user else logging.DEBUG,
@@ -194,3 +193,8 @@ class PushedReading:
             subscription.error,
         )
         self.close()
+
+
+def _is_fixed(position: Position) -> bool:
+    """Return whether a later read from the position begins at the same record. From LATEST it does not."""
+    return position.is_record or position == TRIM_HORIZON

@@ -73,7 +73,7 @@ def check_of_plan(
         if abs(service_ms - planned_ms) <= _PLAN_BELIEVED_MS:
             return
         try:
-            summary = fetch_summary(stream)
+            found = fetch_summary(stream).identity
         except AccessDenied as error:
             _log.warning(
                 "stream %s: this task cannot check whether it is still the stream of the plan: %s",
@@ -81,7 +81,6 @@ def check_of_plan(
                 error,
             )
             return
-        found = StreamIdentity(summary.arn, summary.created_ms)
         if found != meant:
             raise _stream_changed_error(stream, application, found, meant)
 

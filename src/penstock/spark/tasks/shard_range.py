@@ -182,7 +182,7 @@ class ShardRange:
                 case FetchListing() as step:
                     self._fetch_iterator_or_listing(reader, step)
                 case step:
-                    if self._pushes is not None and self._takes_events(reader, self._pushes):
+                    if self._pushes is not None and self._is_pushed_next(reader, self._pushes):
                         yield from self._fetch_event(reader, self._pushes)
                     elif isinstance(step, Wait):
                         self._wait(step, now_s)
@@ -265,6 +265,7 @@ class ShardRange:
     # --- the machine's steps ------------------------------------------------------------------------------
 
     def _open(self) -> ShardReader:
+        """Return a reader with the subscription or the iterator that was kept at the start, if there is one."""
         if self._pushes is not None and self._pushes.resume(self._start):
             self._is_pushed = True
             return self._reader_at(SUBSCRIBED, self._pushes.unread_since_ms)
@@ -275,6 +276,12 @@ class ShardRange:
         return self._reader_at(None) if kept is None else self._reader_at(kept.iterator, kept.unread_since_ms)
 
     def _reader_at(self, iterator: str | None, unread_since_ms: int | None = None) -> ShardReader:
+        """Return the reader of the shard from the start on.
+
+        Args:
+            iterator: A kept one at the start, `SUBSCRIBED` for a kept subscription, or None.
+            unread_since_ms: Moment when it was kept, by the service's clock: the records after it arrived then or later.
+        """
         return ShardReader(
             self._stream,
             self._shard_id,
@@ -294,6 +301,7 @@ class ShardRange:
             self._pushes.wait(step.until_s - now_s)
 
     def _fetch_iterator_or_listing(self, reader: ShardReader, step: FetchIterator | FetchListing) -> None:
+        """Make the call of a step, and pass its answer or failure to the reader."""
         started_s = self._clock.monotonic_s()
         try:
             if isinstance(step, FetchIterator):
@@ -315,6 +323,7 @@ class ShardRange:
         self._report_loss(reader, reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random()))
 
     def _fetch_page(self, reader: ShardReader, step: FetchPage) -> Iterator[ShardPage]:
+        """Call GetRecords and yield the new rows; after a failure none, and the reader plans the next step."""
         with self._hold_page():
             started_s = self._clock.monotonic_s()
             try:
@@ -353,10 +362,10 @@ class ShardRange:
             service_ms=service_ms,
             is_pushed=is_pushed,
         )
-        kept = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
-        if kept.warning is not None:
-            _log.warning("%s", kept.warning)
-        self._report_loss(reader, kept.loss)
+        judged = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
+        if judged.warning is not None:
+            _log.warning("%s", judged.warning)
+        self._report_loss(reader, judged.loss)
         if self._pushes is not None:
             if not is_pushed:
                 self._pushes.on_poll(started_s, _read_bytes(records))
@@ -365,12 +374,13 @@ class ShardRange:
             # The lag from a pause between batches (a trigger every half minute) does not count: a shard is polled twice as fast
             # as it accepts records, so polling soon makes up for the pause.
             self._pushes.on_lag(lag_ms - self._pause_ms)
-            if is_pushed and (kept.rows is None or (not has_next and not reader.is_final)):
-                self._pushes.close()  # the reader cannot accept the event as it is, so it polls
+            is_unclear_end = not has_next and not reader.is_final
+            if is_pushed and (judged.rows is None or is_unclear_end):
+                self._pushes.close()  # GetRecords shows whether records are gone, or whether this is the end
                 self._is_pushed = False
-        end, slices = reader.final, kept.rows or iter(())
+        end, slices = reader.final, judged.rows or iter(())
         # From here on only the decoder has the raw records, which it drops once they are rows.
-        del answer, records, page, kept
+        del answer, records, page, judged
         for rows, count in slices:
             self._may_show_tip |= rows.num_rows > 0
             self._is_inside_page = count < record_count
@@ -385,8 +395,8 @@ class ShardRange:
 
     # --- the subscription ---------------------------------------------------------------------------------
 
-    def _takes_events(self, reader: ShardReader, pushes: PushedReading) -> bool:
-        """Whether the subscription delivers the next page; subscribe if that is needed and allowed."""
+    def _is_pushed_next(self, reader: ShardReader, pushes: PushedReading) -> bool:
+        """Subscribe if that is needed and allowed; return whether the subscription delivers the next page."""
         if self._is_pushed:
             return True
         pushes.consider(reader.position)
@@ -397,6 +407,7 @@ class ShardRange:
         return self._is_pushed
 
     def _fetch_event(self, reader: ShardReader, pushes: PushedReading) -> Iterator[ShardPage]:
+        """Yield the rows of the subscription's next event; none if it has ended, so that the shard is polled."""
         event = pushes.fetch()
         if event is None:
             self._return_to_polling(reader)
@@ -410,9 +421,10 @@ class ShardRange:
             yield from parts
 
     def _return_to_polling(self, reader: ShardReader) -> None:
+        """Go on by GetRecords: to the reader, an ended subscription is an expired iterator."""
         self._is_pushed = False
-        over = ExpiredIterator(f"shard {self._shard_id}: the subscription has ended")
-        reader.on_failure(over, self._clock.monotonic_s(), self._chance.random())
+        ended = ExpiredIterator(f"shard {self._shard_id}: the subscription has ended")
+        reader.on_failure(ended, self._clock.monotonic_s(), self._chance.random())
 
     def _decode(self, records: Sequence[RawRecord], after: Position | None) -> Slices:
         return records_to_slices(

@@ -49,7 +49,8 @@ class TaskSubscription:
         self.has_delivered = False
         """Whether an event arrived: the first one shows whether the record at its start is still there."""
         self._delivered: RecordPage | None = None
-        self._before_delivered = self._next = start.sequence_number
+        # An event holds all records after one sequence number, or from the start on.
+        self._delivered_after = self._next_after = start.sequence_number
 
     @property
     def is_open(self) -> bool:
@@ -91,9 +92,9 @@ class TaskSubscription:
         if page is not None:
             self.has_delivered = True
             self._delivered = page
-            self._before_delivered = self._next
+            self._delivered_after = self._next_after
             if page.records:
-                self._next = page.records[-1].sequence_number
+                self._next_after = page.records[-1].sequence_number
         return page
 
     def continue_from(self, sequence_number: str | None, *, is_cut: bool) -> bool:
@@ -105,11 +106,11 @@ class TaskSubscription:
         """
         if self._end is not None or self._is_closed:
             return False
-        covered = self._before_delivered if is_cut else self._next
-        if covered is not None and (sequence_number is None or int(sequence_number) < int(covered)):
-            return False
+        next_after = self._delivered_after if is_cut else self._next_after
+        if next_after is not None and (sequence_number is None or int(sequence_number) < int(next_after)):
+            return False  # the records between the two would be skipped
         if is_cut:
-            self._page, self._next = self._delivered, self._before_delivered
+            self._page, self._next_after = self._delivered, self._delivered_after
         self._delivered = None
         return True
 
@@ -138,6 +139,7 @@ class TaskSubscription:
             self._changed.notify_all()
 
     def _on_error(self, error: PenstockError) -> None:
+        """End it; the reason depends on whether the service had accepted it."""
         with self._changed:
             self.error = error
             if not self._is_open:
