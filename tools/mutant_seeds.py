@@ -111,13 +111,13 @@ def _violation(kind: SeedKind, seed: int, mutant: Mutant | None = None) -> Viola
 
 def _write(name: str, seed: int) -> None:
     """Put a seed into the sources, in the place of the one that the bug has there: behind its name and who had it."""
-    place = re.compile(rf'(\bMutant\(\s*"{re.escape(name)}",\s*(?:"[^"]*"|\w+),\s*)\d+\b')
+    place = re.compile(rf'(\bplanted\(\s*"{re.escape(name)}",\s*(?:"[^"]*"|\w+),\s*)\d+\b')
     for path in (TESTS / "sim").glob("*mutants.py"):
         text = path.read_text()
         if place.search(text):
             path.write_text(place.sub(rf"\g<1>{seed}", text, count=1))
             return
-    raise LookupError(f"no Mutant({name!r}, …, seed, …) in {TESTS / 'sim'}")
+    raise LookupError(f"no planted({name!r}, …, seed, …) in {TESTS / 'sim'}")
 
 
 if __name__ == "__main__":

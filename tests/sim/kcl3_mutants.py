@@ -11,40 +11,54 @@ from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.table_scans import TableScans
 from penstock_sim.plan import NATIVE, UPGRADING, WITH_LEADER
-from sim.mutants import Mutant, watches
+from sim.mutants import Mutants, watches
+
+KCL3_MUTANTS = Mutants()
+planted = KCL3_MUTANTS.planted
+KCL3 = "a member of a native KCL 3 fleet"
+
+JUDGE = FleetModeDetector.detect
+SCHEDULE_NEXT = TableScans.schedule_next
 
 
+@planted("own moves beside the leader", "KCL 2.x workers", 0, Kcl3Membership, "limit_to_mode")
 def moves_what_it_likes(self, plan):
     """A member that balances by its own rule beside the leader."""
     return plan
 
 
+@planted("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports")
 def reports_nothing(version):
     """A member that the leader does not know."""
     return False
 
 
+@planted("a lock of the dead is believed", KCL3, 6, FleetModeDetector, "_is_led")
 def believes_every_lock(self, rows, now_s, wall_s):
     """A member that takes a lock for a leader, however old it is."""
     return self._lock is not None
 
 
+@planted("no leader is seen", KCL3, 1, FleetModeDetector, "_is_led")
 def sees_no_lock(self, rows, now_s, wall_s):
     """A member that knows no leader."""
     return False
 
 
+@planted("an upgrade is taken for a native fleet", KCL3, 29, FleetModeDetector, "detect")
 def takes_an_upgrade_for_native(self, rows, now_s, wall_s):
     """A member that waits for a leader while the others still take their shares."""
     return JUDGE(self, replace(rows, version=NATIVE) if rows.version == UPGRADING else rows, now_s, wall_s)
 
 
+@planted("a fleet never goes back", KCL3, 32, FleetModeDetector, "detect")
 def never_goes_back(self, rows, now_s, wall_s):
     """A member that waits for a leader that was rolled back."""
     stays = self._has_changed and rows.version not in WITH_LEADER
     return FleetMode.LEADERLESS if stays else JUDGE(self, rows, now_s, wall_s)
 
 
+@planted("no report before there is a leader", KCL3, 2, kcl3_membership, "wants_reports")
 def reports_only_to_a_leader(version):
     """A member that holds the others' upgrade up."""
     return version in WITH_LEADER
@@ -56,56 +70,18 @@ def watches_beside_a_leader(self, now_s, scan_s, **known):
     self.schedule_watch(now_s)
 
 
+@planted(
+    "free leases are taken between the rounds beside a leader",
+    KCL3,
+    21,
+    Coordinator,
+    "_run_watch",
+    also=((TableScans, "schedule_next", watches_beside_a_leader),),
+    needs=watches,
+)
 def takes_free_leases_between_rounds(self, now_s):
     """A scan for free leases takes them, although a leader assigns them."""
     if not self._stop.is_begun:
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         self._begin_moves(self._planner.plan_free(fleet, self._scans.plan), now_s)
-
-
-JUDGE = FleetModeDetector.detect
-SCHEDULE_NEXT = TableScans.schedule_next
-
-KCL3 = "a member of a native KCL 3 fleet"
-
-KCL3_MUTANTS = (
-    Mutant(
-        "own moves beside the leader",
-        "KCL 2.x workers",
-        0,
-        Kcl3Membership,
-        "limit_to_mode",
-        moves_what_it_likes,
-    ),
-    Mutant("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports", reports_nothing),
-    Mutant("a lock of the dead is believed", KCL3, 6, FleetModeDetector, "_is_led", believes_every_lock),
-    Mutant("no leader is seen", KCL3, 1, FleetModeDetector, "_is_led", sees_no_lock),
-    Mutant(
-        "an upgrade is taken for a native fleet",
-        KCL3,
-        29,
-        FleetModeDetector,
-        "detect",
-        takes_an_upgrade_for_native,
-    ),
-    Mutant("a fleet never goes back", KCL3, 32, FleetModeDetector, "detect", never_goes_back),
-    Mutant(
-        "no report before there is a leader",
-        KCL3,
-        2,
-        kcl3_membership,
-        "wants_reports",
-        reports_only_to_a_leader,
-    ),
-    Mutant(
-        "free leases are taken between the rounds beside a leader",
-        KCL3,
-        21,
-        Coordinator,
-        "_run_watch",
-        takes_free_leases_between_rounds,
-        also=((TableScans, "schedule_next", watches_beside_a_leader),),
-        needs=watches,
-    ),
-)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from unittest.mock import patch
 
 from msgspec.structs import replace
@@ -55,19 +54,17 @@ from penstock_sim.reader import SimReader
 from penstock_sim.table import SimTable
 from penstock_sim.worker import SimWorker
 
+_Wrong = TypeVar("_Wrong")
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
+
+class Mutant(NamedTuple):
     """A planted bug.
 
     Args:
         name: Short.
         had_by: Who had it.
         seed: A seed that shows it; `tools/mutant_seeds.py` finds one.
-        target: The class or module that holds the function.
-        function: Its name.
-        wrong: The replacement.
-        also: More swaps of the same kind, if one defence is behind another.
+        swaps: The classes or modules with the function of each that is replaced, and its replacement.
         needs: How often what shows it happens in a scenario, where that is rare; the search begins where it happens most
             often, and passes over those where it never does.
     """
@@ -75,19 +72,44 @@ class Mutant:
     name: str
     had_by: str
     seed: int
-    target: Any
-    function: str
-    wrong: Any
-    also: tuple[tuple[Any, str, Any], ...] = ()
-    needs: Callable[[Scenario], float] | None = None
+    swaps: tuple[tuple[Any, str, Any], ...]
+    needs: Callable[[Scenario], float] | None
 
     @contextmanager
     def planted(self) -> Iterator[None]:
         """Run with the bug in place."""
         with ExitStack() as stack:
-            for target, function, wrong in ((self.target, self.function, self.wrong), *self.also):
+            for target, function, wrong in self.swaps:
                 stack.enter_context(patch.object(target, function, wrong))
             yield
+
+
+class Mutants(list[Mutant]):
+    """The planted bugs of one kind of seeds."""
+
+    def planted(
+        self,
+        name: str,
+        had_by: str,
+        seed: int,
+        target: Any,
+        function: str,
+        *,
+        also: tuple[tuple[Any, ...], ...] = (),
+        needs: Callable[[Scenario], float] | None = None,
+    ) -> Callable[[_Wrong], _Wrong]:
+        """Return a decorator that plants a bug: what it decorates replaces the function of the target.
+
+        Args:
+            also: Further targets and functions, if one defence is behind another; with a third value, that one is the replacement.
+        """
+
+        def plant(wrong: _Wrong) -> _Wrong:
+            swaps = tuple((*place, wrong)[:3] for place in ((target, function), *also))
+            self.append(Mutant(name, had_by, seed, swaps, needs))
+            return wrong
+
+        return plant
 
 
 def is_a_finding(violation: Violation | None) -> bool:
@@ -95,6 +117,19 @@ def is_a_finding(violation: Violation | None) -> bool:
     return violation is not None and not any(error in violation.what for error in _MISTAKES)
 
 
+MUTANTS = Mutants()
+planted = MUTANTS.planted
+
+_begin_call = SimReader._begin_call
+_on_child_created = HeldLeases.on_child_created
+_next_write = HeldLease._next_write
+_start = HeldLease._start
+_plan_balance = move_planner.plan_balance
+_plan_missing = shard_syncer.plan_missing
+_next_wake_s = ShardDelivery.next_wake_s
+_on_scan_failed = TableScans.on_scan_failed
+_on_raised = ShardDelivery.on_raised
+_plan = MovePlanner.plan
 _MISTAKES = ("TypeError(", "AttributeError(", "NameError(")
 
 
@@ -107,28 +142,37 @@ def _table(rule: Callable[[Lease | None, Any], Outcome | None]) -> Callable[...,
     return decide
 
 
+@planted("create over a row", "a Rust KCL (D1): PutItem without a condition", 21, SimTable, "decide")
+@_table
 def _create_over(before: Lease | None, write: Any) -> Outcome | None:
     return Applied(write.lease) if isinstance(write, Create) and before is not None else None
 
 
+@planted("take without the counter", "a Rust KCL (D7)", 13, SimTable, "decide")
+@_table
 def _take_anyway(before: Lease | None, write: Any) -> Outcome | None:
     if isinstance(write, Take) and before is not None:
         return apply_write(before, replace(write, counter=before.counter))
     return None
 
 
+@planted("update brings rows back", "a Rust KCL (D4): upserts make partial rows", 17, SimTable, "decide")
+@_table
 def _upsert(before: Lease | None, write: Any) -> Outcome | None:
     if before is None and isinstance(write, Take | Renew | Checkpoint):
         return apply_write(Lease(write.key, counter=write.counter, owner=write.worker), write)
     return None
 
 
+@planted("checkpoint moves back", "several: an unconditional last checkpoint", 26, SimTable, "decide")
+@_table
 def _late_anyway(before: Lease | None, write: Any) -> Outcome | None:
     if isinstance(write, LateCheckpoint) and before is not None:
         return Applied(replace(before, checkpoint=write.position))
     return None
 
 
+@planted("numbers compared as text", "several: '9' after '10'", 2, Position, "_key")
 def _compare_as_text(self: Position) -> tuple[Any, ...]:
     if self.sequence_number is not None:
         return (3, self.sequence_number, self.sub_sequence_number)
@@ -142,6 +186,8 @@ def _compare_as_text(self: Position) -> tuple[Any, ...]:
     return (ranks[self.sentinel], str(self.timestamp_ms), 0)
 
 
+@planted("owner writes are not fenced", "Redis-like locks: no fencing token", 3, SimTable, "decide")
+@_table
 def _fence_by_nothing(before: Lease | None, write: Any) -> Outcome | None:
     if isinstance(write, Checkpoint | Renew) and before is not None and before.counter != write.counter:
         return apply_write(
@@ -150,50 +196,70 @@ def _fence_by_nothing(before: Lease | None, write: Any) -> Outcome | None:
     return None
 
 
+@planted("take keeps the hand-over", "zio-kinesis (Z6)", 4, SimTable, "decide")
+@_table
 def _take_keeps_handover(before: Lease | None, write: Any) -> Outcome | None:
     if isinstance(write, Take) and before is not None and before.counter == write.counter:
         return Applied(replace(before, owner=write.worker, counter=before.counter + 1))
     return None
 
 
+def _start_where_the_row_says(lease: Lease, has_parent: bool) -> Position:
+    del has_parent
+    return lease.checkpoint
+
+
+@planted(
+    "children at LATEST",
+    "Doris, baker, a Rust KCL (D2)",
+    0,
+    held_lease,
+    "plan_child_leases",
+    also=((held_lease, "start_reading_at", _start_where_the_row_says),),
+)
 def _latest_children(children: Any) -> list[Lease]:
     latest = Position(sentinel=Sentinel.LATEST)
     return [lease_of(child, latest) for child in children]
 
 
+@planted("end before the children", "several: SHARD_END first", 0, HeldLease, "_create_children")
 def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:
     del view, now_s
     self.to_create = {}
     return []
 
 
+@planted("end never written", "vmware-go-kcl 72, SPARK-18020", 0, HeldLease, "_all_children_exist")
 def _never_end(self: HeldLease) -> bool:
     del self
     return False
 
 
+@planted("parents are not waited for", "Hazelcast (A.5)", 4, LeaseView, "waits_for_parents")
 def _wait_for_nobody(self: LeaseView, lease: Lease) -> bool:
     del self, lease
     return False
 
 
+@planted("delivery without a deadline", "etcd-style locks: paused owners go on", 6, HeldLease, "deadline_s")
+@property
 def _no_deadline(self: HeldLease) -> float:
     return self.renewed_s + 100 * self.options.lease_duration_s
 
 
+@planted("a refused renewal is a loss", "KCL 2: spurious lease loss", 1, HeldLease, "_reconcile")
 def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn) -> list[LeaseAction]:
     del write, turn
     return self._lose(StopWhy.LOST, row=row, row_gone=row is None)
 
 
-_begin_call = SimReader._begin_call
-_on_child_created = HeldLeases.on_child_created
-_next_write = HeldLease._next_write
-_start = HeldLease._start
-_plan_balance = move_planner.plan_balance
-_plan_missing = shard_syncer.plan_missing
-
-
+@planted(
+    "unknown creation taken as done",
+    "several: two outcomes instead of three",
+    28,
+    HeldLeases,
+    "on_child_created",
+)
 def _unknown_child_is_created(
     self: HeldLeases, pending: PendingWrite, purpose: ForChildOf, outcome: Any, now_s: float
 ) -> None:
@@ -202,11 +268,15 @@ def _unknown_child_is_created(
     _on_child_created(self, pending, purpose, outcome, now_s)
 
 
+@planted(
+    "release without the checkpoint", "KCL 845: leases given up without progress", 2, HeldLease, "_next_write"
+)
 def _release_without_checkpoint(self: HeldLease, now_s: float) -> Any:
     write = _next_write(self, now_s)
     return replace(write, position=None) if isinstance(write, Release) else write
 
 
+@planted("release while still reading", "KCL 265: stealing makes duplicates", 13, HeldLease, "stop")
 def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
     del why
     if self.phase is not LeasePhase.DRAINED:
@@ -214,6 +284,7 @@ def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
     return []
 
 
+@planted("held but not read", "vmware-go-kcl 77", 0, HeldLease, "_start")
 def _own_but_not_read(self: HeldLease, now_s: float, *, has_parent: bool) -> list[LeaseAction]:
     if not self.lease.owner_switches:
         return _start(self, now_s, has_parent=has_parent)
@@ -221,6 +292,9 @@ def _own_but_not_read(self: HeldLease, now_s: float, *, has_parent: bool) -> lis
     return []
 
 
+@planted(
+    "first sight counts as dead", "cold observers that steal from live owners", 0, LeaseView, "_owner_state"
+)
 def _first_sight_is_dead(self: LeaseView, sighting: Any, now_s: float) -> OwnerState:
     lease = sighting.lease
     if lease.is_ended:
@@ -231,6 +305,7 @@ def _first_sight_is_dead(self: LeaseView, sighting: Any, now_s: float) -> OwnerS
     return OwnerState.EXPIRED if is_new else OwnerState.ALIVE
 
 
+@planted("always one lease more", "rebalancing churn: 500px, KCL 1467", 0, move_planner, "plan_balance")
 def _greedy(fleet: Any, me: str, *args: Any, **kwargs: Any) -> Any:
     moves = _plan_balance(fleet, me, *args, **kwargs)
     if moves:
@@ -244,6 +319,7 @@ def _greedy(fleet: Any, me: str, *args: Any, **kwargs: Any) -> Any:
     ]
 
 
+@planted("missing shards at LATEST", "KCL 751", 17, shard_syncer, "plan_missing")
 def _missing_at_latest(*args: Any, **kwargs: Any) -> Any:
     latest = Position(sentinel=Sentinel.LATEST)
     return [
@@ -252,60 +328,90 @@ def _missing_at_latest(*args: Any, **kwargs: Any) -> Any:
     ]
 
 
+@planted(
+    "holes are not looked for", "KCL 339: shards missed after a reshard", 17, shard_syncer, "plan_missing"
+)
 def _nothing_is_missing(*_args: Any, **_kwargs: Any) -> list[Any]:
     return []
 
 
+@planted("retries without a pause", "retry storms on a throttled table", 20, HeldLease, "_retry_later")
 def _retry_at_once(self: HeldLease, now_s: float, turn: Turn) -> None:
     del turn
     self.retry_s = now_s + 0.01
 
 
+@planted("checkpoint before the work", "KCL 10: the batch is skipped", 1, SimReader, "_begin_call")
 def _checkpoint_before_done(self: SimReader, call: Any) -> None:
     self.run.acknowledge(call.records, call.ordinals)
     _begin_call(self, call)
 
 
+@planted("the first record again", "a Rust KCL (D13): the resume filter", 2, UnreadPage, "rows_after")
 def _repeat_the_first(self: UnreadPage, done: Position | None) -> Any:
     del done
     return self.records
 
 
+@planted("renewal as rare as expiry", "a Rust KCL (D9)", 0, CoordinatorOptions, "renew_interval_s")
+@property
 def _renew_at_expiry(self: CoordinatorOptions) -> float:
     return self.lease_duration_s
 
 
+@planted("wall clock for ages", "several: NTP jumps expire leases", 0, SimWorker, "local_s")
 def _wall_clock(self: SimWorker) -> float:
     return self.world.wall_ms() / 1000
 
 
+@planted("silence", "KCL 461: a deleted lease dies in silence", 17, Turn, "emit")
 def _never_reports(self: Turn, effect: Any) -> None:
     if not isinstance(effect, Report):
         self.effects.append(effect)
 
 
-def _start_where_the_row_says(lease: Lease, has_parent: bool) -> Position:
-    del has_parent
-    return lease.checkpoint
-
-
+@planted("the tip is not noted", "a quiet stream that looks like a loss", 9, ShardRun, "_tip")
 def _no_tip(self: ShardRun) -> None:
     del self
 
 
+@planted(
+    "the tip is noted while records wait", "a mark that is trusted for another position", 36, ShardRun, "_tip"
+)
 def _tip_with_records_waiting(self: ShardRun) -> TipMark | None:
     done, tip_ms = self._delivery.low_water, self._reader.tip_ms
     return TipMark(done, tip_ms) if done.is_record and tip_ms is not None else None
 
 
+@planted(
+    "a missing record is never a loss",
+    "several: trimmed records are passed over",
+    10,
+    shard_reader,
+    "judge_missing_record",
+)
 def _missing_is_harmless(*_args: Any, **_kwargs: Any) -> MissingRecord:
     return MissingRecord.HARMLESS
 
 
+@planted(
+    "a missing record is always a loss",
+    "KCL-like readers on quiet streams",
+    9,
+    shard_reader,
+    "judge_missing_record",
+)
 def _missing_is_a_loss(*_args: Any, **_kwargs: Any) -> MissingRecord:
     return MissingRecord.LOSS
 
 
+@planted(
+    "a poison record is skipped",
+    "Java KCL: an exception of the processor is logged, and the batch is done",
+    7,
+    ShardDelivery,
+    "on_raised",
+)
 def _skip_the_poison(
     self: ShardDelivery[Any], call_id: int, error: BaseException, now_s: float, chance: float
 ) -> Any:
@@ -315,17 +421,34 @@ def _skip_the_poison(
     return self.on_returned(call_id, now_s)
 
 
+@planted(
+    "neighbours go to the dead letters", "batch-wise dead-letter queues", 18, ShardDelivery, "_halve_or_send"
+)
 def _whole_calls_to_dead_letters(self: ShardDelivery[Any], piece: Any, error: BaseException) -> Any:
     self._ready.append(piece.key)
     self._queues[piece.key].again.insert(0, replace(piece, kind=CallKind.DEAD_LETTER, attempt=1, error=error))
     return SendToDeadLetter()
 
 
+@planted(
+    "the place inside an aggregate is forgotten",
+    "several: sub-sequence numbers are not stored",
+    1,
+    ShardRun,
+    "_done_count",
+)
 def _forget_the_place_inside(self: ShardRun, records: Any) -> int:
     del self, records
     return 0
 
 
+@planted(
+    "the rest of an aggregate is skipped",
+    "AFTER_SEQUENCE_NUMBER behind a checkpoint inside an aggregate",
+    1,
+    ShardRun,
+    "_done_count",
+)
 def _skip_the_rest_of_the_aggregate(self: ShardRun, records: Any) -> int:
     start = self._start.sequence_number
     if start is None or self._taken_through != self._start:
@@ -333,24 +456,16 @@ def _skip_the_rest_of_the_aggregate(self: ShardRun, records: Any) -> int:
     return sum(1 for record in records if int(record.sequence_number) == int(start))
 
 
+@planted("anybody's term is honoured", "a term that a Java worker leaves standing", 2, Lease, "term_s")
+@property
 def _term_of_anybody(self: Lease) -> float:
     return 0.0 if self.term is None else self.term.duration_ms / 1000
 
 
+@planted("free leases are left to full watchers", "workers of different limits", 78, MovePlanner, "plan")
 def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, *rest: Any, **named: Any) -> Any:
     young = [entry._replace(free_s=0.0) for entry in fleet]
     return _plan(self, young, *rest, **named)
-
-
-def _watch_never_rests(self: TableScans, now_s: float) -> None:
-    self._watch_s = now_s if self.plan.watch_s < math.inf else math.inf
-
-
-def _watch_again_at_once(self: TableScans, problem: Any, now_s: float) -> bool:
-    is_gone = _on_scan_failed(self, problem, now_s)
-    if self.is_watch:
-        self._watch_s = self._retry_s = now_s + 0.02
-    return is_gone
 
 
 def watches(scenario: Scenario) -> float:
@@ -358,288 +473,53 @@ def watches(scenario: Scenario) -> float:
     return float(scenario.options.watches)
 
 
+@planted(
+    "the table is watched without a pause",
+    "several: polls that are not spaced",
+    5,
+    TableScans,
+    "schedule_watch",
+    needs=watches,
+)
+def _watch_never_rests(self: TableScans, now_s: float) -> None:
+    self._watch_s = now_s if self.plan.watch_s < math.inf else math.inf
+
+
+@planted(
+    "a watch that failed is repeated at once",
+    "several: retries without a backoff",
+    23,
+    TableScans,
+    "on_scan_failed",
+    needs=watches,
+)
+def _watch_again_at_once(self: TableScans, problem: Any, now_s: float) -> bool:
+    is_gone = _on_scan_failed(self, problem, now_s)
+    if self.is_watch:
+        self._watch_s = self._retry_s = now_s + 0.02
+    return is_gone
+
+
+@planted(
+    "who has gone counts as long as a lease names it",
+    "this fleet: ghosts, beside workers that answer no ask",
+    805,
+    Handovers,
+    "is_overdue",
+)
 def _never_overdue(self: Handovers, lease: Lease, now_s: float) -> bool:
     del self, lease, now_s
     return False
 
 
+@planted(
+    "a lost lease wakes its reader for ever",
+    "this consumer: a loop without rest until the handler came back",
+    245,
+    ShardDelivery,
+    "next_wake_s",
+)
 def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any], *, may_call: bool = True) -> float | None:
     if self._due_since_s is None:
         return _next_wake_s(self, may_call=may_call)
     return max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s)
-
-
-_next_wake_s = ShardDelivery.next_wake_s
-_on_scan_failed = TableScans.on_scan_failed
-_on_raised = ShardDelivery.on_raised
-_plan = MovePlanner.plan
-
-MUTANTS = (
-    Mutant("the tip is not noted", "a quiet stream that looks like a loss", 9, ShardRun, "_tip", _no_tip),
-    Mutant(
-        "the tip is noted while records wait",
-        "a mark that is trusted for another position",
-        36,
-        ShardRun,
-        "_tip",
-        _tip_with_records_waiting,
-    ),
-    Mutant(
-        "a missing record is never a loss",
-        "several: trimmed records are passed over",
-        10,
-        shard_reader,
-        "judge_missing_record",
-        _missing_is_harmless,
-    ),
-    Mutant(
-        "a missing record is always a loss",
-        "KCL-like readers on quiet streams",
-        9,
-        shard_reader,
-        "judge_missing_record",
-        _missing_is_a_loss,
-    ),
-    Mutant(
-        "a poison record is skipped",
-        "Java KCL: an exception of the processor is logged, and the batch is done",
-        7,
-        ShardDelivery,
-        "on_raised",
-        _skip_the_poison,
-    ),
-    Mutant(
-        "neighbours go to the dead letters",
-        "batch-wise dead-letter queues",
-        18,
-        ShardDelivery,
-        "_halve_or_send",
-        _whole_calls_to_dead_letters,
-    ),
-    Mutant(
-        "the place inside an aggregate is forgotten",
-        "several: sub-sequence numbers are not stored",
-        1,
-        ShardRun,
-        "_done_count",
-        _forget_the_place_inside,
-    ),
-    Mutant(
-        "the rest of an aggregate is skipped",
-        "AFTER_SEQUENCE_NUMBER behind a checkpoint inside an aggregate",
-        1,
-        ShardRun,
-        "_done_count",
-        _skip_the_rest_of_the_aggregate,
-    ),
-    Mutant(
-        "anybody's term is honoured",
-        "a term that a Java worker leaves standing",
-        2,
-        Lease,
-        "term_s",
-        property(_term_of_anybody),
-    ),
-    Mutant(
-        "free leases are left to full watchers",
-        "workers of different limits",
-        78,
-        MovePlanner,
-        "plan",
-        _free_leases_are_the_watchers,
-    ),
-    Mutant(
-        "the table is watched without a pause",
-        "several: polls that are not spaced",
-        5,
-        TableScans,
-        "schedule_watch",
-        _watch_never_rests,
-        needs=watches,
-    ),
-    Mutant(
-        "a watch that failed is repeated at once",
-        "several: retries without a backoff",
-        23,
-        TableScans,
-        "on_scan_failed",
-        _watch_again_at_once,
-        needs=watches,
-    ),
-    Mutant(
-        "who has gone counts as long as a lease names it",
-        "this fleet: ghosts, beside workers that answer no ask",
-        805,
-        Handovers,
-        "is_overdue",
-        _never_overdue,
-    ),
-    Mutant(
-        "create over a row",
-        "a Rust KCL (D1): PutItem without a condition",
-        21,
-        SimTable,
-        "decide",
-        _table(_create_over),
-    ),
-    Mutant("take without the counter", "a Rust KCL (D7)", 13, SimTable, "decide", _table(_take_anyway)),
-    Mutant(
-        "update brings rows back",
-        "a Rust KCL (D4): upserts make partial rows",
-        17,
-        SimTable,
-        "decide",
-        _table(_upsert),
-    ),
-    Mutant(
-        "checkpoint moves back",
-        "several: an unconditional last checkpoint",
-        26,
-        SimTable,
-        "decide",
-        _table(_late_anyway),
-    ),
-    Mutant("numbers compared as text", "several: '9' after '10'", 2, Position, "_key", _compare_as_text),
-    Mutant(
-        "owner writes are not fenced",
-        "Redis-like locks: no fencing token",
-        3,
-        SimTable,
-        "decide",
-        _table(_fence_by_nothing),
-    ),
-    Mutant(
-        "take keeps the hand-over", "zio-kinesis (Z6)", 4, SimTable, "decide", _table(_take_keeps_handover)
-    ),
-    Mutant(
-        "children at LATEST",
-        "Doris, baker, a Rust KCL (D2)",
-        0,
-        held_lease,
-        "plan_child_leases",
-        _latest_children,
-        also=((held_lease, "start_reading_at", _start_where_the_row_says),),
-    ),
-    Mutant(
-        "end before the children",
-        "several: SHARD_END first",
-        0,
-        HeldLease,
-        "_create_children",
-        _end_before_children,
-    ),
-    Mutant(
-        "end never written", "vmware-go-kcl 72, SPARK-18020", 0, HeldLease, "_all_children_exist", _never_end
-    ),
-    Mutant(
-        "parents are not waited for", "Hazelcast (A.5)", 4, LeaseView, "waits_for_parents", _wait_for_nobody
-    ),
-    Mutant(
-        "delivery without a deadline",
-        "etcd-style locks: paused owners go on",
-        6,
-        HeldLease,
-        "deadline_s",
-        property(_no_deadline),
-    ),
-    Mutant(
-        "a refused renewal is a loss",
-        "KCL 2: spurious lease loss",
-        1,
-        HeldLease,
-        "_reconcile",
-        _refused_is_lost,
-    ),
-    Mutant(
-        "unknown creation taken as done",
-        "several: two outcomes instead of three",
-        28,
-        HeldLeases,
-        "on_child_created",
-        _unknown_child_is_created,
-    ),
-    Mutant(
-        "release without the checkpoint",
-        "KCL 845: leases given up without progress",
-        2,
-        HeldLease,
-        "_next_write",
-        _release_without_checkpoint,
-    ),
-    Mutant(
-        "release while still reading",
-        "KCL 265: stealing makes duplicates",
-        13,
-        HeldLease,
-        "stop",
-        _release_while_reading,
-    ),
-    Mutant("held but not read", "vmware-go-kcl 77", 0, HeldLease, "_start", _own_but_not_read),
-    Mutant(
-        "first sight counts as dead",
-        "cold observers that steal from live owners",
-        0,
-        LeaseView,
-        "_owner_state",
-        _first_sight_is_dead,
-    ),
-    Mutant(
-        "always one lease more",
-        "rebalancing churn: 500px, KCL 1467",
-        0,
-        move_planner,
-        "plan_balance",
-        _greedy,
-    ),
-    Mutant("missing shards at LATEST", "KCL 751", 17, shard_syncer, "plan_missing", _missing_at_latest),
-    Mutant(
-        "holes are not looked for",
-        "KCL 339: shards missed after a reshard",
-        17,
-        shard_syncer,
-        "plan_missing",
-        _nothing_is_missing,
-    ),
-    Mutant(
-        "retries without a pause",
-        "retry storms on a throttled table",
-        20,
-        HeldLease,
-        "_retry_later",
-        _retry_at_once,
-    ),
-    Mutant(
-        "checkpoint before the work",
-        "KCL 10: the batch is skipped",
-        1,
-        SimReader,
-        "_begin_call",
-        _checkpoint_before_done,
-    ),
-    Mutant(
-        "the first record again",
-        "a Rust KCL (D13): the resume filter",
-        2,
-        UnreadPage,
-        "rows_after",
-        _repeat_the_first,
-    ),
-    Mutant(
-        "renewal as rare as expiry",
-        "a Rust KCL (D9)",
-        0,
-        CoordinatorOptions,
-        "renew_interval_s",
-        property(_renew_at_expiry),
-    ),
-    Mutant("wall clock for ages", "several: NTP jumps expire leases", 0, SimWorker, "local_s", _wall_clock),
-    Mutant(
-        "a lost lease wakes its reader for ever",
-        "this consumer: a loop without rest until the handler came back",
-        245,
-        ShardDelivery,
-        "next_wake_s",
-        _wakes_for_a_lost_checkpoint,
-    ),
-    Mutant("silence", "KCL 461: a deleted lease dies in silence", 17, Turn, "emit", _never_reports),
-)

@@ -9,21 +9,31 @@ from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import Failure, PutResult
 from penstock.core.writing.packing import PendingRecord
 from penstock.core.writing.shard_queue import ShardQueue
-from sim.mutants import Mutant
+from sim.mutants import Mutants
+
+PRODUCER_MUTANTS = Mutants()
+planted = PRODUCER_MUTANTS.planted
+
+READY_ENTRIES = ShardQueue._ready_entries
+ON_FAILED_CALL = Batcher.on_failed_call
+USER_RECORDS = unread.user_records
 
 
+@planted("refused records come last", "KPL 23, Benthos 1641", 0, ShardQueue, "put_back")
 def puts_refused_ones_behind(self, entries):
     """A refused record is sent again when the later ones of its key have gone."""
     for record in [record for entry in entries for record in entry.records]:
         self.add(record)
 
 
+@planted("a partial failure is a success", "Hazelcast 24774", 0, Batcher, "_put_back")
 def forgets_refused_ones(self, queue, entries):
     """A partial failure is taken for a success."""
     for entry in entries:
         self._forget(entry.records)
 
 
+@planted("no answer is a success", "several: two outcomes instead of three", 0, Batcher, "on_failed_call")
 def takes_no_answer_for_success(self, request, failure, why, now_s, u):
     """A call without an answer is taken for done."""
     if failure is not Failure.UNKNOWN:
@@ -36,95 +46,51 @@ def takes_no_answer_for_success(self, request, failure, why, now_s, u):
     return PutResult()
 
 
+@planted("several records of a key in a request", "KPL 135, Maxwell 817", 0, ShardQueue, "_ready_entries")
 def takes_several_of_a_key(self, taken_keys):
     """A request holds several records of a key, of which the service may refuse the first."""
     while self._ready:
         yield from READY_ENTRIES(self, set())
 
 
+@planted("an aggregate may lie anywhere", "producers that keep an old shard map", 1, PendingRecord, "lies_in")
 def lies_anywhere(self, hash_range: HashRange):
     """An aggregate that another shard took is delivered, whatever its readers make of it."""
     return True
 
 
+@planted(
+    "what is sent again to another shard is delivered here too",
+    "readers that know no hash ranges",
+    19,
+    MisplacedRule,
+    "drops",
+)
 def drops_no_aggregate(self, aggregate):
     """A reader that delivers records which their producer sends again to another shard."""
     return False
 
 
+@planted(
+    "every aggregate is taken for a misrouted one",
+    "KCL 343, kinesis-aggregation 11: aggregates that are dropped",
+    7,
+    MisplacedRule,
+    "drops",
+)
 def drops_every_misrouted(self, aggregate):
     """A reader that takes every aggregate for one that its producer sends again."""
     return True
 
 
+@planted(
+    "records of an aggregate lose their keys",
+    "readers that take an aggregate for one record",
+    7,
+    unread,
+    "user_records",
+)
 def names_the_key_of_the_aggregate(data, partition_key, counts, rule):
     """The records of an aggregate have the key that placed it."""
     found = USER_RECORDS(data, partition_key, counts, rule)
     return [(partition_key, hash_key, payload, sub) for _, hash_key, payload, sub in found]
-
-
-READY_ENTRIES = ShardQueue._ready_entries
-ON_FAILED_CALL = Batcher.on_failed_call
-USER_RECORDS = unread.user_records
-
-PRODUCER_MUTANTS = (
-    Mutant(
-        "refused records come last",
-        "KPL 23, Benthos 1641",
-        0,
-        ShardQueue,
-        "put_back",
-        puts_refused_ones_behind,
-    ),
-    Mutant(
-        "a partial failure is a success", "Hazelcast 24774", 0, Batcher, "_put_back", forgets_refused_ones
-    ),
-    Mutant(
-        "no answer is a success",
-        "several: two outcomes instead of three",
-        0,
-        Batcher,
-        "on_failed_call",
-        takes_no_answer_for_success,
-    ),
-    Mutant(
-        "several records of a key in a request",
-        "KPL 135, Maxwell 817",
-        0,
-        ShardQueue,
-        "_ready_entries",
-        takes_several_of_a_key,
-    ),
-    Mutant(
-        "an aggregate may lie anywhere",
-        "producers that keep an old shard map",
-        1,
-        PendingRecord,
-        "lies_in",
-        lies_anywhere,
-    ),
-    Mutant(
-        "what is sent again to another shard is delivered here too",
-        "readers that know no hash ranges",
-        19,
-        MisplacedRule,
-        "drops",
-        drops_no_aggregate,
-    ),
-    Mutant(
-        "every aggregate is taken for a misrouted one",
-        "KCL 343, kinesis-aggregation 11: aggregates that are dropped",
-        7,
-        MisplacedRule,
-        "drops",
-        drops_every_misrouted,
-    ),
-    Mutant(
-        "records of an aggregate lose their keys",
-        "readers that take an aggregate for one record",
-        7,
-        unread,
-        "user_records",
-        names_the_key_of_the_aggregate,
-    ),
-)

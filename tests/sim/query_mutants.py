@@ -31,11 +31,26 @@ from penstock.spark.tasks import arrow_records, claimed_read, page_limits
 from penstock.spark.tasks.claimed_read import ClaimedRead
 from penstock.spark.tasks.shard_task import ShardTask
 from penstock_sim.table import SimTable
-from sim.mutants import Mutant
+from sim.mutants import Mutants
+
+QUERY_MUTANTS = Mutants()
+planted = QUERY_MUTANTS.planted
+CLAIMS = "the claim protocol"
+SPARK = "connectors that keep offsets in Spark alone"
+
+STATE_AFTER = shard_state.state_after
+GIVE_BACK = QueryShards._release
+KEEP_REST = ClaimedRead._keep_rest
+POSITION_OF = page_limits.position_of
+COUNT_DONE = page_limits.count_up_to
+ON_ITERATOR = ShardReader.on_iterator
+DRAINED = QueryShards.release_finished
+ON_FAILURE = NewsPoller._on_failure
 
 # --- the table's rules --------------------------------------------------------------------------------------
 
 
+@planted("the last claim stands", CLAIMS, 9, SimTable, "decide")
 def last_claim_stands(self, before, write):
     """A table in which a second claim of a batch replaces the first."""
     if isinstance(write, Claim) and before is not None:
@@ -44,6 +59,7 @@ def last_claim_stands(self, before, write):
     return apply_write(before, write)
 
 
+@planted("a take clears the claims", CLAIMS, 10, SimTable, "decide")
 def take_clears_claims(self, before, write):
     """A table in which a new owner forgets the claims of the queries before it."""
     outcome = apply_write(before, write)
@@ -52,6 +68,7 @@ def take_clears_claims(self, before, write):
     return outcome
 
 
+@planted("a promotion is not fenced by its batch", CLAIMS, 222, SimTable, "decide")
 def promotes_any_batch(self, before, write):
     """A promotion that does not check the batch of the claim."""
     if isinstance(write, Promote) and before is not None and before.reader == write.worker:
@@ -61,6 +78,7 @@ def promotes_any_batch(self, before, write):
     return apply_write(before, write)
 
 
+@planted("a claim without being the reader", CLAIMS, 50, SimTable, "decide")
 def claims_without_the_lease(self, before, write):
     """A claim that does not ask who reads the shard."""
     if isinstance(write, Claim) and before is not None:
@@ -72,6 +90,7 @@ def claims_without_the_lease(self, before, write):
     return apply_write(before, write)
 
 
+@planted("a claim does not look at the checkpoint", CLAIMS, 18, SimTable, "decide")
 def claims_whatever_the_checkpoint(self, before, write):
     """A claim that does not look at the checkpoint."""
     if isinstance(write, Claim) and before is not None:
@@ -82,33 +101,32 @@ def claims_whatever_the_checkpoint(self, before, write):
 # --- tasks --------------------------------------------------------------------------------------------------
 
 
+@planted("a replay reads on to the tip", SPARK, 2, claimed_read, "plan_read")
 def reads_again(lease, execution):
     """A replay that does not look for the claim."""
     plan = plan_read(lease, execution)
     return ReadFreely() if lease is not None and lease.reader == execution.worker else plan
 
 
+@planted("a refused claim is taken for one's own", CLAIMS, 50, claimed_read, "judge_refused_claim")
 def agrees_with_everything(row, execution, mine, before):
     """A refused claim that is taken for one's own."""
     meaning, end = judge_refused_claim(row, execution, mine, before)
     return (RefusedClaim.AGREES if meaning in (RefusedClaim.READ_ON, RefusedClaim.REPEAT) else meaning, end)
 
 
+@planted("rows of a lost lease count", CLAIMS, 50, claimed_read, "judge_refused_claim")
 def takes_a_lost_lease_for_agreement(row, execution, mine, before):
     """Records that were read before the lease was lost are emitted without an end."""
     meaning, end = judge_refused_claim(row, execution, mine, before)
     return (RefusedClaim.AGREES if meaning is RefusedClaim.LOST else meaning, end)
 
 
+@planted("the iterator behind a cut page is kept", "any cache of iterators", 0, ClaimedRead, "_keep_rest")
 def keeps_the_iterator_behind_the_page(self, page, count):
     """The kept iterator skips the records that were cut off the page."""
     KEEP_REST(self, page, count)
     self._shard.keep_iterator(self._progress.end)
-
-
-def keeps_any_iterator(self):
-    """An iterator that still begins at the last record is taken for one behind it."""
-    return self._iterator
 
 
 def leaves_out_only_behind_a_new_iterator(self, page):
@@ -116,17 +134,42 @@ def leaves_out_only_behind_a_new_iterator(self, page):
     return self._skip_through
 
 
+@planted(
+    "the iterator at the last record is kept",
+    "this query",
+    606,
+    ShardReader,
+    "iterator",
+    also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
+    needs=lambda scenario: scenario.faults.empty_page,
+)
+@property
+def keeps_any_iterator(self):
+    """An iterator that still begins at the last record is taken for one behind it."""
+    return self._iterator
+
+
+@planted("one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "read_again")
 def never_asks_twice(self, now_s):
     """One answer that nothing is left is believed where something must be."""
     return False
 
 
+@planted(
+    "what was read is read again",
+    "several: AT for AFTER",
+    0,
+    ShardReader,
+    "on_iterator",
+    also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
+)
 def reads_on_without_leaving_out(self, iterator, now_s, wall_ms):
     """A reader whose new iterator begins at the last record, which it emits again."""
     ON_ITERATOR(self, iterator, now_s, wall_ms)
     self._skip_through = None
 
 
+@planted("every end is believed", "several: a null iterator", 9, ShardReader, "_on_last_page")
 def believes_every_end(self, page, is_progress, now_s, chance):
     """A reader that takes a missing next iterator for the end of the shard."""
     self.final = Finished(page.children)
@@ -135,46 +178,78 @@ def believes_every_end(self, page, is_progress, now_s, chance):
 # --- the driver ---------------------------------------------------------------------------------------------
 
 
+@planted(
+    "the next batch starts at the checkpoint", "a driver beside the KCL", 0, query_shards, "resolve_start"
+)
 def starts_at_the_checkpoint(lease, worker, known, planned):
     """A driver that goes by checkpoints alone."""
     return None if lease is None else BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
 
 
+@planted("the promotion of a quiet shard is dropped", "this query", 8, query_shards, "_without")
 def forgets_promotions(promotions, keys):
     """The promotion of a shard is dropped when the next batch does not read it."""
     return {}
 
 
+@planted("tasks do not know the claim that stands", SPARK, 0, QueryShards, "last_claim")
 def knows_no_claim(self, key):
     """Tasks are sent without the claim that the driver saw."""
     return
 
 
+@planted("what came later is skipped with an unread batch", SPARK, 14, batch_settling, "_up_to")
 def skips_what_came_later(task, moment_ms):
     """An unread batch is fixed to end at the tip: records that arrived after its plan are skipped too."""
     return task
 
 
+@planted(
+    "a restored location is not noticed",
+    SPARK,
+    76,
+    joining,
+    "find_unknown_claims",
+    also=((query_shards, "find_unknown_claims"),),
+)
 def finds_no_unknown_claims(rows, worker, known):
     """A checkpoint location that was set back is not noticed."""
     return []
 
 
+@planted(
+    "a claim of another history counts as one's own",
+    "this query: copies of a checkpoint location",
+    10150,
+    PastClaim,
+    "is_of",
+    needs=lambda scenario: scenario.faults.copies_per_min,
+)
 def goes_by_the_number(self, batch, planned_by):
     """A claim of another line of history counts as one's own: one of a copy, or one that a restore has undone."""
     return self.batch == batch
 
 
+@planted(
+    "what was claimed before a restore is another driver's",
+    SPARK,
+    2759,
+    QueryShards,
+    "_is_new",
+    needs=lambda scenario: scenario.faults.restores_per_min,
+)
 def finds_every_claim_new(_self, _claim, _seen):
     """Claims from before the query began are those of another driver."""
     return True
 
 
+@planted("a shard ends without its children", "KCL 339", 0, QueryShards, "release_finished")
 def ends_before_the_children(self, *listed_children):
     """A shard that is read to its end is ended without its children."""
     return [replace(event, children=()) for event in DRAINED(self, *listed_children)]
 
 
+@planted("a probe that failed is the last one", "silent stalls: KCL 185", 2, NewsPoller, "_on_failure")
 def gives_up_after_a_failure(self, answer, error):
     """A shard whose probe failed is not asked again, without a report."""
     ON_FAILURE(self, answer, error)
@@ -185,36 +260,57 @@ def gives_up_after_a_failure(self, answer, error):
 # --- aggregates, and records that have left the stream ------------------------------------------------------
 
 
+@planted(
+    "a batch ends at the first record of an aggregate",
+    "several: sub-sequence numbers are not stored",
+    6,
+    claimed_read,
+    "position_of",
+)
 def forgets_the_place_inside(rows, index):
     """A batch that ends inside an aggregate ends at its first user record."""
     return replace(POSITION_OF(rows, index), sub_sequence_number=0)
 
 
+@planted("an aggregate that was begun is given again", SPARK, 3, arrow_records, "count_up_to")
 def gives_the_rest_once_more(batch, after):
     """A partly read aggregate is emitted from its beginning."""
     return COUNT_DONE(batch, replace(after, sub_sequence_number=-1) if after.is_record else after)
 
 
+@planted("a whole aggregate counts as its first record", "this query", 8, ClaimedRead, "_position_after")
 def takes_whole_for_the_first(self, rows):
     """A record that is emitted whole counts as its first user record alone."""
     return self._progress.end if rows.num_rows == 0 else POSITION_OF(rows, rows.num_rows - 1)
 
 
+@planted(
+    "a gone record is never a loss",
+    "several: trimmed records are passed over",
+    76,
+    shard_reader,
+    "judge_missing_record",
+)
 def is_never_a_loss(*_args, **_kwargs):
     """A record that is gone has taken none with it."""
     return MissingRecord.HARMLESS
 
 
+@planted(
+    "a gone record is always a loss", "readers on quiet streams", 0, shard_reader, "judge_missing_record"
+)
 def is_always_a_loss(*_args, **_kwargs):
     """A record that is gone has taken others with it."""
     return MissingRecord.LOSS
 
 
+@planted("a task does not know the tip", "this query: quiet streams", 0, batch_tasks, "ShardTask")
 def knows_no_tip(**task):
     """A task does not get the moment at which nothing was behind its start."""
     return ShardTask(**{**task, "tip_ms": None})
 
 
+@planted("a vanished shard ends the query", "this query: vanished shards", 32, ShardReader, "_on_unknown")
 def ends_at_an_unknown_shard(self, error):
     """A shard that the service does not know any more ends the query, whatever its policy."""
     self.final = Failed(error)
@@ -223,6 +319,7 @@ def ends_at_an_unknown_shard(self, error):
 # --- what fresh eyes found ----------------------------------------------------------------------------------
 
 
+@planted("what was given back is forgotten", "this query", 171, QueryShards, "_release")
 def forgets_what_it_gives_back(self, key):
     """A shard that returns before the next batch begins at its row's position, though it was read further."""
     event = GIVE_BACK(self, key)
@@ -230,9 +327,15 @@ def forgets_what_it_gives_back(self, key):
     return event
 
 
-STATE_AFTER = shard_state.state_after
-
-
+@planted(
+    "an older moment on the lease counts",
+    "this query: empty batches without end",
+    303,
+    shard_state,
+    "state_after",
+    also=((query_shards, "state_after"),),
+    needs=lambda scenario: scenario.retention_s is not None,
+)
 def believes_the_lease(begin, row, now_ms):
     """A driver that knows from a lease when nothing was left, although its task has found so since."""
     state = STATE_AFTER(begin, row, now_ms)
@@ -240,339 +343,103 @@ def believes_the_lease(begin, row, now_ms):
     return state if tip_ms is None else replace(state, tip_seen_ms=tip_ms)
 
 
+@planted(
+    "a second driver finds its batch empty", "this query: second drivers", 384, claimed_read, "plan_read"
+)
 def finds_its_batch_empty(lease, execution):
     """A task that finds the claim of another driver takes its batch for one that holds nothing."""
     plan = plan_read(lease, execution)
     return ReadTo(execution.start) if isinstance(plan, ClaimedElsewhere) else plan
 
 
+@planted(
+    "rows that were left unread are offered again",
+    "this query: actions that read nothing",
+    30,
+    QueryShards,
+    "unclaimed",
+)
 def leaves_no_end_to_fix(self, start, rows):
     """A batch that Spark has committed and no action has read is offered again."""
     return []
 
 
+@planted(
+    "that there is nothing is not claimed",
+    "this query",
+    1482,
+    ClaimedRead,
+    "_claim_nothing",
+    needs=lambda scenario: scenario.faults.robberies_per_min,
+)
 def claims_nothing(self, lease, why):
     """That a batch holds nothing of a shard is fixed nowhere."""
     return True
 
 
+@planted("who comes back looks at no checkpoint", "this query: foreign owners", 2, claims, "is_passed")
 def passes_nothing(position, lease):
     """A query that gets a shard back does not check how far others have read."""
     return False
 
 
+@planted(
+    "leases of another stream are taken",
+    "this query: two streams under one name",
+    19,
+    startup_checks,
+    "find_foreign_lease",
+    also=((row_checks, "find_foreign_lease"),),
+)
 def finds_no_foreign_lease(*_args):
     """Whose stream the leases are of is not asked."""
     return
 
 
+@planted(
+    "two loads of one query share the shards",
+    "this query: two loads under one name",
+    443,
+    batch_settling,
+    "refuse_sharing_in_one_query",
+    needs=lambda scenario: scenario.faults.twins_per_min,
+)
+@planted(
+    "default names are shared in silence",
+    "this query: default names that collide",
+    4,
+    joining,
+    "refuse_hidden_sharing",
+)
 def refuses_nothing(*_args, **_kwargs):
     """Who else reads under the application's name is not asked."""
     return
 
 
+@planted(
+    "a run ends where nobody reads on",
+    "this query: a run with AvailableNow that ended green over a hole",
+    4547,
+    QueryWorker,
+    "describe_unread",
+    needs=lambda scenario: scenario.faults.available_now,
+)
 def knows_of_nothing_unread(_self):
     """A query that reads the existing records does not check the readers of the rest."""
     return
 
 
+@planted(
+    "the table of the earlier name is forgotten",
+    "this query: a renamed application that repeated its last batch",
+    96,
+    lease_recreation.LeaseRecreation,
+    "_read_earlier_table",
+    needs=lambda scenario: scenario.faults.moves_per_min,
+)
 def finds_an_empty_table(_self, _known):
     """The leases of an application under its earlier name are not read."""
     return {}, "is empty"
 
 
-GIVE_BACK = QueryShards._release
-KEEP_REST = ClaimedRead._keep_rest
-POSITION_OF = page_limits.position_of
-COUNT_DONE = page_limits.count_up_to
-ON_ITERATOR = ShardReader.on_iterator
-DRAINED = QueryShards.release_finished
-ON_FAILURE = NewsPoller._on_failure
-
-CLAIMS = "the claim protocol"
-SPARK = "connectors that keep offsets in Spark alone"
-
-QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 9, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 10, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 222, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 50, SimTable, "decide", claims_without_the_lease),
-    Mutant(
-        "a claim does not look at the checkpoint",
-        CLAIMS,
-        18,
-        SimTable,
-        "decide",
-        claims_whatever_the_checkpoint,
-    ),
-    Mutant("a replay reads on to the tip", SPARK, 2, claimed_read, "plan_read", reads_again),
-    Mutant(
-        "a refused claim is taken for one's own",
-        CLAIMS,
-        50,
-        claimed_read,
-        "judge_refused_claim",
-        agrees_with_everything,
-    ),
-    Mutant(
-        "rows of a lost lease count",
-        CLAIMS,
-        50,
-        claimed_read,
-        "judge_refused_claim",
-        takes_a_lost_lease_for_agreement,
-    ),
-    Mutant(
-        "the iterator behind a cut page is kept",
-        "any cache of iterators",
-        0,
-        ClaimedRead,
-        "_keep_rest",
-        keeps_the_iterator_behind_the_page,
-    ),
-    Mutant(
-        "the iterator at the last record is kept",
-        "this query",
-        606,
-        ShardReader,
-        "iterator",
-        property(keeps_any_iterator),
-        also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
-        needs=lambda scenario: scenario.faults.empty_page,
-    ),
-    Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "read_again", never_asks_twice
-    ),
-    Mutant(
-        "what was read is read again",
-        "several: AT for AFTER",
-        0,
-        ShardReader,
-        "on_iterator",
-        reads_on_without_leaving_out,
-        also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
-    ),
-    Mutant(
-        "every end is believed",
-        "several: a null iterator",
-        9,
-        ShardReader,
-        "_on_last_page",
-        believes_every_end,
-    ),
-    Mutant("one listing without a shard ends it", "KCL 339", 34, shard_reader, "_UNLISTED_MIN", 1),
-    Mutant(
-        "the next batch starts at the checkpoint",
-        "a driver beside the KCL",
-        0,
-        query_shards,
-        "resolve_start",
-        starts_at_the_checkpoint,
-    ),
-    Mutant(
-        "the promotion of a quiet shard is dropped",
-        "this query",
-        8,
-        query_shards,
-        "_without",
-        forgets_promotions,
-    ),
-    Mutant("tasks do not know the claim that stands", SPARK, 0, QueryShards, "last_claim", knows_no_claim),
-    Mutant(
-        "what came later is skipped with an unread batch",
-        SPARK,
-        14,
-        batch_settling,
-        "_up_to",
-        skips_what_came_later,
-    ),
-    Mutant(
-        "a restored location is not noticed",
-        SPARK,
-        76,
-        joining,
-        "find_unknown_claims",
-        finds_no_unknown_claims,
-        also=((query_shards, "find_unknown_claims", finds_no_unknown_claims),),
-    ),
-    Mutant(
-        "a claim of another history counts as one's own",
-        "this query: copies of a checkpoint location",
-        10150,
-        PastClaim,
-        "is_of",
-        goes_by_the_number,
-        needs=lambda scenario: scenario.faults.copies_per_min,
-    ),
-    Mutant(
-        "what was claimed before a restore is another driver's",
-        SPARK,
-        2759,
-        QueryShards,
-        "_is_new",
-        finds_every_claim_new,
-        needs=lambda scenario: scenario.faults.restores_per_min,
-    ),
-    Mutant(
-        "a shard ends without its children",
-        "KCL 339",
-        0,
-        QueryShards,
-        "release_finished",
-        ends_before_the_children,
-    ),
-    Mutant(
-        "a probe that failed is the last one",
-        "silent stalls: KCL 185",
-        2,
-        NewsPoller,
-        "_on_failure",
-        gives_up_after_a_failure,
-    ),
-    Mutant(
-        "a batch ends at the first record of an aggregate",
-        "several: sub-sequence numbers are not stored",
-        6,
-        claimed_read,
-        "position_of",
-        forgets_the_place_inside,
-    ),
-    Mutant(
-        "an aggregate that was begun is given again",
-        SPARK,
-        3,
-        arrow_records,
-        "count_up_to",
-        gives_the_rest_once_more,
-    ),
-    Mutant(
-        "a whole aggregate counts as its first record",
-        "this query",
-        8,
-        ClaimedRead,
-        "_position_after",
-        takes_whole_for_the_first,
-    ),
-    Mutant(
-        "a gone record is never a loss",
-        "several: trimmed records are passed over",
-        76,
-        shard_reader,
-        "judge_missing_record",
-        is_never_a_loss,
-    ),
-    Mutant(
-        "a gone record is always a loss",
-        "readers on quiet streams",
-        0,
-        shard_reader,
-        "judge_missing_record",
-        is_always_a_loss,
-    ),
-    Mutant(
-        "a task does not know the tip", "this query: quiet streams", 0, batch_tasks, "ShardTask", knows_no_tip
-    ),
-    Mutant(
-        "a vanished shard ends the query",
-        "this query: vanished shards",
-        32,
-        ShardReader,
-        "_on_unknown",
-        ends_at_an_unknown_shard,
-    ),
-    Mutant(
-        "a second driver finds its batch empty",
-        "this query: second drivers",
-        384,
-        claimed_read,
-        "plan_read",
-        finds_its_batch_empty,
-    ),
-    Mutant(
-        "what was given back is forgotten",
-        "this query",
-        171,
-        QueryShards,
-        "_release",
-        forgets_what_it_gives_back,
-    ),
-    Mutant(
-        "rows that were left unread are offered again",
-        "this query: actions that read nothing",
-        30,
-        QueryShards,
-        "unclaimed",
-        leaves_no_end_to_fix,
-    ),
-    Mutant(
-        "an older moment on the lease counts",
-        "this query: empty batches without end",
-        303,
-        shard_state,
-        "state_after",
-        believes_the_lease,
-        also=((query_shards, "state_after", believes_the_lease),),
-        needs=lambda scenario: scenario.retention_s is not None,
-    ),
-    Mutant(
-        "that there is nothing is not claimed",
-        "this query",
-        1482,
-        ClaimedRead,
-        "_claim_nothing",
-        claims_nothing,
-        needs=lambda scenario: scenario.faults.robberies_per_min,
-    ),
-    Mutant(
-        "who comes back looks at no checkpoint",
-        "this query: foreign owners",
-        2,
-        claims,
-        "is_passed",
-        passes_nothing,
-    ),
-    Mutant(
-        "leases of another stream are taken",
-        "this query: two streams under one name",
-        19,
-        startup_checks,
-        "find_foreign_lease",
-        finds_no_foreign_lease,
-        also=((row_checks, "find_foreign_lease", finds_no_foreign_lease),),
-    ),
-    Mutant(
-        "two loads of one query share the shards",
-        "this query: two loads under one name",
-        443,
-        batch_settling,
-        "refuse_sharing_in_one_query",
-        refuses_nothing,
-        needs=lambda scenario: scenario.faults.twins_per_min,
-    ),
-    Mutant(
-        "default names are shared in silence",
-        "this query: default names that collide",
-        4,
-        joining,
-        "refuse_hidden_sharing",
-        refuses_nothing,
-    ),
-    Mutant(
-        "a run ends where nobody reads on",
-        "this query: a run with AvailableNow that ended green over a hole",
-        4547,
-        QueryWorker,
-        "describe_unread",
-        knows_of_nothing_unread,
-        needs=lambda scenario: scenario.faults.available_now,
-    ),
-    Mutant(
-        "the table of the earlier name is forgotten",
-        "this query: a renamed application that repeated its last batch",
-        96,
-        lease_recreation.LeaseRecreation,
-        "_read_earlier_table",
-        finds_an_empty_table,
-        needs=lambda scenario: scenario.faults.moves_per_min,
-    ),
-)
+planted("one listing without a shard ends it", "KCL 339", 34, shard_reader, "_UNLISTED_MIN")(1)

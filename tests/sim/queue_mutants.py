@@ -7,32 +7,65 @@ from penstock.core.queueing.queue_delivery import QueueDelivery
 from penstock.core.queueing.queue_events import EntryOutcome, Settled
 from penstock.core.queueing.receive_pace import ReceivePace
 from penstock.core.queueing.visibility_order import VisibilityOrder
-from sim.mutants import Mutant
+from sim.mutants import Mutants
+
+QUEUE_MUTANTS = Mutants()
+planted = QUEUE_MUTANTS.planted
+OWN = "Penstock, found by the simulator"
+
+RESULT = HeldRecord.result
+ON_ANSWERED = QueueDelivery.on_answered
+ON_RENEWAL = QueueDelivery._on_renewal
+TAKE_IN = QueueDelivery._take_in
+USABLE = QueueDelivery._usable
 
 
+@planted(
+    "a failed record is acknowledged", "SQS consumers that delete before they handle", 0, HeldRecord, "result"
+)
 @property
 def takes_failures_for_done(self):
     """Whatever the handler did, the record is acknowledged."""
     return Settled.DONE
 
 
+@planted(
+    "an aggregate is done with its first record",
+    "Lambda batches without partial failures",
+    0,
+    HeldRecord,
+    "result",
+)
 @property
 def takes_the_last_result(self):
     """An aggregate is done if one of its user records is."""
     return Settled.DONE if Settled.DONE in self.results else RESULT.fget(self)
 
 
+@planted(
+    "a refused entry counts as acknowledged",
+    "SQS: DeleteMessageBatch answers 200",
+    48,
+    QueueDelivery,
+    "on_answered",
+)
 def takes_refused_entries_for_done(self, call, outcomes, now_s, u):
     """Only the status of the call counts, as HTTP 200 suggests."""
     outcomes = [EntryOutcome.APPLIED if each is EntryOutcome.REFUSED else each for each in outcomes]
     ON_ANSWERED(self, call, outcomes, now_s, u)
 
 
+@planted(
+    "visibility is never renewed", "SQS consumers without a heartbeat", 0, QueueDelivery, "_renewal_due_s"
+)
 def never_renews(self, held):
     """A record that takes longer than its visibility is delivered again."""
     return float("inf")
 
 
+@planted(
+    "a stop keeps the waiting records", "SQS consumers with a prefetch buffer", 2, QueueDelivery, "on_stop"
+)
 def keeps_its_records_at_the_stop(self, now_s):
     """The waiting records are visible again when their timeout ends, not when the consumer stops."""
     self._is_stopping = True
@@ -43,24 +76,36 @@ def keeps_its_records_at_the_stop(self, now_s):
             self._forget(held)
 
 
+@planted(
+    "two handlers have one record", "SQS consumers that know no record ids", 0, QueueDelivery, "_take_in"
+)
 def handles_each_delivery(self, arrival, now_s):
     """A record that is delivered again is given to another call while the first one runs."""
     self._in_handler.pop(arrival.record_id, None)
     return TAKE_IN(self, arrival, now_s)
 
 
+@planted(
+    "a record that was handled during a renewal stays in hand",
+    "heartbeats beside the acknowledgement",
+    0,
+    QueueDelivery,
+    "_on_renewal",
+)
 def forgets_to_acknowledge_after_a_renewal(self, held, outcome, sent_s, now_s, u):
     """The handler returns during a renewal, and nothing follows its answer."""
     if held.phase is Phase.OPEN or outcome is EntryOutcome.VOID:
         ON_RENEWAL(self, held, outcome, sent_s, now_s, u)
 
 
+@planted("failed receives stay open", "pollers that end with their first errors", 6, ReceivePace, "on_failed")
 def keeps_the_room_of_failed_receives(self, number, now_s, u):
     """Receives that fail count as open for ever."""
     self.refusals += 1
     self.resumes_s = now_s + 1.0
 
 
+@planted("a handle is in two calls", "heartbeats that race with deletes", 0, QueueDelivery, "_usable")
 def uses_handles_that_have_ended(self, number, phase, now_s):
     """A handle is sent without regard to the calls that have it."""
     held = self._held.get(number)
@@ -69,92 +114,7 @@ def uses_handles_that_have_ended(self, number, phase, now_s):
     return USABLE(self, number, phase, now_s)
 
 
+@planted("renewals are ordered by their answers", OWN, 0, VisibilityOrder, "on_renewed")
 def sorts_by_the_answer(self, renewed):
     """The oldest visibility is not the first one: the loop wakes for the one, and looks at the other."""
     self._held.move_to_end(renewed.number)
-
-
-RESULT = HeldRecord.result
-ON_ANSWERED = QueueDelivery.on_answered
-ON_RENEWAL = QueueDelivery._on_renewal
-TAKE_IN = QueueDelivery._take_in
-USABLE = QueueDelivery._usable
-OWN = "Penstock, found by the simulator"
-
-QUEUE_MUTANTS = (
-    Mutant(
-        "a failed record is acknowledged",
-        "SQS consumers that delete before they handle",
-        0,
-        HeldRecord,
-        "result",
-        takes_failures_for_done,
-    ),
-    Mutant(
-        "an aggregate is done with its first record",
-        "Lambda batches without partial failures",
-        0,
-        HeldRecord,
-        "result",
-        takes_the_last_result,
-    ),
-    Mutant(
-        "a refused entry counts as acknowledged",
-        "SQS: DeleteMessageBatch answers 200",
-        48,
-        QueueDelivery,
-        "on_answered",
-        takes_refused_entries_for_done,
-    ),
-    Mutant(
-        "visibility is never renewed",
-        "SQS consumers without a heartbeat",
-        0,
-        QueueDelivery,
-        "_renewal_due_s",
-        never_renews,
-    ),
-    Mutant(
-        "a stop keeps the waiting records",
-        "SQS consumers with a prefetch buffer",
-        2,
-        QueueDelivery,
-        "on_stop",
-        keeps_its_records_at_the_stop,
-    ),
-    Mutant(
-        "two handlers have one record",
-        "SQS consumers that know no record ids",
-        0,
-        QueueDelivery,
-        "_take_in",
-        handles_each_delivery,
-    ),
-    Mutant(
-        "a record that was handled during a renewal stays in hand",
-        "heartbeats beside the acknowledgement",
-        0,
-        QueueDelivery,
-        "_on_renewal",
-        forgets_to_acknowledge_after_a_renewal,
-    ),
-    Mutant(
-        "failed receives stay open",
-        "pollers that end with their first errors",
-        6,
-        ReceivePace,
-        "on_failed",
-        keeps_the_room_of_failed_receives,
-    ),
-    Mutant(
-        "a handle is in two calls",
-        "heartbeats that race with deletes",
-        0,
-        QueueDelivery,
-        "_usable",
-        uses_handles_that_have_ended,
-    ),
-    Mutant(
-        "renewals are ordered by their answers", OWN, 0, VisibilityOrder, "on_renewed", sorts_by_the_answer
-    ),
-)

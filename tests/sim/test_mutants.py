@@ -75,15 +75,12 @@ def test_the_search_tells_what_it_did_not_find_and_which_planted_bugs_there_are(
 def test_a_seed_that_is_found_is_written_behind_the_name_of_its_bug(tool, tmp_path):
     (tmp_path / "sim").mkdir()
     source = tmp_path / "sim" / "some_mutants.py"
-    source.write_text(
-        'MUTANTS = (\n    Mutant("a", KCL, 7, x, "f", 8),\n    Mutant(\n        "b",\n        "c, d",\n        7,\n    ),\n)\n'
-    )
+    text = '@planted("a", KCL, {}, x, "f")\ndef f(): ...\n@planted(\n    "b",\n    "c, d",\n    {},\n)\n'
+    source.write_text(text.format(7, 7))
     tool["_write"].__globals__["TESTS"] = tmp_path
     tool["_write"]("a", 10)
     tool["_write"]("b", 11)
-    assert source.read_text() == (
-        'MUTANTS = (\n    Mutant("a", KCL, 10, x, "f", 8),\n    Mutant(\n        "b",\n        "c, d",\n        11,\n    ),\n)\n'
-    )
+    assert source.read_text() == text.format(10, 11)
     with pytest.raises(LookupError, match="'e'"):
         tool["_write"]("e", 12)
 
