@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
 from penstock.core.leases.coordinator_options import BalancePolicy
@@ -149,14 +147,9 @@ def test_a_call_is_tried_again_until_it_may_no_more(world, process):
     assert 1 < len(calls) <= 20
 
 
-def test_a_closed_world_leaves_no_thread_behind(world, process):
-    before = set(threading.enumerate())
-    for _ in range(5):
-        process.spawn(lambda: SimClock(process).sleep(1000.0))
+def test_a_closed_world_leaves_no_fiber_behind(world, process):
+    fibers = [process.spawn(lambda: SimClock(process).sleep(1000.0)) for _ in range(5)]
     world.run_until(1.0)
-    carriers = set(threading.enumerate()) - before
-    assert len(carriers) == 5
+    assert not any(fiber.is_finished for fiber in fibers)
     world.fibers.close()
-    for carrier in carriers:
-        carrier.join(30)
-    assert not any(carrier.is_alive() for carrier in carriers)
+    assert all(fiber.is_finished for fiber in fibers)
