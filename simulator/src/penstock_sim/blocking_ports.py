@@ -56,13 +56,9 @@ class SimClock:
 
 
 class LongPoll(NamedTuple):
-    """An answer of a server that is sent later.
+    """An answer of a server that is sent later."""
 
-    Args:
-        begin: Begins to wait; calls its argument with the answer.
-    """
-
-    begin: Callable[[Callable[[Any], None]], None]
+    begin: Callable[[Callable[[Any], None]], None]  # begins to wait; calls its argument with the answer
 
 
 class Caller:

@@ -48,17 +48,12 @@ class ShardRows(Struct, frozen=True):
 
 
 class ReadAttempt(TaskAttempt, eq=False, kw_only=True):
-    """One attempt of one task of a batch.
+    """One attempt of one task of a batch."""
 
-    Args:
-        query: Spark's id of the query.
-        row_count_max: The action takes no more rows, or None.
-    """
-
-    query: str
+    query: str  # Spark's id of the query
     options: SourceOptions
     tasks: list[ShardTask]
-    row_count_max: int | None
+    row_count_max: int | None  # the action takes no more rows, or None
 
 
 class SimExecutor(SparkExecutor[ReadAttempt]):

@@ -61,18 +61,12 @@ _HAIR_S: Final = 1e-6
 
 
 class FleetCosts(Struct):
-    """The cost of a fleet, second by second, and the history of its shards.
+    """The cost of a fleet, second by second, and the history of its shards."""
 
-    Args:
-        reads: Read units by second.
-        writes: Write units by second.
-        moves: Times at which a shard went from one reader to another.
-        gaps: When a shard began to be unread, for how long it was, and which it was; a shard that is not read yet is not here.
-    """
-
-    reads: dict[int, float] = field(default_factory=dict)
-    writes: dict[int, float] = field(default_factory=dict)
-    moves: list[float] = field(default_factory=list)
+    reads: dict[int, float] = field(default_factory=dict)  # read units by second
+    writes: dict[int, float] = field(default_factory=dict)  # write units by second
+    moves: list[float] = field(default_factory=list)  # times at which a shard went from one reader to another
+    # When a shard began to be unread, for how long it was, and which it was; a shard that is not read yet is not here.
     gaps: list[tuple[float, float, str]] = field(default_factory=list)
 
     def read(self, now_s: float, units: float) -> None:

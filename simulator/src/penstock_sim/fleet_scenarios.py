@@ -62,37 +62,24 @@ _TABLE: Final = {
 
 
 class FleetFigures(Struct, frozen=True):
-    """The figures of one scenario.
-
-    Args:
-        reads_per_s: Read units per second, on average.
-        reads_peak_per_s: The same in the worst ten seconds.
-        writes_per_s: Write units per second, on average.
-        writes_peak_per_s: The same in the worst ten seconds.
-        moves: How often a shard went from one worker to another.
-        unread_max_s: The longest time that a shard had no reader.
-        all_read_s: When every shard without a reader at the beginning had one; None while some have none.
-        load_min: The fewest shards that a worker reads at the end.
-        load_max: The most.
-        reads: Read units of each second.
-        unread: Shards without a reader, every five seconds.
-    """
+    """The figures of one scenario."""
 
     scenario: FleetScenario
     worker_count: int
     lease_count: int
     policy: BalancePolicy
-    reads_per_s: float
-    reads_peak_per_s: float
-    writes_per_s: float
-    writes_peak_per_s: float
-    moves: int
-    unread_max_s: float
+    reads_per_s: float  # read units per second, on average
+    reads_peak_per_s: float  # the same in the worst ten seconds
+    writes_per_s: float  # write units per second, on average
+    writes_peak_per_s: float  # the same in the worst ten seconds
+    moves: int  # how often a shard went from one worker to another
+    unread_max_s: float  # the longest time that a shard had no reader
+    # When every shard without a reader at the beginning had one; None while some have none.
     all_read_s: float | None
-    load_min: int
-    load_max: int
-    reads: tuple[float, ...]
-    unread: tuple[int, ...]
+    load_min: int  # the fewest shards that a worker reads at the end
+    load_max: int  # the most
+    reads: tuple[float, ...]  # read units of each second
+    unread: tuple[int, ...]  # shards without a reader, every five seconds
 
 
 def _ignore(_name: str, _step_s: float) -> None:

@@ -62,23 +62,14 @@ from penstock_sim.plan import EPOCH_MS, QueuePlan
 
 @dataclass
 class StreamHistory:
-    """One stream.
+    """One stream."""
 
-    Args:
-        start_ms: Earlier records are not owed; None while the start is not known.
-        retention_ms: How long it keeps a record; None is for ever.
-        name: Its name, if several streams share the table.
-        identity: Its identity in its rows.
-        is_owed: Whether it is there, and in the lists of the workers to be.
-        is_deleted: Whether it has been deleted.
-    """
-
-    start_ms: int | None
-    retention_ms: int | None = None
-    name: str = ""
-    identity: str = ""
-    is_owed: bool = True
-    is_deleted: bool = False
+    start_ms: int | None  # earlier records are not owed; None while the start is not known
+    retention_ms: int | None = None  # how long it keeps a record; None is for ever
+    name: str = ""  # its name, if several streams share the table
+    identity: str = ""  # its identity in its rows
+    is_owed: bool = True  # whether it is there, and in the lists of the workers to be
+    is_deleted: bool = False  # whether it has been deleted
 
 
 @dataclass
@@ -112,44 +103,28 @@ class ReaderHistory:
 
 @dataclass
 class AttemptHistory:
-    """One attempt of a task that writes.
+    """One attempt of a task that writes."""
 
-    Args:
-        texts: Its rows, in order.
-        keeps_letters: Whether it puts bad rows aside.
-        began_s: When it began.
-        seen: How often readers of the streams see each row by it.
-        excused: How often more than once has a cause.
-        letters: How often it put each row aside in a stream.
-    """
-
-    texts: tuple[str, ...]
-    keeps_letters: bool
-    began_s: float
-    seen: Counter[str] = field(default_factory=Counter)
-    excused: Counter[str] = field(default_factory=Counter)
-    letters: Counter[str] = field(default_factory=Counter)
+    texts: tuple[str, ...]  # its rows, in order
+    keeps_letters: bool  # whether it puts bad rows aside
+    began_s: float  # when it began
+    seen: Counter[str] = field(default_factory=Counter)  # how often readers of the streams see each row by it
+    excused: Counter[str] = field(default_factory=Counter)  # how often more than once has a cause
+    letters: Counter[str] = field(default_factory=Counter)  # how often it put each row aside in a stream
 
 
 @dataclass
 class History(Subscriber):
-    """Everything known at one moment of a history.
+    """Everything known at one moment of a history."""
 
-    Args:
-        start: Where the application is configured to start.
-        retention_ms: How long the stream keeps a record; None is for ever.
-        limits: How many leases a worker holds at most, if it has a limit.
-        foreign: Workers that know only the KCL's attributes of a lease.
-        kcl_workers: Workers of the KCL, 2.x (the foreign) and 3: they write no attribute of Penstock.
-        producers: Workers that put records, and have no lease.
-    """
-
-    start: Position
-    retention_ms: int | None = None
+    start: Position  # where the application is configured to start
+    retention_ms: int | None = None  # how long the stream keeps a record; None is for ever
+    # How many leases a worker holds at most, if it has a limit.
     limits: dict[str, int] = field(default_factory=dict)
-    foreign: frozenset[str] = frozenset()
+    foreign: frozenset[str] = frozenset()  # workers that know only the KCL's attributes of a lease
+    # Workers of the KCL, 2.x (the foreign) and 3: they write no attribute of Penstock.
     kcl_workers: frozenset[str] = frozenset()
-    producers: frozenset[str] = frozenset()
+    producers: frozenset[str] = frozenset()  # workers that put records, and have no lease
     is_migrating: bool = False
     """Whether KCL 3 workers take leases as KCL 2.x does, at times."""
     leaders: set[str] = field(default_factory=set)

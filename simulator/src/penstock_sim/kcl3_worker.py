@@ -140,17 +140,12 @@ class Kcl3Worker(SimWorker):
 
 
 class _Sighting(Struct):
-    """The moments at which a lease's counter and its owners were first seen with their current values.
-
-    Args:
-        changed_s: When it was first seen.
-        owners_s: When these were first seen.
-    """
+    """The moments at which a lease's counter and its owners were first seen with their current values."""
 
     counter: int
-    changed_s: float
+    changed_s: float  # when it was first seen
     owners: tuple[str | None, str | None]
-    owners_s: float
+    owners_s: float  # when these were first seen
 
 
 class Leadership:

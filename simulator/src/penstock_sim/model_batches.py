@@ -39,23 +39,14 @@ _NO_CLAIM: Final = {"batch": 0, "run": 0, "planner": 0, "start": 0, "end": 0, "e
 
 @dataclass
 class BatchTrace:
-    """One query of a history as the model sees it.
+    """One query of a history as the model sees it."""
 
-    Args:
-        name: Where it comes from.
-        parents: Of each shard, by its key.
-        records: Ordinals of a shard.
-        holds: Of each shard, the ordinals with records since the ordinal before.
-        events: In order; each has its name, and its row or batch.
-        left_out: Why the history is longer than the trace; empty if it is not.
-    """
-
-    name: str
-    parents: dict[str, list[str]]
-    records: int
-    holds: dict[str, list[int]]
-    events: list[dict[str, Any]]
-    left_out: str = ""
+    name: str  # where it comes from
+    parents: dict[str, list[str]]  # of each shard, by its key
+    records: int  # ordinals of a shard
+    holds: dict[str, list[int]]  # of each shard, the ordinals with records since the ordinal before
+    events: list[dict[str, Any]]  # in order; each has its name, and its row or batch
+    left_out: str = ""  # why the history is longer than the trace; empty if it is not
 
 
 @dataclass

@@ -55,31 +55,18 @@ _NO_RUN: Final = 0
 
 @dataclass
 class Trace:
-    """One history as the model sees it.
+    """One history as the model sees it."""
 
-    Args:
-        name: Where it comes from.
-        workers: The workers that run Penstock's protocol.
-        java: KCL 2.x workers.
-        parents: Of each shard, by its key.
-        records: Ordinals of a shard, the last one for its end.
-        unasked: Workers whose live leases others take without a request.
-        unaware: Workers that know no hand-overs.
-        events: In order; each begins with its name.
-        left_out: Why the history is longer than the trace; empty if it is not.
-        is_log: Whether the writes are all that is known.
-    """
-
-    name: str
-    workers: list[str]
-    java: list[str]
-    parents: dict[str, list[str]]
-    records: int
-    unasked: list[str]
-    unaware: list[str]
-    events: list[Event]
-    left_out: str = ""
-    is_log: bool = False
+    name: str  # where it comes from
+    workers: list[str]  # the workers that run Penstock's protocol
+    java: list[str]  # KCL 2.x workers
+    parents: dict[str, list[str]]  # of each shard, by its key
+    records: int  # ordinals of a shard, the last one for its end
+    unasked: list[str]  # workers whose live leases others take without a request
+    unaware: list[str]  # workers that know no hand-overs
+    events: list[Event]  # in order; each begins with its name
+    left_out: str = ""  # why the history is longer than the trace; empty if it is not
+    is_log: bool = False  # whether the writes are all that is known
 
 
 def number_of(position: Position) -> int:

@@ -57,50 +57,7 @@ class Chance(random.Random):
 
 
 class FaultPlan(Struct, frozen=True):
-    """Rates: likelihoods in [0, 1] per call, or per minute if the name says so.
-
-    Args:
-        executor_pause_max_s: The longest pause of an executor.
-        slow_task: A task emits its rows slowly.
-        second_attempt: A task is run twice at the same time.
-        unread_batch: The action reads no row of the batch, or only a few.
-        repeated_batch: The action reads the batch twice.
-        empty_first_batch: Spark runs batch 0 although there is nothing to read.
-        available_now: A life of the driver that reads the available records and ends.
-        second_drivers_per_min: Another driver is started from the same checkpoint location.
-        lost_drivers_per_min: A driver is paused for long, and a successor takes its place.
-        robberies_per_min: A worker takes a lease from a query during its batch, as a Java KCL 2.x worker may.
-        brief_robbery: A worker takes a lease of a batch before its tasks begin, and releases it without having read.
-        restores_per_min: The checkpoint location is set back to an earlier state.
-        copies_per_min: Another driver is started from a copy of the checkpoint location.
-        strangers_per_min: A query of another stream is started under the same application name.
-        twins_per_min: A query is started that loads the stream twice under one application name.
-        namesakes_per_min: A query is started that names no application, while others read under the default name.
-        moves_per_min: All queries end, and go on under another application name.
-        leader_deaths_per_min: The leader of a KCL 3 fleet crashes.
-        leader_moves_per_min: The leader releases its lock, and goes on as a follower.
-        refusals_per_min: One of several streams refuses its listing for a while, or every call.
-        put_throttled: A whole call of PutRecords is refused for its rate.
-        put_unavailable: The whole call is not taken.
-        put_lost: The call does not arrive, and there is no answer.
-        put_late: The call arrives seconds later, and there is no answer.
-        put_unanswered: The call is done, and its answer is lost.
-        entry_throttled: An entry is refused for the shard's rate.
-        entry_failed: The entry is refused by an internal failure.
-        entry_unanswered: The entry is stored, and the answer does not name it.
-        slow_put: A call of a sink takes many seconds.
-        slow_input: Rows reach the task of a sink slowly.
-        driver_dies_before_commit: The driver is killed when the tasks of a batch are done, before the sink commits.
-        driver_dies_after_commit: The driver is killed when the sink has committed, before Spark logs it.
-        outages_per_min: A shard refuses all records, for a while that may be longer than the sink's deadline.
-        deletions_per_min: A stream is deleted, and created again after a while.
-        listing_denied: The policy does not permit ListShards.
-        folder_failure: A file of the checkpoint location, or of dead letters, cannot be written.
-        hung_handler: The handler never returns.
-        rejected_record: The handler rejects a record.
-        early_redeliveries_per_min: A record of a queue is visible before its time.
-        forgotten_acknowledgement: An acknowledged record of a queue is delivered once more.
-    """
+    """Rates: likelihoods in [0, 1] per call, or per minute if the name says so."""
 
     crashes_per_min: float = 0.0
     stops_per_min: float = 0.0
@@ -140,156 +97,119 @@ class FaultPlan(Struct, frozen=True):
     second_processes_per_min: float = 0.0
     executor_kills_per_min: float = 0.0
     executor_pauses_per_min: float = 0.0
-    executor_pause_max_s: float = 40.0
-    slow_task: float = 0.0
-    second_attempt: float = 0.0
-    unread_batch: float = 0.0
-    repeated_batch: float = 0.0
-    empty_first_batch: float = 0.0
-    available_now: float = 0.0
-    second_drivers_per_min: float = 0.0
-    lost_drivers_per_min: float = 0.0
+    executor_pause_max_s: float = 40.0  # the longest pause of an executor
+    slow_task: float = 0.0  # a task emits its rows slowly
+    second_attempt: float = 0.0  # a task is run twice at the same time
+    unread_batch: float = 0.0  # the action reads no row of the batch, or only a few
+    repeated_batch: float = 0.0  # the action reads the batch twice
+    empty_first_batch: float = 0.0  # Spark runs batch 0 although there is nothing to read
+    available_now: float = 0.0  # a life of the driver that reads the available records and ends
+    second_drivers_per_min: float = 0.0  # another driver is started from the same checkpoint location
+    lost_drivers_per_min: float = 0.0  # a driver is paused for long, and a successor takes its place
+    # A worker takes a lease from a query during its batch, as a Java KCL 2.x worker may.
     robberies_per_min: float = 0.0
+    # A worker takes a lease of a batch before its tasks begin, and releases it without having read.
     brief_robbery: float = 0.0
-    restores_per_min: float = 0.0
-    copies_per_min: float = 0.0
-    strangers_per_min: float = 0.0
-    twins_per_min: float = 0.0
+    restores_per_min: float = 0.0  # the checkpoint location is set back to an earlier state
+    copies_per_min: float = 0.0  # another driver is started from a copy of the checkpoint location
+    strangers_per_min: float = 0.0  # a query of another stream is started under the same application name
+    twins_per_min: float = 0.0  # a query is started that loads the stream twice under one application name
+    # A query is started that names no application, while others read under the default name.
     namesakes_per_min: float = 0.0
-    moves_per_min: float = 0.0
-    leader_deaths_per_min: float = 0.0
-    leader_moves_per_min: float = 0.0
-    refusals_per_min: float = 0.0
-    put_throttled: float = 0.0
-    put_unavailable: float = 0.0
-    put_lost: float = 0.0
-    put_late: float = 0.0
-    put_unanswered: float = 0.0
-    entry_throttled: float = 0.0
-    entry_failed: float = 0.0
-    entry_unanswered: float = 0.0
-    slow_put: float = 0.0
-    slow_input: float = 0.0
+    moves_per_min: float = 0.0  # all queries end, and go on under another application name
+    leader_deaths_per_min: float = 0.0  # the leader of a KCL 3 fleet crashes
+    leader_moves_per_min: float = 0.0  # the leader releases its lock, and goes on as a follower
+    refusals_per_min: float = 0.0  # one of several streams refuses its listing for a while, or every call
+    put_throttled: float = 0.0  # a whole call of PutRecords is refused for its rate
+    put_unavailable: float = 0.0  # the whole call is not taken
+    put_lost: float = 0.0  # the call does not arrive, and there is no answer
+    put_late: float = 0.0  # the call arrives seconds later, and there is no answer
+    put_unanswered: float = 0.0  # the call is done, and its answer is lost
+    entry_throttled: float = 0.0  # an entry is refused for the shard's rate
+    entry_failed: float = 0.0  # the entry is refused by an internal failure
+    entry_unanswered: float = 0.0  # the entry is stored, and the answer does not name it
+    slow_put: float = 0.0  # a call of a sink takes many seconds
+    slow_input: float = 0.0  # rows reach the task of a sink slowly
+    # The driver is killed when the tasks of a batch are done, before the sink commits.
     driver_dies_before_commit: float = 0.0
+    # The driver is killed when the sink has committed, before Spark logs it.
     driver_dies_after_commit: float = 0.0
+    # A shard refuses all records, for a while that may be longer than the sink's deadline.
     outages_per_min: float = 0.0
-    deletions_per_min: float = 0.0
-    listing_denied: bool = False
-    folder_failure: float = 0.0
-    hung_handler: float = 0.0
-    rejected_record: float = 0.0
-    early_redeliveries_per_min: float = 0.0
-    forgotten_acknowledgement: float = 0.0
+    deletions_per_min: float = 0.0  # a stream is deleted, and created again after a while
+    listing_denied: bool = False  # the policy does not permit ListShards
+    folder_failure: float = 0.0  # a file of the checkpoint location, or of dead letters, cannot be written
+    hung_handler: float = 0.0  # the handler never returns
+    rejected_record: float = 0.0  # the handler rejects a record
+    early_redeliveries_per_min: float = 0.0  # a record of a queue is visible before its time
+    forgotten_acknowledgement: float = 0.0  # an acknowledged record of a queue is delivered once more
 
 
 class QueryPlan(Struct, frozen=True):
-    """The queries that read.
+    """The queries that read."""
 
-    Args:
-        options: Options of the source, as Spark gives them.
-        executor_count: Processes that run the tasks of every query.
-        commit_s: From the end of a batch's tasks to its commit; drawn for each batch.
-        trigger_s: A batch begins only at multiples of it (`processingTime`); 0 begins each one when the last is done.
-    """
-
-    options: dict[str, str] = field(default_factory=dict)
-    executor_count: int = 2
+    options: dict[str, str] = field(default_factory=dict)  # options of the source, as Spark gives them
+    executor_count: int = 2  # processes that run the tasks of every query
+    # From the end of a batch's tasks to its commit; drawn for each batch.
     commit_s: tuple[float, ...] = (0.01, 0.5)
+    # A batch begins only at multiples of it (`processingTime`); 0 begins each one when the last is done.
     trigger_s: float = 0.0
 
 
 class ProducerPlan(Struct, frozen=True):
-    """The producers, and their records.
+    """The producers, and their records."""
 
-    Args:
-        workers: The workers that are producers. Any others are consumers of their records.
-        settings: How the producers' batchers work.
-        sender_count: Requests of one producer that may be in flight at once.
-        key_count: Partition keys of one producer.
-        records_per_s: Records per second that one producer gets to put.
-    """
-
+    # The workers that are producers. Any others are consumers of their records.
     workers: frozenset[str] = frozenset()
-    settings: BatcherSettings = field(default_factory=BatcherSettings)
-    sender_count: int = 2
-    key_count: int = 5
-    records_per_s: float = 3.0
+    settings: BatcherSettings = field(default_factory=BatcherSettings)  # how the producers' batchers work
+    sender_count: int = 2  # requests of one producer that may be in flight at once
+    key_count: int = 5  # partition keys of one producer
+    records_per_s: float = 3.0  # records per second that one producer gets to put
 
 
 class SinkPlan(Struct, frozen=True):
-    """The queries that write, and their rows.
+    """The queries that write, and their rows."""
 
-    Args:
-        workers: The workers that are queries with a sink. Any others are consumers of their rows.
-        options: Options of the sink, as Spark gives them.
-        in_foreach_batch: The program writes each batch with `df.write` instead of a streaming sink.
-        key_count: Partition keys of one query.
-        keys_stay: All rows of a key of a batch are in one partition.
-        routes: A column routes each row, some keys to a second stream.
-        hash_keys: Rows have explicit hash keys.
-        task_count_max: Partitions of a batch.
-        row_count_max: Rows of a partition.
-        padding_bytes: Bytes of a row beside its name.
-        record_bytes_max: The largest record that the streams accept.
-        large_row: A row is larger than most streams take, but not too large for this one.
-        bad_row: The service can never accept a row.
-        executor_count: Processes that run the tasks of every query.
-    """
-
+    # The workers that are queries with a sink. Any others are consumers of their rows.
     workers: frozenset[str] = frozenset()
-    options: dict[str, str] = field(default_factory=dict)
+    options: dict[str, str] = field(default_factory=dict)  # options of the sink, as Spark gives them
+    # The program writes each batch with `df.write` instead of a streaming sink.
     in_foreach_batch: bool = False
-    key_count: int = 5
-    keys_stay: bool = True
-    routes: bool = False
-    hash_keys: bool = False
-    task_count_max: int = 3
-    row_count_max: int = 20
-    padding_bytes: int = 0
-    record_bytes_max: int = 2**20
-    large_row: float = 0.0
-    bad_row: float = 0.0
-    executor_count: int = 2
+    key_count: int = 5  # partition keys of one query
+    keys_stay: bool = True  # all rows of a key of a batch are in one partition
+    routes: bool = False  # a column routes each row, some keys to a second stream
+    hash_keys: bool = False  # rows have explicit hash keys
+    task_count_max: int = 3  # partitions of a batch
+    row_count_max: int = 20  # rows of a partition
+    padding_bytes: int = 0  # bytes of a row beside its name
+    record_bytes_max: int = 2**20  # the largest record that the streams accept
+    large_row: float = 0.0  # a row is larger than most streams take, but not too large for this one
+    bad_row: float = 0.0  # the service can never accept a row
+    executor_count: int = 2  # processes that run the tasks of every query
 
 
 class QueuePlan(Struct, frozen=True):
-    """A queue and its workers.
+    """A queue and its workers."""
 
-    Args:
-        workers: All workers of the world.
-        options: How each of them consumes.
-        visibility_s: The queue's visibility timeout.
-        receive_count_max: Receives after which a record becomes a dead letter; None if it never does.
-        records_per_s: Kinesis records put a second.
-        retention_s: How long the stream keeps a record; None is for ever.
-        ends_handles: A handle is void when its visibility ends, and not only when the record is received again.
-        is_calm: No other faults happen than graceful stops, so no record is handled twice.
-    """
-
-    workers: frozenset[str] = frozenset()
-    options: QueueConsumerOptions = QueueConsumerOptions()
-    visibility_s: int = 30
+    workers: frozenset[str] = frozenset()  # all workers of the world
+    options: QueueConsumerOptions = QueueConsumerOptions()  # how each of them consumes
+    visibility_s: int = 30  # the queue's visibility timeout
+    # Receives after which a record becomes a dead letter; None if it never does.
     receive_count_max: int | None = 6
-    records_per_s: float = 3.0
-    retention_s: float | None = None
+    records_per_s: float = 3.0  # Kinesis records put a second
+    retention_s: float | None = None  # how long the stream keeps a record; None is for ever
+    # A handle is void when its visibility ends, and not only when the record is received again.
     ends_handles: bool = False
-    is_calm: bool = False
+    is_calm: bool = False  # no other faults happen than graceful stops, so no record is handled twice
 
 
 class Kcl3Plan(Struct, frozen=True):
-    """One seed's native KCL 3 fleet.
+    """One seed's native KCL 3 fleet."""
 
-    Args:
-        workers: The workers that are the KCL's.
-        lock_s: The lease of the leader's lock.
-        begins: The first state of the row `Migration3.0`.
-        changes: Its next states, each with its earliest moment.
-    """
-
-    workers: frozenset[str]
-    lock_s: float = 30.0
-    begins: str = NATIVE
-    changes: tuple[tuple[float, str], ...] = ()
+    workers: frozenset[str]  # the workers that are the KCL's
+    lock_s: float = 30.0  # the lease of the leader's lock
+    begins: str = NATIVE  # the first state of the row `Migration3.0`
+    changes: tuple[tuple[float, str], ...] = ()  # its next states, each with its earliest moment
 
     @property
     def migrates(self) -> bool:
@@ -298,23 +218,16 @@ class Kcl3Plan(Struct, frozen=True):
 
 
 class PlannedStream(Struct, frozen=True):
-    """One stream.
-
-    Args:
-        shard_count: Shards that it begins with.
-        start: Where the application starts to read it.
-        retention_s: How long it keeps a record; None is for ever.
-        record_share: How much of all records it gets, beside the others' shares; 0 for a stream that is quiet.
-        reshard_share: The same of reshards.
-        epoch: The one that Java workers give it in lease keys; None for the moment of its creation.
-    """
+    """One stream."""
 
     name: str
-    shard_count: int
-    start: Position = TRIM_HORIZON
-    retention_s: float | None = None
+    shard_count: int  # shards that it begins with
+    start: Position = TRIM_HORIZON  # where the application starts to read it
+    retention_s: float | None = None  # how long it keeps a record; None is for ever
+    # How much of all records it gets, beside the others' shares; 0 for a stream that is quiet.
     record_share: float = 1.0
-    reshard_share: float = 1.0
+    reshard_share: float = 1.0  # the same of reshards
+    # The one that Java workers give it in lease keys; None for the moment of its creation.
     epoch: int | None = None
 
     @property
@@ -324,55 +237,35 @@ class PlannedStream(Struct, frozen=True):
 
 
 class Rollout(Struct, frozen=True):
-    """A list that reaches the workers one after the other.
+    """A list that reaches the workers one after the other."""
 
-    Args:
-        begins_s: When the first of them gets it.
-        apart_s: Time between two workers.
-        names: The streams in it.
-    """
-
-    begins_s: float
-    apart_s: float
-    names: tuple[str, ...]
+    begins_s: float  # when the first of them gets it
+    apart_s: float  # time between two workers
+    names: tuple[str, ...]  # the streams in it
 
 
 class Deletion(Struct, frozen=True):
-    """A stream that is deleted.
+    """A stream that is deleted."""
 
-    Args:
-        at_s: When.
-        name: Which one.
-        recreated_after_s: Seconds after which it is created again under the same name; None if never.
-    """
-
-    at_s: float
-    name: str
+    at_s: float  # when
+    name: str  # which one
+    # Seconds after which it is created again under the same name; None if never.
     recreated_after_s: float | None = None
 
 
 class StreamsPlan(Struct, frozen=True):
-    """The streams, and their events.
+    """The streams, and their events."""
 
-    Args:
-        streams: All that there are, in some list or not.
-        listed: Those in the lists that workers begin with.
-        rollouts: Lists that follow, in the order of their moments.
-        deletions: At most one of each stream.
-        cold_start_s: How long a worker waits at most if a stream has no lease; None for production's 10 ms a shard.
-        added_refused_s: Seconds for which the added stream refuses its listing after it enters the lists.
-        stops_at_standstill: A worker ends when every shard that it holds has stopped for a failure.
-        is_calm: No other faults happen, so streams without faults must be read all the time.
-    """
-
-    streams: tuple[PlannedStream, ...] = ()
-    listed: tuple[str, ...] = ()
-    rollouts: tuple[Rollout, ...] = ()
-    deletions: tuple[Deletion, ...] = ()
+    streams: tuple[PlannedStream, ...] = ()  # all that there are, in some list or not
+    listed: tuple[str, ...] = ()  # those in the lists that workers begin with
+    rollouts: tuple[Rollout, ...] = ()  # lists that follow, in the order of their moments
+    deletions: tuple[Deletion, ...] = ()  # at most one of each stream
+    # How long a worker waits at most if a stream has no lease; None for production's 10 ms a shard.
     cold_start_s: float | None = None
+    # Seconds for which the added stream refuses its listing after it enters the lists.
     added_refused_s: float = 0.0
-    stops_at_standstill: bool = True
-    is_calm: bool = False
+    stops_at_standstill: bool = True  # a worker ends when every shard that it holds has stopped for a failure
+    is_calm: bool = False  # no other faults happen, so streams without faults must be read all the time
 
     @property
     def last_listed(self) -> tuple[str, ...]:
@@ -387,25 +280,7 @@ class StreamsPlan(Struct, frozen=True):
 
 
 class Scenario(Struct, frozen=True):
-    """Everything that one seed decides before anything happens.
-
-    Args:
-        queries: The workers that are Spark queries.
-        query_plan: Options of the queries.
-        foreign: The workers that read and write only the KCL's attributes of a lease and use its balance policy. Unless all
-            workers use that policy, they neither request hand-overs nor answer requests.
-        limits: The workers that hold at most so many leases.
-        leavers: The workers that leave for ever, without a release and if possible while a foreign worker owes them an answer.
-        delivery: How handlers of consumers are called, and the consequences of their failures.
-        on_data_loss: The consumers' policy for records that are gone.
-        retention_s: How long the stream keeps a record; None is for ever.
-        kcl3: The KCL 3 workers of the fleet, or None.
-        producers: Which workers are producers, and their records; None if there are none.
-        sinks: Which workers are queries that write, and their rows; None if there are none.
-        streams: The streams that share the lease table; None if the table has one.
-        queues: A queue and its workers, which are all workers; None if there is none.
-        settle_max_s: So long after the faults' end everything must be read and balanced; twice as long while records are handled.
-    """
+    """Everything that one seed decides before anything happens."""
 
     seed: int
     workers: tuple[str, ...]
@@ -417,17 +292,24 @@ class Scenario(Struct, frozen=True):
     records_per_s: float = 3.0
     start_spread_s: float = 15.0
     with_readers: bool = True
-    queries: frozenset[str] = frozenset()
-    query_plan: QueryPlan = QueryPlan()
+    queries: frozenset[str] = frozenset()  # the workers that are Spark queries
+    query_plan: QueryPlan = QueryPlan()  # options of the queries
+    # The workers that read and write only the KCL's attributes of a lease and use its balance policy. Unless all workers use that
+    # policy, they neither request hand-overs nor answer requests.
     foreign: frozenset[str] = frozenset()
-    limits: tuple[tuple[str, int], ...] = ()
+    limits: tuple[tuple[str, int], ...] = ()  # the workers that hold at most so many leases
+    # The workers that leave for ever, without a release and if possible while a foreign worker owes them an answer.
     leavers: frozenset[str] = frozenset()
+    # How handlers of consumers are called, and the consequences of their failures.
     delivery: DeliveryOptions = DELIVERY
-    on_data_loss: Literal["fail", "warn"] = "warn"
-    retention_s: float | None = None
-    kcl3: Kcl3Plan | None = None
+    on_data_loss: Literal["fail", "warn"] = "warn"  # the consumers' policy for records that are gone
+    retention_s: float | None = None  # how long the stream keeps a record; None is for ever
+    kcl3: Kcl3Plan | None = None  # the KCL 3 workers of the fleet, or None
+    # Which workers are producers, and their records; None if there are none.
     producers: ProducerPlan | None = None
+    # Which workers are queries that write, and their rows; None if there are none.
     sinks: SinkPlan | None = None
-    streams: StreamsPlan | None = None
-    queues: QueuePlan | None = None
+    streams: StreamsPlan | None = None  # the streams that share the lease table; None if the table has one
+    queues: QueuePlan | None = None  # a queue and its workers, which are all workers; None if there is none
+    # So long after the faults' end everything must be read and balanced; twice as long while records are handled.
     settle_max_s: float = SETTLE_MAX_S

@@ -50,24 +50,16 @@ def story_lines(history: Sequence[HistoryEntry], violation: Violation, line_coun
 
 
 class SeedResult(Struct, frozen=True):
-    """The outcome of one seed.
-
-    Args:
-        digest: Hash of the whole history; the same for the same seed.
-        settled_s: Seconds from the end of the faults until everything was read and balanced.
-        virtual_s: Seconds that passed in the simulated world.
-        history: All events, line by line.
-        met: How often each fault, decision and situation happened.
-        calls: The writes at the lease table; `model_trace` compares them with the model of the protocol.
-    """
+    """The outcome of one seed."""
 
     seed: int
     violation: Violation | None
-    digest: str
-    settled_s: float
-    virtual_s: float
-    history: tuple[HistoryEntry, ...]
-    met: Counter[str]
+    digest: str  # hash of the whole history; the same for the same seed
+    settled_s: float  # seconds from the end of the faults until everything was read and balanced
+    virtual_s: float  # seconds that passed in the simulated world
+    history: tuple[HistoryEntry, ...]  # all events, line by line
+    met: Counter[str]  # how often each fault, decision and situation happened
+    # The writes at the lease table; `model_trace` compares them with the model of the protocol.
     calls: tuple[TableCall, ...] = ()
 
     def tail(self, line_count: int = 40) -> list[str]:

@@ -34,16 +34,12 @@ class WrittenTask(Struct, frozen=True):
 
 
 class WriteAttempt(TaskAttempt, eq=False, kw_only=True):
-    """One attempt of one task of a batch.
-
-    Args:
-        write_id: Of the batch write; None in a streaming query's sink.
-    """
+    """One attempt of one task of a batch."""
 
     place: AttemptPlace
     options: SinkOptions
     rows: list[SinkRow]
-    write_id: str | None
+    write_id: str | None  # of the batch write; None in a streaming query's sink
 
 
 class SinkExecutor(SparkExecutor[WriteAttempt]):

@@ -43,16 +43,12 @@ _TRIGGER_MAX_S: Final = 3.0
 
 
 class SinkLog(Struct):
-    """The content of a query's checkpoint location, and the options that its user has added after errors: both survive the driver.
+    """The content of a query's checkpoint location, and the options that its user has added after errors: both survive the driver."""
 
-    Args:
-        batches: The rows of each batch by partition: every repetition of a batch has the same rows.
-        committed_count: Batches that Spark has logged as done.
-        more_options: The options that its user has added to the sink's.
-    """
-
+    # The rows of each batch by partition: every repetition of a batch has the same rows.
     batches: list[list[list[SinkRow]]] = field(default_factory=list)
-    committed_count: int = 0
+    committed_count: int = 0  # batches that Spark has logged as done
+    # The options that its user has added to the sink's.
     more_options: dict[str, str] = field(default_factory=dict)
 
     @property

@@ -19,21 +19,15 @@ _BATCH_ROWS: Final = 7
 
 
 class SinkRow(NamedTuple):
-    """One row.
-
-    Args:
-        key: Rows of one key have an order; a part of its partition key.
-        size_bytes: Of its data; -1 if it has none.
-        bad: Why the service can never accept it, or an empty text.
-    """
+    """One row."""
 
     text: str
-    key: str
+    key: str  # rows of one key have an order; a part of its partition key
     partition_key: str | None
     explicit_hash_key: str | None
     stream: str | None
-    size_bytes: int
-    bad: str = ""
+    size_bytes: int  # of its data; -1 if it has none
+    bad: str = ""  # why the service can never accept it, or an empty text
 
     @property
     def data(self) -> bytes | None:

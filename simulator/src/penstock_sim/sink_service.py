@@ -35,30 +35,20 @@ _SLOW_MAX_S: Final = 20.0
 
 
 class SinkStream(Struct):
-    """A stream that sinks write to.
-
-    Args:
-        stream: Its shards and records.
-        deleted_until: Until then it does not exist.
-        silent_until: Until when each shard refuses every record.
-    """
+    """A stream that sinks write to."""
 
     name: str
-    stream: SimStream
-    deleted_until: float = 0.0
-    silent_until: dict[str, float] = field(default_factory=dict)
+    stream: SimStream  # its shards and records
+    deleted_until: float = 0.0  # until then it does not exist
+    silent_until: dict[str, float] = field(default_factory=dict)  # until when each shard refuses every record
 
 
 class AttemptPlace(Struct, frozen=True):
-    """Which attempt of which task writes.
-
-    Args:
-        batch: Spark's number of the batch.
-    """
+    """Which attempt of which task writes."""
 
     name: str
     query: str
-    batch: int
+    batch: int  # Spark's number of the batch
     part: int
 
     def text_of(self, row_number: int) -> str:
@@ -204,15 +194,11 @@ class SinkKinesis(SimKinesis):
 
 @dataclass
 class SinkFolder:
-    """Implements `penstock.spark.sink.folder.FileFolder`: files that outlive their writers.
-
-    Args:
-        files: The files of all folders.
-    """
+    """Implements `penstock.spark.sink.folder.FileFolder`: files that outlive their writers."""
 
     process: SimProcess
     location: str
-    files: dict[str, bytes]
+    files: dict[str, bytes]  # the files of all folders
 
     def read(self, name: str) -> bytes:
         self._take_time("read")

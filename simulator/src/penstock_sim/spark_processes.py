@@ -57,15 +57,10 @@ class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDA
 
 
 class TaskAttempt(Struct, eq=False, kw_only=True):
-    """One attempt of one task of a batch.
+    """One attempt of one task of a batch."""
 
-    Args:
-        driver: Gets the outcome.
-        on_end: Called in the driver's process with the outcome.
-    """
-
-    driver: SimProcess
-    on_end: OnEnd[Any]
+    driver: SimProcess  # gets the outcome
+    on_end: OnEnd[Any]  # called in the driver's process with the outcome
 
 
 _Attempt = TypeVar("_Attempt", bound=TaskAttempt)

@@ -19,28 +19,16 @@ _PLAIN: Final = (b"", "key", 1)
 
 
 class SimBlob(NamedTuple):
-    """A Kinesis record as the service returns it.
-
-    Args:
-        data: The blob, perhaps an aggregate.
-    """
+    """A Kinesis record as the service returns it."""
 
     sequence_number: str
-    data: bytes
+    data: bytes  # the blob, perhaps an aggregate
     partition_key: str | None
     arrival_s: float
 
 
 class SimShard(Struct):
-    """One shard and its records.
-
-    Args:
-        sequences: The number of each user record: the sequence number of its Kinesis record plus its place in it.
-        arrivals_ms: When each arrived.
-        blobs: The Kinesis records that are not just one plain user record, by sequence number, and how many user
-            records each holds.
-        trimmed: So many user records from the first have left the stream.
-    """
+    """One shard and its records."""
 
     shard_id: str
     hash_range: HashRange
@@ -50,10 +38,12 @@ class SimShard(Struct):
     closed_ms: int | None = None
     last_sequence: int | None = None
     children: list[str] = field(default_factory=list)
+    # The number of each user record: the sequence number of its Kinesis record plus its place in it.
     sequences: list[int] = field(default_factory=list)
-    arrivals_ms: list[int] = field(default_factory=list)
+    arrivals_ms: list[int] = field(default_factory=list)  # when each arrived
+    # The Kinesis records that are not just one plain user record, by sequence number, and how many user records each holds.
     blobs: dict[int, tuple[bytes, str, int]] = field(default_factory=dict)
-    trimmed: int = 0
+    trimmed: int = 0  # so many user records from the first have left the stream
     is_expired: bool = False
 
 

@@ -35,22 +35,14 @@ _SHARDS_MAX: Final = 14
 
 @dataclass(eq=False)
 class StreamInPlace:
-    """A stream that has been created, and may have been deleted.
-
-    Args:
-        content: Its shards and records.
-        is_there: Whether it has not been deleted.
-        refused_until: When it answers listings again.
-        denied_until: When it answers anything again.
-        quiet_until: When records arrive again.
-    """
+    """A stream that has been created, and may have been deleted."""
 
     plan: PlannedStream
-    content: SimStream
-    is_there: bool = True
-    refused_until: float = 0.0
-    denied_until: float = 0.0
-    quiet_until: float = 0.0
+    content: SimStream  # its shards and records
+    is_there: bool = True  # whether it has not been deleted
+    refused_until: float = 0.0  # when it answers listings again
+    denied_until: float = 0.0  # when it answers anything again
+    quiet_until: float = 0.0  # when records arrive again
 
 
 class StreamSet(Actors):

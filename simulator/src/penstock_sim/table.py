@@ -35,22 +35,15 @@ class Fate(Enum):
 
 
 class TableCall(NamedTuple):
-    """One write at the lease table.
+    """One write at the lease table."""
 
-    Args:
-        place: Entries of the history before it.
-        at_s: When the table decided it.
-        before: The row before it; None without a row.
-        after: The row after it; None without a row, and for a write that is only sent.
-    """
-
-    place: int
-    at_s: float
+    place: int  # entries of the history before it
+    at_s: float  # when the table decided it
     who: str
     write: LeaseWrite
     fate: Fate
-    before: Lease | None = None
-    after: Lease | None = None
+    before: Lease | None = None  # the row before it; None without a row
+    after: Lease | None = None  # the row after it; None without a row, and for a write that is only sent
 
 
 class SimTable:

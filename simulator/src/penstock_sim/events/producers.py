@@ -22,14 +22,10 @@ COPY_DELIVERED: Final = situation(
 
 
 class RecordAdded(Event, frozen=True):
-    """A producer gets a record to put, or a batch has a row that the service can accept.
-
-    Args:
-        key: Records with one key have an order.
-    """
+    """A producer gets a record to put, or a batch has a row that the service can accept."""
 
     text: str
-    key: str
+    key: str  # records with one key have an order
 
 
 class RecordsSent(Event, frozen=True):
@@ -39,19 +35,13 @@ class RecordsSent(Event, frozen=True):
 
 
 class RecordsStored(Event, frozen=True):
-    """A shard takes an entry.
-
-    Args:
-        texts: The records of the entry.
-        is_read: Whether readers of the stream see them: they drop aggregates of another shard.
-        attempt: Who has put them: a producer, or an attempt of a task that writes.
-    """
+    """A shard takes an entry."""
 
     key: str
     number: int
-    texts: tuple[str, ...]
-    is_read: bool
-    attempt: str = "a producer"
+    texts: tuple[str, ...]  # the records of the entry
+    is_read: bool  # whether readers of the stream see them: they drop aggregates of another shard
+    attempt: str = "a producer"  # who has put them: a producer, or an attempt of a task that writes
 
     def describe(self) -> str:
         dropped = "" if self.is_read else ", which its readers drop"

@@ -38,18 +38,12 @@ class SecondDriverStarted(Event, frozen=True):
 
 
 class LocationRestored(Event, frozen=True):
-    """A checkpoint location is set back.
-
-    Args:
-        query: Its query.
-        batch: The last batch that it has logged now.
-        is_committed: Whether that batch is done.
-    """
+    """A checkpoint location is set back."""
 
     story: ClassVar = "the checkpoint location of {query} is set back to an earlier state"
-    query: str
-    batch: int = 0
-    is_committed: bool = False
+    query: str  # its query
+    batch: int = 0  # the last batch that it has logged now
+    is_committed: bool = False  # whether that batch is done
     meets: ClassVar = "fault: restores_per_min"
     concerns_all: ClassVar = True
 
@@ -87,19 +81,13 @@ class TipProbed(Event, frozen=True):
 
 
 class BatchPlanned(Event, frozen=True):
-    """A driver has logged the offsets of a batch.
-
-    Args:
-        starts: Where it begins in each shard.
-        keys: The shards that it reads.
-        run: The run of the driver that planned it.
-    """
+    """A driver has logged the offsets of a batch."""
 
     who: str
     batch: int
-    starts: tuple[tuple[str, Position], ...]
-    keys: tuple[str, ...]
-    run: str | None = None
+    starts: tuple[tuple[str, Position], ...]  # where it begins in each shard
+    keys: tuple[str, ...]  # the shards that it reads
+    run: str | None = None  # the run of the driver that planned it
     story: ClassVar = "{who} plans batch {batch} of {keys}"
 
 

@@ -18,14 +18,10 @@ for _end in ("acknowledged", "returned", "dead", "void"):
 
 
 class QueueRecordPut(Event, frozen=True):
-    """The queue gets a record of its stream.
-
-    Args:
-        part_count: User records in it.
-    """
+    """The queue gets a record of its stream."""
 
     record: str
-    part_count: int
+    part_count: int  # user records in it
     story: ClassVar = "the queue gets {record}"
 
 
@@ -49,17 +45,12 @@ class QueueAnswerArrived(Event, frozen=True):
 
 
 class QueueCallSent(Event, frozen=True):
-    """A process sends handles to the service: to acknowledge them, or to set their visibility.
-
-    Args:
-        number: Names the call.
-        seconds: The visibility of each; empty for an acknowledgement.
-    """
+    """A process sends handles to the service: to acknowledge them, or to set their visibility."""
 
     who: str
-    number: int
+    number: int  # names the call
     handles: tuple[str, ...]
-    seconds: tuple[int, ...]
+    seconds: tuple[int, ...]  # the visibility of each; empty for an acknowledgement
     story: ClassVar = "{who} sends {handles} (visibility {seconds})"
 
 

@@ -95,19 +95,14 @@ class WriteAborted(Event, frozen=True):
 
 
 class WriteTaskStarted(Event, frozen=True):
-    """An executor begins an attempt of a task.
-
-    Args:
-        attempt: The attempt's unique name: the driver, the batch and the partition, the number of the attempt.
-        keeps_letters: Whether it puts bad rows aside.
-        texts: Its rows, in order.
-    """
+    """An executor begins an attempt of a task."""
 
     who: str
     executor: str
+    # The attempt's unique name: the driver, the batch and the partition, the number of the attempt.
     attempt: str
-    keeps_letters: bool
-    texts: tuple[str, ...]
+    keeps_letters: bool  # whether it puts bad rows aside
+    texts: tuple[str, ...]  # its rows, in order
     deadline_s: float
     story: ClassVar = "{executor} begins {attempt} with {texts}"
 

@@ -71,16 +71,11 @@ class RecordPut(Event, frozen=True):
 
 
 class RecordsTrimmed(Event, frozen=True):
-    """The first records of a shard have left the stream.
-
-    Args:
-        count: Records that have left, from the first of the shard.
-        last: The last one that has left.
-    """
+    """The first records of a shard have left the stream."""
 
     key: str
-    count: int
-    last: int
+    count: int  # records that have left, from the first of the shard
+    last: int  # the last one that has left
     story: ClassVar = "the first {count} records of {key} have left the stream"
     meets: ClassVar = situation(
         "records leave the stream", SeedKind.CONSUMERS, SeedKind.STREAMS, SeedKind.QUERIES
