@@ -52,6 +52,9 @@ def test_defaults_fill_what_is_not_given():
         ("fetchInterval", "2", "fetchInterval", 2.0),
         ("fetchInterval", "200ms", "fetchInterval", 0.2),
         ("fetchInterval", "1m", "fetchInterval", 60.0),
+        ("fetchInterval", "10 seconds", "fetchInterval", 10.0),  # as Spark's trigger takes it
+        ("fetchInterval", "1 Minute", "fetchInterval", 60.0),
+        ("fetchInterval", "200 milliseconds", "fetchInterval", 0.2),
         ("fetchIntervalMs", "500", "fetchInterval", 0.5),
         ("fetchIntervalMs", "2s", "fetchInterval", 2.0),
         ("failOnDataLoss", "False", "failOnDataLoss", False),
@@ -76,6 +79,7 @@ def test_an_option_is_read(key, text, name, value):
         ({"maxRecords": "many"}, "expected a whole number"),
         ({"fetchInterval": "61"}, "expected a duration from 0s to 60s"),
         ({"fetchInterval": "soon"}, "expected a duration such as"),
+        ({"fetchInterval": "1 month"}, "expected a duration such as"),
         ({"failOnDataLoss": "yes"}, "expected true or false"),
         ({"bufferBytes": "0"}, "expected a size"),
         ({"bufferBytes": "some"}, "expected a size"),

@@ -140,6 +140,7 @@ def test_secrets_are_not_shown():
         ({"streamName": "a", "maxRecordPerTrigger": "5"}, "Did you mean maxRecordsPerTrigger"),
         ({"streamName": "a", "aggregation": "true"}, "is for the sink"),
         ({"streamName": "a", "path": "x"}, "name the stream with option streamName"),
+        ({"paths": '["a","b"]'}, "name the stream with option streamName, several with commas"),
     ],
 )
 def test_a_wrong_source_option_says_the_way_out(given, message):

@@ -15,8 +15,16 @@ from msgspec import Struct
 
 from penstock.errors import OptionError
 
-_DURATION: Final = re.compile(r"^(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d|)$")
-_DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(
+    r"^(?P<number>\d+(\.\d+)?)\s*((?P<unit>ms|s|m|h|d|)|(?P<word>millisecond|second|minute|hour|day)s?)$"
+)
+_DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0} | {
+    "millisecond": 0.001,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86400.0,
+}
 _SIZE: Final = re.compile(r"^(?P<number>\d+)\s*(?P<unit>b|k|kb|m|mb|g|gb|)$")
 _SIZE_BYTES: Final = {
     "": 1,
@@ -85,7 +93,7 @@ def _read_duration(text: str) -> float:
     match = _DURATION.match(text.strip().lower())
     if match is None:
         raise ValueError("expected a duration such as 200ms, 1s or 5m (a bare number is seconds)")
-    return float(match["number"]) * _DURATION_S[match["unit"] or "s"]
+    return float(match["number"]) * _DURATION_S[match["word"] or match["unit"] or "s"]
 
 
 def _read_size(text: str) -> int:

@@ -69,6 +69,7 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 }
 """Accepted without effect: a query that sets one runs, and logs the reason."""
 
+_NO_PATH: Final = "load() and start() take no path; name the stream with option streamName"
 _STREAM: Final = "Kinesis has streams; use option streamName"
 _PROXY: Final = "set the environment variable HTTPS_PROXY for driver and executors instead; botocore uses it"
 _PARSE_DATA: Final = "the source does not parse records; parse the column data, for instance with from_json"
@@ -81,7 +82,8 @@ _TRIGGER: Final = (
 )
 
 REFUSED: Final[Mapping[str, str]] = {
-    "path": "load() and start() take no path; name the stream with option streamName",
+    "path": _NO_PATH,
+    "paths": f"{_NO_PATH}, several with commas: orders,returns",
     "queueName": "a queue has no position to replay from, so Spark could not repeat a batch: read the stream with option streamName (every "
     "query and every queue of a stream gets all of its records), or consume the queue with penstock.QueueConsumer",
     "queueARN": "a queue has no position to replay from, so Spark could not repeat a batch: read the stream with option streamName, or "

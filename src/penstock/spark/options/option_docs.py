@@ -51,8 +51,8 @@ def render_markdown() -> str:
     lines += [
         "",
         "`source` is `spark.readStream`, `batch` is `spark.read`, `sink` is `write` and `writeStream`. Write durations as",
-        "`200ms`, `1s`, `5m` and sizes as `512k`, `10m`. A bare number in an alias that names its unit (`...Ms`) has that",
-        "unit.",
+        "`200ms`, `1s`, `5m`, or in words as Spark's triggers, `10 seconds`, and sizes as `512k`, `10m`. A bare number is seconds;",
+        "in an alias that names its unit (`...Ms`) it has that unit.",
         "",
         "## Accepted without effect",
         "",
