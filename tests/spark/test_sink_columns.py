@@ -69,8 +69,19 @@ def test_columns_are_found_and_ignored_in_any_case():
         ({"stream": StringType}, "the column stream is called streamName here"),
         ({"DATA": StringType}, "the rows have 2 columns data (data, DATA); keep one"),
         ({"streamname": StringType, "streamName": StringType}, "the rows have 2 columns streamName"),
+        (
+            {"explicitHashKey": IntegerType},
+            "explicitHashKey is int; the sink takes string: convert it, for instance with cast(explicitHashKey as string)",
+        ),
         ({"explicitHashKey": BinaryType}, "the column explicitHashKey is binary; the sink takes string"),
-        ({"streamName": VariantType}, "the column streamName is variant; the sink takes string"),
+        (
+            {"streamName": VariantType},
+            "streamName is variant; the sink takes string: convert it, for instance with to_json(",
+        ),
+        (
+            {f"c{n}": IntegerType for n in range(99)},
+            "no column c0, c1, c10, c11, c12, c13, c14, c15, c16, c17 and 89 more: it",
+        ),
     ],
 )
 def test_a_wrong_column_says_the_way_out(others, message):

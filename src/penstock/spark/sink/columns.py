@@ -24,6 +24,8 @@ _REQUIRED: Final = {
     "partitionKey": "col('id').cast('string').alias('partitionKey')",
 }
 """How to make a column that is missing."""
+_NESTED: Final = frozenset({"struct", "array", "map", "variant"})
+_SHOWN_MAX: Final = 10
 _IGNORED: Final = tuple(name for name in COLUMNS if name not in _TYPES)
 """Columns of the source with a record's position, which have no meaning for the sink."""
 _READ_FROM: Final = ("shardId", "sequenceNumber")
@@ -69,6 +71,8 @@ def _refuse_unknown(names: Collection[str]) -> None:
     unknown = sorted(name for name in names if name.lower() not in known)
     if not unknown:
         return
+    shown, more_count = unknown[:_SHOWN_MAX], len(unknown) - _SHOWN_MAX
+    more = f" and {more_count} more" if more_count > 0 else ""
     foreign = {name.lower(): own for name, own in _FOREIGN.items()}
     hints = "".join(
         f"the column {name} is called {foreign[name.lower()]} here; "
@@ -77,7 +81,7 @@ def _refuse_unknown(names: Collection[str]) -> None:
         for name in unknown
     )
     raise OptionError(
-        f"the sink has no column {', '.join(unknown)}: {hints}it takes data, partitionKey and, if wanted, "
+        f"the sink has no column {', '.join(shown)}{more}: {hints}it takes data, partitionKey and, if wanted, "
         f"explicitHashKey and streamName, and ignores the source's other columns ({', '.join(_IGNORED)}). Put the rest into "
         "data, for instance with to_json(struct('*')).alias('data'), or drop it"
     )
@@ -90,9 +94,12 @@ def _check_column(name: str, columns: list[StructField]) -> None:
         )
     types = _TYPES[name]
     for column in columns:
-        if column.dataType.typeName() not in types:
+        kind = column.dataType.typeName()
+        if kind not in types:
+            text = f"to_json({name})" if kind in _NESTED else f"cast({name} as string)"
             raise OptionError(
-                f"the column {column.name} is {column.dataType.simpleString()}; the sink takes {' or '.join(types)}"
+                f"the column {column.name} is {column.dataType.simpleString():.200}; the sink takes {' or '.join(types)}: convert "
+                f"it, for instance with {text}"
             )
 
 
