@@ -114,12 +114,14 @@ class BatchStore:
         self._files.remove(f"{self._staging}/{manifest.batch}")
 
     def _finish_move(self, batch: str, move: Move) -> None:
+        """Move a file, unless an earlier attempt or another driver has moved it."""
         match next_step(move, self._files.size(move.source), self._files.size(move.target)):
             case Step.MOVE:
                 self._move(move.source, move.target)
             case Step.DROP_SOURCE:
                 self._files.remove(move.source)
             case Step.LOST:
+                # Another driver may have finished the batch since, and its rows may have been removed from the table.
                 if not self.is_done(batch):
                     raise DeliveryFailed(
                         f"batch {batch}: {move.source} has gone before it was moved to {move.target}"

@@ -313,11 +313,18 @@ def file_system_of(place: str) -> tuple[str, str]:
 
 
 def may_be_same_system(first: tuple[str, str], second: tuple[str, str]) -> bool:
-    """Return whether two file systems, as `file_system_of` returns them, may be one: HDFS is the configured one, without a host or port."""
-    if first == second or first[0] != second[0] or not (first[1] and second[1]):
-        return first[0] == second[0]
-    (host, _, port), (other_host, _, other_port) = first[1].partition(":"), second[1].partition(":")
-    return host.lower() == other_host.lower() and not (port and other_port and port != other_port)
+    """Return whether two file systems, as `file_system_of` returns them, may be one.
+
+    A place in HDFS may have no host, or a host without a port: then it is in the configured system, or at the default port.
+    """
+    (scheme, host_port), (other_scheme, other_host_port) = first, second
+    if scheme != other_scheme:
+        return False
+    if not host_port or not other_host_port:
+        return True
+    host, _, port = host_port.partition(":")
+    other_host, _, other_port = other_host_port.partition(":")
+    return host.lower() == other_host.lower() and (not port or not other_port or port == other_port)
 
 
 def _absolute(path: str) -> str:

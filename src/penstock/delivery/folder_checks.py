@@ -71,7 +71,11 @@ def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
 def check_other_names(
     files: Files, delivery: Delivery, record: DeliveryRecord, begin: StartingPosition | DoneRange
 ) -> None:
-    """Refuse a run if deliveries of other names have put its records into the table, as `check_beside` does.
+    """Refuse a run whose records another delivery, with a state in the same folder, has put into the same table.
+
+    Args:
+        record: The run's own record.
+        begin: Where its query starts, or the range of a backfill.
 
     Raises:
         DeliveryFailed: There is such a delivery.

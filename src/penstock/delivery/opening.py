@@ -119,8 +119,8 @@ def new_application(delivery: Delivery, now_ms: int) -> str:
     """
     if delivery.application is not None:
         return delivery.application
-    told = f"{delivery.stream}\n{delivery.state}\n{now_ms}".encode()
-    return f"penstock-deliver-{delivery.name}-{hashlib.sha256(told).hexdigest()[:_APPLICATION_HASH_LENGTH]}"
+    run = f"{delivery.stream}\n{delivery.state}\n{now_ms}".encode()
+    return f"penstock-deliver-{delivery.name}-{hashlib.sha256(run).hexdigest()[:_APPLICATION_HASH_LENGTH]}"
 
 
 def source_options(delivery: Delivery, application: str) -> dict[str, str]:
@@ -181,7 +181,9 @@ def lock_run(delivery: Delivery, *, is_redelivery: bool) -> RunLock:
 
 
 def _kind_of_run(delivery: Delivery, *, is_redelivery: bool) -> str:
-    return REDELIVERY if is_redelivery else QUERY if delivery.since is None else RANGE
+    if is_redelivery:
+        return REDELIVERY
+    return QUERY if delivery.since is None else RANGE
 
 
 def others_run(delivery: Delivery, own: str) -> bool:
@@ -192,16 +194,17 @@ def others_run(delivery: Delivery, own: str) -> bool:
 def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
     """Finish the batches that killed runs have left, but none of a run that is under way."""
     for kind in (QUERY, RANGE, REDELIVERY):
-        lock = None if kind == own else try_lock(delivery.state, kind)
-        if kind != own and lock is None:
+        lock = (
+            RunLock(None) if kind == own else try_lock(delivery.state, kind)
+        )  # this run holds the lock of its kind
+        if lock is None:  # a run of this kind is under way
             continue
         try:
             for manifest in store.unfinished():
                 if kind_of(manifest.batch) == kind:
                     store.finish(manifest)
         finally:
-            if lock is not None:
-                lock.release()
+            lock.release()
 
 
 class OpenDelivery(Struct, frozen=True, kw_only=True):
@@ -214,9 +217,8 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         texts: Makes JSON texts of the records; None if they are parsed as they are, or not at all.
         target: Where the rows are put.
         record: The record that `save_record` writes.
-        earlier: The record of earlier runs; None if there were none.
+        earlier: The record of earlier runs as it is saved; None if there were none.
         backfill_range: The range of a backfill; None if this is no backfill.
-        starting: The source's starting position.
     """
 
     delivery: Delivery
@@ -227,7 +229,6 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     record: DeliveryRecord
     earlier: DeliveryRecord | None
     backfill_range: DoneRange | None
-    starting: str
 
 
 def open_delivery(
@@ -255,7 +256,7 @@ def open_delivery(
     kinesis = wiring.open_kinesis(options.connection)
     summary = kinesis.fetch_summary(delivery.stream)
     files = open_files(spark, delivery.state)
-    earlier = found = earlier_record(files, delivery)
+    earlier = saved = earlier_record(files, delivery)
     kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
     if earlier is not None:
         lock(delivery)
@@ -283,7 +284,7 @@ def open_delivery(
     backfill_range = None
     if delivery.since is not None:
         backfill_range = _plan_range(
-            files, delivery, store, (record, earlier), summary=summary, now_ms=now_ms
+            files, delivery, store, record=record, earlier=earlier, summary=summary, now_ms=now_ms
         )
     elif record.start is None and not is_redelivery:
         position = parse_starting(delivery.start, "start", time_zone_of(delivery))
@@ -304,9 +305,8 @@ def open_delivery(
         texts=texts,
         target=target,
         record=record,
-        earlier=found,
+        earlier=saved,
         backfill_range=backfill_range,
-        starting=record.start or "",
     )
 
 
@@ -314,8 +314,9 @@ def _plan_range(
     files: Files,
     delivery: Delivery,
     store: BatchStore,
-    records: tuple[DeliveryRecord, DeliveryRecord | None],
     *,
+    record: DeliveryRecord,
+    earlier: DeliveryRecord | None,
     summary: StreamSummary,
     now_ms: int,
 ) -> DoneRange:
@@ -324,7 +325,6 @@ def _plan_range(
     assert delivery.since is not None
     since_ms = parse_moment(delivery.since, "since", zone)
     until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
-    record, earlier = records
     planned = plan_backfill((since_ms, until_ms), now_ms, earlier, ranges)
     check_other_names(files, delivery, record, planned)
     if planned not in ranges:
@@ -367,6 +367,7 @@ def checked_schema(
 
 
 def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> StructType | None:
+    """Return a schema with the columns to which the table has grown, after checking that Spark can tell all columns apart."""
     grown = saved_schema(files, delivery)
     if grown is not None and schema is not None:
         if delivery.glue_schema:
@@ -541,13 +542,13 @@ def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
     """Refuse a partition expression that cannot be parsed or calls an unknown function; no field is known yet."""
     from penstock.spark.schema import COLUMNS, SCHEMA_DDL
 
-    there = {name.lower() for name in (*COLUMNS, "arrived")}
+    known = {name.lower() for name in (*COLUMNS, "arrived")}
     for part in delivery.partitions:
-        names = {name.partition(".")[0].lower() for name in part.names} - there
+        fields = {name.partition(".")[0].lower() for name in part.names} - known
         rows = spark.createDataFrame([], SCHEMA_DDL).withColumn(
             "arrived", F.col("approximateArrivalTimestamp")
         )
-        rows = rows.select("*", *(F.lit("").alias(name) for name in sorted(names)))
+        rows = rows.select("*", *(F.lit("").alias(name) for name in sorted(fields)))
         try:
             rows.select(F.expr(part.expression))
         except PySparkException as error:
@@ -564,16 +565,16 @@ def first_line(error: Any) -> str:
     A failed task is described by the error that ended it, such as a full disk, too.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("penstock.errors.")]
-    if own:
-        return own[-1].partition(": ")[2].replace(NEW_QUERY, _NEW_STREAM)
+    of_penstock = [line for line in lines if line.startswith("penstock.errors.")]
+    if of_penstock:
+        return of_penstock[-1].partition(": ")[2].replace(NEW_QUERY, _NEW_STREAM)
     if not lines:
         return type(error).__name__
     is_call = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
     first = lines[1].removeprefix(": ") if is_call else lines[0]
     trace = [*lines, *(line.strip() for line in getattr(error, "_stackTrace", "").splitlines())]
-    roots = [line.removeprefix(_CAUSED_BY) for line in trace if line.startswith(_CAUSED_BY)]
-    return first if not roots or roots[-1] in first else f"{first}; caused by {roots[-1]}"
+    causes = [line.removeprefix(_CAUSED_BY) for line in trace if line.startswith(_CAUSED_BY)]
+    return first if not causes or causes[-1] in first else f"{first}; caused by {causes[-1]}"
 
 
 def time_zone_of(delivery: Delivery) -> Any:

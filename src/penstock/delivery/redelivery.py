@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -12,32 +11,18 @@ from penstock.core.delivering.record import has_files_of
 from penstock.delivery import json_rows
 from penstock.delivery.files import read_uri
 from penstock.delivery.opening import OpenDelivery
-from penstock.delivery.table_writer import BatchReport, TableWriter
+from penstock.delivery.table_writer import TableWriter
 
 _ENDING: Final = ".jsonl"
 
 
-def redeliver(
-    spark: SparkSession,
-    opened: OpenDelivery,
-    report: Callable[[BatchReport], None],
-    at_step: Callable[[str], None] = lambda _step: None,
-) -> None:
+def redeliver(spark: SparkSession, opened: OpenDelivery, writer: TableWriter) -> None:
     """Deliver the dead letters of a delivery again, as one batch that also removes their files.
 
     It may run while the delivery runs, because that only adds files of dead letters. If two redeliveries run at the same time, the
     second one adopts the batch of the first. Other deliveries may have their dead letters in the same folder.
     """
     delivery = opened.delivery
-    writer = TableWriter(
-        delivery,
-        opened.files,
-        opened.schema,
-        opened.target,
-        texts=opened.texts,
-        report=report,
-        at_step=at_step,
-    )
     # The label is chosen before the files are listed: if another redelivery ends in between, it has used this label, and its
     # batch counts.
     label = redelivery_label(next_redelivery(writer.store.labels()))

@@ -120,9 +120,16 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
 
 
 def _place_of(options: SourceOptions) -> SourcePlace:
-    chosen = options.connection
+    """Return the account and the lease table of a source: two deliveries at one place would share the shards."""
+    connection = options.connection
     return SourcePlace(
-        (chosen.region, chosen.endpoint_url, chosen.profile, chosen.access_key_id, chosen.role_arn),
+        (
+            connection.region,
+            connection.endpoint_url,
+            connection.profile,
+            connection.access_key_id,
+            connection.role_arn,
+        ),
         options.lease_table,
     )
 
@@ -214,7 +221,7 @@ class DeliveryRun:
                     self.is_cut = True
                     return
                 with _spark_errors(each.delivery):
-                    redeliver(self._spark, each, self._report, self._at_step)
+                    redeliver(self._spark, each, self._writer(each))
         finally:
             self.close()
 
@@ -240,6 +247,7 @@ class DeliveryRun:
             self.close()
 
     def _run_on(self, running: Sequence[OpenDelivery]) -> None:
+        """Run queries until `stop` is called, or one of them ends."""
         queries = [
             self._start(each, {"processingTime": f"{each.delivery.freshness_s} seconds"}) for each in running
         ]
@@ -251,6 +259,7 @@ class DeliveryRun:
         self._raise_failure(queries)
 
     def _run_once(self, running: Sequence[OpenDelivery]) -> None:
+        """Run queries until each has read all that had arrived, `stop` is called, or one has failed."""
         left = list(running)
         while left and not self._is_stopping:
             queries = [self._start(each, {"availableNow": True}) for each in left]
@@ -285,7 +294,7 @@ class DeliveryRun:
         reader = self._spark.readStream.format("kinesis")
         for name, value in {
             **source_options(delivery, opened.record.application),
-            "startingPosition": opened.starting,
+            "startingPosition": opened.record.start or "",
         }.items():
             reader = reader.option(name, value)
         writer = self._writer(opened)
@@ -344,10 +353,12 @@ class DeliveryRun:
                 query.stop()
 
     def _must_end(self, queries: Sequence[Any]) -> bool:
+        """Return whether the queries are to end before they have read everything: one has failed, or `stop` was called."""
         has_failed = any(not each.isActive and each.exception() is not None for each in queries)
         return self._is_stopping or has_failed
 
     def _raise_failure(self, queries: Sequence[Any]) -> None:
+        """Raise the error of a failed query: that of its batch if there is one, since Spark's has it as a text only."""
         errors = [(query.name, query.exception()) for query in queries]
         failed = [(name, error) for name, error in errors if error is not None]
         if not failed:

@@ -38,11 +38,11 @@ def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -
         hidden = {name.lower() for name in schema.names}
         beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
         arrived = arrived.select(*beside, *metadata, *json_rows.fields_of(schema))
-    there = {name.lower() for name in names}
+    known = {name.lower() for name in names}
     parts = [
         F.expr(each.expression).alias(each.name)
         for each in delivery.partitions
-        if each.name.lower() not in there
+        if each.name.lower() not in known  # a partition by a column itself
     ]
     return arrived.select(*(F.col(quoted(name)) for name in names), *parts)
 
@@ -70,13 +70,13 @@ def with_verdict(
     verdict = F.col(f"{_KEPT}{json_rows.VERDICT}")
     for part in delivery.partitions:
         value = F.expr(part.expression)
-        given = [
+        used_fields = [
             _field_of(columns[first.lower()], rest, schema[first].dataType if first in schema.names else None)
             for first, _, rest in (each.partition(".") for each in part.names)
             if first.lower() in columns
         ]
         is_lost = value.isNull()
-        for each in given:
+        for each in used_fields:
             is_lost = is_lost & each.isNotNull()
         refusal = f"partition column {part.name}: "
         verdict = F.when(verdict != json_rows.FITS, verdict).when(
@@ -126,6 +126,7 @@ def _unfit_folders(value: Column, name: str, table_format: str) -> list[tuple[Co
 
 
 def _field_of(column: Column, path: str, kind: Any) -> Column:
+    """Return the field of a column at a path of names with dots, as deep as there are structs; `kind` is the column's type."""
     for name in path.split("."):
         if not isinstance(kind, StructType) or name not in kind.names:
             break

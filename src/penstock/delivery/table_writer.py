@@ -146,12 +146,15 @@ class TableWriter:
     def _stage(
         self, batch: DataFrame, label: str, removes: tuple[str, ...]
     ) -> tuple[Manifest, tuple[str, ...], int | None]:
+        """Write rows and dead letters of a batch beside the table: again each time that its records add columns.
+
+        Returns:
+            The manifest that makes them part of the table; the added columns; and the arrival of the newest record.
+        """
         delivery = self._delivery
-        added = (
-            [*self._grow(with_verdict(batch, delivery, self._schema, self._texts))]
-            if self._is_unknown
-            else []
-        )
+        added: list[str] = []
+        if self._is_unknown:
+            added += self._grow(with_verdict(batch, delivery, self._schema, self._texts))
         for _ in range(_ROUNDS_MAX):
             folder = self.store.new_staging(label)
             verdicts = with_verdict(batch, delivery, self._schema, self._texts)
@@ -235,14 +238,14 @@ class TableWriter:
                 in_structs=self._delivery.adds_to_structs,
             )
         # A redelivery beside this program may have added columns.
-        grown = saved_schema(self._files, self._delivery)
-        if grown is not None:
-            added = {field.name: field.dataType.simpleString() for field in grown.fields}
-            taken = {name.lower() for name in self._schema.names}
-            columns = {name: kind for name, kind in added.items() if name.lower() not in taken}
+        saved = saved_schema(self._files, self._delivery)
+        if saved is not None:
+            known_names = {name.lower() for name in self._schema.names}
+            further = [field for field in saved.fields if field.name.lower() not in known_names]
+            columns = {field.name: field.dataType.simpleString() for field in further}
             self._schema = json_rows.extended(self._schema, columns)
             if self._delivery.adds_to_structs:
-                self._schema = with_inner_fields(self._schema, grown)
+                self._schema = with_inner_fields(self._schema, saved)
         columns = json_rows.new_columns(verdicts, self._schema, self._new_names)
         if columns:
             if self._is_unknown:
@@ -289,7 +292,8 @@ def set_session_options(spark: SparkSession, delivery: Delivery) -> None:
 
 
 def _identity_columns() -> list[Any]:
-    number = F.lpad("sequenceNumber", 60, "0")
+    """Return the aggregates of a batch's positions: two attempts with the same records have the same ones."""
+    number = F.lpad("sequenceNumber", 60, "0")  # texts of equal length are in the order of their numbers
     position = F.xxhash64("shardId", "sequenceNumber", "subSequenceNumber")
     return [
         F.min(number).alias("first"),

@@ -103,7 +103,7 @@ class PartFolder:
 
     def add(self, table: pa.Table) -> RecordedBatch:
         """Write consecutive records of one shard, as a part and into the recording. A part is there whole, or not at all."""
-        batch = describe(table, 0, 0, 0)
+        batch = describe(table)
         with self._lock:
             self._number += 1
             number = self._number

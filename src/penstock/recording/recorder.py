@@ -133,6 +133,7 @@ class Recorder:
 
     Args:
         path: The file; its folder of parts is beside it.
+        asked: The options as the user gave them: an interrupted recording goes on only with the same ones.
 
     Attributes:
         state: How far it is.
@@ -162,7 +163,9 @@ class Recorder:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, _ShardRecording]] = []
-        self._order = itertools.count()
+        self._order = (
+            itertools.count()
+        )  # decides between shards that are due at one moment: they cannot be compared
         self._busy = 0
         self._batch_bytes = _BATCH_BYTES_MAX
         self._failure: BaseException | None = None
@@ -246,6 +249,7 @@ class Recorder:
         return self._recorded.shards is None or shard.shard_id in self._recorded.shards
 
     def _read(self, shards: list[Shard]) -> None:
+        """Read shards to the end of the slice, each after the last record that its parts have."""
         self._batch_bytes = min(_BATCH_BYTES_MAX, max(_BATCH_BYTES_MIN, _BUFFERS_BYTES // len(shards)))
         last = {batch.shard: batch.last_sequence_number for _, batch in sorted(self._parts.batches.items())}
         recordings = [
@@ -347,35 +351,38 @@ class Recorder:
         return 0.0
 
     def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
+        """Record one page; return as `_step` does."""
         reader, started_s = recording.reader, time.monotonic()
-        asked_ms = self._clock.now_ms(_wall_ms())
+        requested_ms = self._clock.now_ms(_wall_ms())
         page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
         self._clock.on_answer(_wall_ms(), page.server_ms)
         whole = _whole_page(page)
-        kept = reader.on_page(whole, started_s, time.monotonic(), random.random())
-        if kept.loss is not None:
-            raise kept.loss
+        judged = reader.on_page(whole, started_s, time.monotonic(), random.random())
+        if judged.loss is not None:
+            raise judged.loss
         self.state.read_bytes += whole.read_bytes
-        rows = kept.rows or ()
+        rows = judged.rows or ()
         self._keep(recording, rows)
-        if self._is_past_end(page, rows, asked_ms):
+        if self._is_past_end(page, rows, requested_ms):
             self._on_done(recording)
             return None
         return 0.0
 
-    def _is_past_end(self, page: RecordPage, rows: Sequence[RawRecord], asked_ms: int) -> bool:
-        """Whether no record after this page can be in the slice."""
+    def _is_past_end(self, page: RecordPage, rows: Sequence[RawRecord], requested_ms: int) -> bool:
+        """Return whether no record after this page can be in the slice.
+
+        Args:
+            requested_ms: When the page was requested, by the service's clock.
+        """
         until_ms = self._recorded.until_ms
         if rows and _arrival_ms(rows[-1]) >= until_ms + 1_000:  # arrivals are in order to the second
             return True
-        if (
-            asked_ms - page.millis_behind_latest >= until_ms + 2_000
-        ):  # the clock may be known to the second only
+        read_to_ms = requested_ms - page.millis_behind_latest
+        if read_to_ms >= until_ms + 2_000:  # the clock may be known to the second only
             return True
         is_at_tip = page.millis_behind_latest == 0 and page.next_iterator is not None
-        if not self._parts.progress.has_end or until_ms <= self._parts.progress.began_ms:
-            return is_at_tip
-        return is_at_tip and asked_ms >= until_ms
+        ends_in_future = self._parts.progress.has_end and until_ms > self._parts.progress.began_ms
+        return is_at_tip and (not ends_in_future or requested_ms >= until_ms)
 
     def _keep(self, recording: _ShardRecording, rows: Iterable[RawRecord]) -> None:
         """Filter and redact the rows of a page, and keep them for the shard's next part."""

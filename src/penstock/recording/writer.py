@@ -104,8 +104,8 @@ class RecordingWriter:
         self.close()
 
 
-def describe(table: pa.Table, offset: int, length: int, crc32: int) -> RecordedBatch:
-    """Return the description of a row group."""
+def describe(table: pa.Table, offset: int = 0, length: int = 0, crc32: int = 0) -> RecordedBatch:
+    """Return the description of a row group; a part has no place in the final file yet."""
     import pyarrow.compute as pc
 
     arrivals = pc.min_max(table.column("approximateArrivalTimestamp").cast(pa.int64()))

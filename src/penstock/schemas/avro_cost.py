@@ -185,6 +185,7 @@ class _ValueExcess:
         self.of_items: list[int] = []
 
     def of(self, schema: Any) -> int:
+        """Return the largest number of values of a datum, minus `ratio` for each byte that it has at least."""
         if isinstance(schema, list):
             return max(map(self.of, schema), default=0) - self._ratio
         kind = schema if isinstance(schema, str) else schema["type"]
@@ -231,6 +232,7 @@ class _Cursor:
         self.at += size
 
     def number(self) -> int:
+        """Read an int or long: base 128, low groups first, zigzag."""
         payload, at = self._payload, self.at
         found = shift = 0
         for byte in payload[at : at + _VARINT_BYTES_MAX]:
@@ -248,6 +250,11 @@ _Count: TypeAlias = Callable[[_Cursor], None]
 
 
 def _count_of(schema: Any, named: dict[str, _Count]) -> _Count:
+    """Return the function that moves a cursor over one datum of a schema, and counts its values.
+
+    Args:
+        named: The functions of named schemas so far; those are added.
+    """
     if isinstance(schema, list):
         branches = [_count_of(branch, named) for branch in schema]
         return lambda cursor: branches[cursor.number()](cursor)

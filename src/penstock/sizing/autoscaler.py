@@ -220,7 +220,7 @@ class Autoscaler:
             holder = None if self._turn is None else self._turn.holder
             return [self._held(summary, f"another autoscaler has the lease ({holder})", 0)]
         if not self._has_checked_readers:
-            self._reader_behind(summary, set())
+            self._find_reader_behind(summary, set())  # raises an error if a reader has no lease table
             self._has_checked_readers = True
         if summary.status != "ACTIVE":
             return [self._held(summary, f"the stream is {summary.status}", summary.open_shard_count)]
@@ -229,6 +229,7 @@ class Autoscaler:
     # -- one round ------------------------------------------------------------------------------------------
 
     def _act(self, summary: StreamSummary) -> list[AutoscaleEvent]:
+        """Measure the load, then split and merge until no step is left, one is not done, or `steps_max` are."""
         shards, closed, now_ms = self._list()
         load = self._measure(summary, shards, now_ms)
         if isinstance(load, str):
@@ -253,22 +254,26 @@ class Autoscaler:
         load: LoadMap,
         young: frozenset[int],
     ) -> tuple[AutoscaleEvent, frozenset[int]]:
-        """Decide and act; return the decision, and the boundary that it made."""
-        now_s, made = self._ports.clock.monotonic_s(), frozenset[int]()
-        peak = self._history.peak if self._history.is_whole(now_s) else None
+        """Decide and act; return the decision, and the boundary between hash keys that a split makes.
+
+        Args:
+            closed: Ids of the closed shards, in which no reader may be too far behind.
+            young: Boundaries that are too new to be removed by a merge.
+        """
+        has_peak = self._history.is_whole(self._ports.clock.monotonic_s())
+        peak = self._history.peak if has_peak else None
         decision = self._resharder.decide(StreamView(shards, load, peak, young))
-        why_not = ""
+        done = False
         if not isinstance(decision, Hold):
-            why_not = self._reader_behind(summary, closed)
-            if not why_not and not self.options.dry_run:
-                why_not = self._carry_out(summary, decision)
-            if why_not:
-                decision = Hold(f"{why_not}; put off: {_said(decision)}")
-            if why_not or self.options.dry_run:
+            obstacle = self._find_reader_behind(summary, closed)
+            if not obstacle and not self.options.dry_run:
+                obstacle = self._carry_out(summary, decision)
+            done = not obstacle and not self.options.dry_run
+            if not done:
                 self._resharder.forget_goal()
-        if isinstance(decision, Split):
-            made = frozenset({decision.at})
-        done = not isinstance(decision, Hold) and not self.options.dry_run
+            if obstacle:
+                decision = Hold(f"{obstacle}; put off: {_describe(decision)}")
+        made = frozenset({decision.at}) if isinstance(decision, Split) else frozenset[int]()
         return self._event(summary, decision, len(shards), done=done), made
 
     def _list(self) -> tuple[list[Shard], set[str], int]:
@@ -317,7 +322,7 @@ class Autoscaler:
             old = {each.hash_range.start for each in listing.shards}
         return frozenset(each.hash_range.start for each in shards) - old
 
-    def _reader_behind(self, summary: StreamSummary, closed: set[str]) -> str:
+    def _find_reader_behind(self, summary: StreamSummary, closed: set[str]) -> str:
         """Return which reader is too far behind in a closed shard, in a sentence; empty if none is."""
         for name, table in self._ports.readers.items():
             try:
@@ -374,6 +379,7 @@ class Autoscaler:
     # -- the lease ------------------------------------------------------------------------------------------
 
     def _take_turn(self, summary: StreamSummary) -> bool:
+        """Take or renew the lease if it is due; return whether this autoscaler may act now."""
         if self.options.dry_run:
             return True
         table, clock = self._ports.turns, self._ports.clock
@@ -404,7 +410,7 @@ class Autoscaler:
         self, summary: StreamSummary, decision: Decision, shards: int, *, done: bool
     ) -> AutoscaleEvent:
         name = type(decision).__name__.lower()
-        text = f"{'' if done or isinstance(decision, Hold) else 'would '}{_said(decision)}"
+        text = f"{'' if done or isinstance(decision, Hold) else 'would '}{_describe(decision)}"
         event = AutoscaleEvent(summary.name, name, text, done, shards)
         log.info("%s (%d open shards): %s", event.stream, shards, text)
         self._on_event(event)
@@ -414,7 +420,7 @@ class Autoscaler:
         return self._event(summary, Hold(reason), shards, done=False)
 
 
-def _said(decision: Decision) -> str:
+def _describe(decision: Decision) -> str:
     if isinstance(decision, Hold):
         return decision.reason
     if isinstance(decision, Split):

@@ -118,6 +118,7 @@ def _plan(options: BatchOptions) -> Iterator[BoundedRead]:
 
 
 def _rows(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one shard up to the moment, the last record, the shard's end or the tip, whichever is first."""
     bound_allocator_once()
     shard = open_shard(bounded, bounded.start, options, reading_process(options))
     read_to = bounded.start
@@ -130,8 +131,9 @@ def _rows(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.RecordBatc
             read_to = position_of(page.rows, count - 1)
         if count < page.rows.num_rows or page.is_end:
             break
-        must_follow = bounded.end is not None and read_to < bounded.end
-        if page.millis_behind_latest == 0 and not (must_follow and shard.read_again()):
-            break
+        if page.millis_behind_latest == 0:
+            must_follow = bounded.end is not None and read_to < bounded.end
+            if not must_follow or not shard.read_again():
+                break
         del page  # or it would be in memory beside the next one
     shard.report_dropped()

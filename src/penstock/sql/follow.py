@@ -148,6 +148,7 @@ class FollowedQuery:
         return None
 
     def _over_rows(self) -> Iterator[pa.Table]:
+        """Yield the result over each batch of new rows alone, if it has rows; before the first one, that over no rows."""
         yield self._run()
         while (item := self._next()) is not None:
             index, rows = item
@@ -157,6 +158,7 @@ class FollowedQuery:
                 yield found
 
     def _over_all(self) -> Iterator[pa.Table]:
+        """Yield the result over all rows that are kept, at each interval if it has changed."""
         before = self._run()
         yield before
         while not self._is_stopped.is_set():
@@ -173,6 +175,7 @@ class FollowedQuery:
             before = found
 
     def _run(self) -> pa.Table:
+        """Run the query over the rows that the database has now."""
         relation = select_from(self._database)
         reader = relation.to_arrow_reader(ROWS_PER_RESULT)
         schema = marked_schema(relation, reader.schema)

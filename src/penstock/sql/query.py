@@ -163,6 +163,7 @@ class Query:
             results.join(_END_WAIT_S)
 
     def _add_scan(self, index: int) -> None:
+        """Add a table to the database. A thread reads its rows ahead, from DuckDB's first request for one on."""
         text = TextColumn()
         self._texts.append(text)
 

@@ -76,6 +76,15 @@ class TableUse(Struct, frozen=True):
     has_condition: bool
     uses_text: bool
 
+    def or_also(self, other: TableUse) -> TableUse:
+        """Return the use by the scans of both."""
+        return TableUse(
+            self.need.or_also(other.need),
+            self.scan_count + other.scan_count,
+            self.has_condition or other.has_condition,
+            self.uses_text or other.uses_text,
+        )
+
 
 class QueryPlan(Struct, frozen=True):
     """DuckDB's plan of a query.
@@ -123,21 +132,13 @@ def parse_plan(explained: str, table_count: int) -> QueryPlan:
         index = next((each for each in range(table_count) if _mentions(prefix_of(each), columns)), None)
         if index is None:
             continue
-        found = TableUse(
+        use = TableUse(
             _need_of(own, prefix_of(index)),
             1,
             any(_ARRIVAL_NAMES.search(text) for text in own),
             _mentions(prefix_of(index) + TEXT, columns),
         )
-        before = uses.get(index)
-        if before is not None:
-            found = TableUse(
-                found.need.or_also(before.need),
-                before.scan_count + 1,
-                found.has_condition or before.has_condition,
-                found.uses_text or before.uses_text,
-            )
-        uses[index] = found
+        uses[index] = use.or_also(uses[index]) if index in uses else use
     return QueryPlan(
         uses,
         scan_count,
@@ -181,6 +182,7 @@ def _need_of(conditions: list[str], prefix: str) -> Need:
 
 
 def _need_of_one(text: str, prefix: str) -> Need:
+    """Return the rows for which one condition may hold; all rows if the whole text is not understood."""
     between = _BETWEEN.fullmatch(text)
     if between is not None and between["column"] == prefix + ARRIVAL:
         lower = _bound(">=", between["low"])
@@ -203,13 +205,20 @@ def _bound(operator: str, instant: str) -> Need:
 
 
 def _need_by(operator: str, instant: re.Match[str]) -> Need:
-    moment = datetime.fromisoformat(f"{instant['date']}T{instant['time']}{instant['fraction'] or ''}+00:00")
-    offset = timedelta(
+    """Return the rows for which the arrival may compare with an instant in this way.
+
+    Bounds are in milliseconds, and the instant may be between two: the lower one is rounded down, the upper one up. An upper
+    bound is exclusive, so one millisecond is added.
+    """
+    local = datetime.fromisoformat(f"{instant['date']}T{instant['time']}{instant['fraction'] or ''}+00:00")
+    ahead_of_utc = timedelta(
         hours=int(instant["hours"]),
         minutes=int(instant["minutes"] or 0),
         seconds=int(instant["seconds"] or 0),
     )
-    micros = (moment - _EPOCH + (-offset if instant["sign"] == "+" else offset)) // timedelta(microseconds=1)
+    if instant["sign"] == "-":
+        ahead_of_utc = -ahead_of_utc
+    micros = (local - _EPOCH - ahead_of_utc) // timedelta(microseconds=1)
     return Need(
         from_ms=micros // 1000 if operator in (">", ">=", "=") else None,
         until_ms=-(-micros // 1000) + 1 if operator in ("<", "<=", "=") else None,
@@ -224,7 +233,8 @@ def _conjuncts(text: str) -> Iterator[str]:
     if _BETWEEN.fullmatch(text):
         yield text
         return
-    if _split(text, " OR ")[1:] or not (parts := _split(text, " AND "))[1:]:
+    parts = _split(text, " AND ")
+    if len(parts) == 1 or len(_split(text, " OR ")) > 1:
         yield text
         return
     for part in parts:

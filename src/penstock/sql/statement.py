@@ -69,6 +69,7 @@ def _tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _path_of(node: dict[str, Any]) -> tuple[str, ...]:
+    """Return the parts of a table's name; DuckDB's versions put them into one of two forms."""
     qualified = node.get("qualified_name") or {}
     path = qualified.get("path") or [
         node.get("catalog_name", ""),

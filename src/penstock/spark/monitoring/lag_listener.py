@@ -116,6 +116,7 @@ class LagListener(StreamingQueryListener):
         )
 
     def _check(self, query: str, sources: Sequence[StreamLag]) -> None:
+        """Set the gauges of each stream, and warn if its lag has grown."""
         for stream in {source.stream: None for source in sources}:
             # A query may read a stream twice, from two positions or for two applications: each has its own lag.
             same = [source for source in sources if source.stream == stream]

@@ -123,13 +123,13 @@ def lags_by_source(progress: Any, *, is_waiting: bool = False) -> list[StreamLag
     found = []
     for source in _field(progress, "sources"):
         report = report_of(source)
-        if report is not None:
-            found.append(
-                StreamLags(
-                    _lag_of(each, 0 if is_waiting else batch_ms if each.get("readsToTip") else None)
-                    for each in report.get("streams") or [report]
-                )
-            )
+        if report is None:
+            continue
+        lags = StreamLags()
+        for each in report.get("streams") or [report]:
+            millis_max = batch_ms if each.get("readsToTip") else None
+            lags.append(_lag_of(each, 0 if is_waiting else millis_max))
+        found.append(lags)
     return found
 
 
@@ -145,9 +145,8 @@ def report_of(source: Any) -> Mapping[str, Any] | None:
         report = _parse(report)
     if isinstance(report, Mapping):
         report = report.get(_CARRIED, report)
-    return (
-        report if isinstance(report, Mapping) and report.keys() >= {"millisBehindLatest", "leases"} else None
-    )
+    is_ours = isinstance(report, Mapping) and report.keys() >= {"millisBehindLatest", "leases"}
+    return report if is_ours else None
 
 
 def _waits_for_data(query: _Query) -> bool:
@@ -177,13 +176,14 @@ def _parse(text: str) -> Any:
 
 
 def _lag_of(report: Mapping[str, Any], millis_max: int | None) -> StreamLag:
+    """Return the lag that a stream's report has, but at most `millis_max` for each shard."""
     leases = report["leases"]
     behind = dict(report["millisBehindLatest"])
+    if millis_max is not None:
+        behind = {shard: min(millis, millis_max) for shard, millis in behind.items()}
     return StreamLag(
         stream=report["stream"],
-        millis_behind_latest=behind
-        if millis_max is None
-        else {shard: min(millis, millis_max) for shard, millis in behind.items()},
+        millis_behind_latest=behind,
         record_count=report["records"],
         bytes_count=report["bytes"],
         held_leases=leases["held"],

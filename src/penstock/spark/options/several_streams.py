@@ -120,6 +120,7 @@ def check_read(given: Mapping[str, str]) -> None:
 def _parse_each(
     given: Mapping[str, str], parse: Callable[[Mapping[str, str]], tuple[_Options, tuple[str, ...]]]
 ) -> tuple[tuple[_Options, ...], tuple[str, ...]]:
+    """Parse the options once for each stream, with its own name and positions; return each result, and all notes once."""
     given = user_options(given)
     option, names = _stream_list(given)
     dropped = _spellings((*_NAMES, *_STARTS))

@@ -133,6 +133,7 @@ def _of_record(schema: Mapping[str, Any], path: str) -> SparkAvro:
 
 
 def _of_union(branches: list[Any], path: str) -> SparkAvro:
+    """Return the type of a union: that of its only branch but null, the wider of two numbers, or a struct of its branches."""
     others = [branch for branch in branches if _kind(branch) != "null"]
     is_nullable = len(others) < len(branches)
     kinds = {_kind(branch) for branch in others}
@@ -153,6 +154,7 @@ def _of_union(branches: list[Any], path: str) -> SparkAvro:
 
 
 def _of_members(branches: list[Any], path: str, *, is_nullable: bool) -> SparkAvro:
+    """Return a struct with a field for each branch, of which a value has one: the branch that it names or fits."""
     kinds = [_kind(branch) for branch in branches]
     for first, second in (("int", "long"), ("float", "double")):
         if first in kinds and second in kinds:

@@ -62,6 +62,8 @@ def column_as_written(column: Any, writer: Any, what: str) -> Any:
 
 
 class _Match:
+    """Finds the parts of a writer's schema that are read into each part of a column."""
+
     def __init__(self, named: Mapping[str, Any], what: str) -> None:
         self._named: Final = named
         self._what: Final = what
@@ -94,16 +96,14 @@ class _Match:
         return {**field, "type": self.of(field["type"], written, f"{path}.{field['name']}")}
 
     def _leaf(self, column: Mapping[str, Any], writers: list[Any], path: str) -> Any:
+        """Return a type without parts, with the writers' unit if they all have the same one."""
         expected = _meaning(column)
         written = {meaning for each in writers if (meaning := _meaning(each)) is not None}
         if expected is None or written <= {expected}:
             return column
         other = min(written - {expected})
-        if (
-            len(written) == 1
-            and {expected.logical, other.logical} <= _CONVERTED
-            and _is_same(expected, other)
-        ):
+        differ_in_unit = {expected.logical, other.logical} <= _CONVERTED and _is_same(expected, other)
+        if len(written) == 1 and differ_in_unit:
             return {**column, "logicalType": other.logical}
         raise SchemaMismatch(
             f"{self._what} cannot be read: field {path.removeprefix('.')} was written as {other}, and the column has "
@@ -111,6 +111,7 @@ class _Match:
         )
 
     def _branches(self, schemas: list[Any]) -> list[Any]:
+        """Return schemas with each name replaced by its definition, and each union by its branches."""
         found: list[Any] = []
         for schema in schemas:
             each = self._named.get(schema, schema) if isinstance(schema, str) else schema

@@ -2,7 +2,8 @@
 
 A file appears whole or not at all: it is written under another name and renamed. Object stores show an object only when all
 of it is uploaded, so nothing is renamed there. A local file, and every folder made for it, is readable by its owner only,
-since it may hold records of a stream. A symbolic link that another user planted is replaced, not followed.
+since it may hold records of a stream. A symbolic link that another user planted is not followed: in place of a file it is
+replaced, in place of the folder it is an error.
 """
 
 from __future__ import annotations

@@ -163,6 +163,7 @@ def record_commit(
 
 
 def _add(before: SinkReport, batch: SinkReport) -> SinkReport:
+    """Return the batch's report with the totals of both; the report before if it has the batch already."""
     if batch.batch <= before.batch:
         # The driver failed between the commit here and Spark's own, and the batch is committed again after the restart.
         return before

@@ -60,6 +60,7 @@ class SinkTask:
             return self._write(rows, memory, dead)
 
     def _write(self, rows: Iterator[Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
+        """Send the rows, each to its stream, and wait; without `dead` a row that can never be accepted is an error."""
         writers: dict[str, TaskWriter] = {}
         router = _Router(self._options.stream)
         for row_number, values in enumerate(rows):

@@ -30,7 +30,8 @@ def values_of_batches(batches: Iterator[pa.RecordBatch], columns: tuple[str, ...
     for batch in batches:
         names = batch.schema.names
         found = [batch.column(names.index(name)) if name else None for name in columns]
-        row_bytes = max(1, sum(each.nbytes for each in found if each is not None) // max(1, batch.num_rows))
+        batch_bytes = sum(each.nbytes for each in found if each is not None)
+        row_bytes = max(1, batch_bytes // max(1, batch.num_rows))
         row_count = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES // row_bytes))
         for begin in range(0, batch.num_rows, row_count):
             data, *texts = (None if each is None else each.slice(begin, row_count) for each in found)

@@ -206,6 +206,7 @@ class SeveralPlanner:
         return planned
 
     def _check_read(self, read: Sequence[str], end: SeveralOffset) -> None:
+        """Check that a batch, which may be a repeated one, reads only streams that the query has now."""
         for stream_id in read:
             if stream_id in self._streams:
                 continue

@@ -26,7 +26,7 @@ def texts(values: Sequence[str | None]) -> pa.StringArray:
     blocks = ("".join(present[at : at + _BLOCK]) for at in range(0, len(present), _BLOCK))
     data = b"".join([block.encode() for block in blocks])
     lengths = _lengths(present)
-    if len(data) != lengths.sum():
+    if len(data) != lengths.sum():  # some are not ASCII, and their bytes are more than their characters
         lengths = _lengths([value.encode() for value in present])
     column = _of_lengths(pa.string(), lengths, data)
     return column if present is values else _with_nulls(column, values)
