@@ -186,6 +186,7 @@ def test_a_reader_of_the_reports_that_has_gone_is_no_error_of_the_delivery(tmp_p
     run.opened = [SimpleNamespace(delivery=parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"}))]
     for error, kind in ((BrokenPipeError(), BrokenPipeError), (OSError("no bucket"), DeliveryFailed)):
         monkeypatch.setattr(running, "redeliver", Mock(side_effect=error))
+        monkeypatch.setattr(run, "_writer", Mock())
         with pytest.raises(kind):
             run.redeliver()
 

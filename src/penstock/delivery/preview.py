@@ -112,8 +112,20 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
         partition_count=rows.select(*parts).distinct().count() if parts else 1,
         prices=load_prices(),
     )
-    return _preview(
-        delivery, rows, dead=dead, note=note, costs=costs, changes=() if is_empty else target.changes(schema)
+    # Python would show moments in this machine's time zone.
+    shown = rows.limit(ROW_COUNT).select([F.col(quoted(name)).cast("string") for name in rows.columns])
+    return Preview(
+        delivery=delivery.name,
+        stream=delivery.stream,
+        to=delivery.to,
+        checkpoint=delivery.checkpoint_location,
+        columns=tuple((field.name, field.dataType.simpleString().upper()) for field in rows.schema.fields),
+        partitions=tuple(each.name for each in delivery.partitions),
+        rows=tuple(row.asDict() for row in shown.collect()),
+        dead=tuple(dead),
+        note=note,
+        costs=costs,
+        changes=() if is_empty else target.changes(schema),
     )
 
 
@@ -148,29 +160,3 @@ def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, 
         reader = reader.option("endingPosition", f"AT_TIMESTAMP {delivery.until}")
     records = reader.load().limit(json_rows.SAMPLE_COUNT).cache()
     return records, "" if records.count() else "the stream has no records there"
-
-
-def _preview(
-    delivery: Delivery,
-    rows: DataFrame,
-    *,
-    dead: list[str],
-    note: str,
-    costs: RunningCosts,
-    changes: tuple[str, ...],
-) -> Preview:
-    # Python would show moments in this machine's time zone.
-    texts = rows.limit(ROW_COUNT).select([F.col(quoted(name)).cast("string") for name in rows.columns])
-    return Preview(
-        delivery=delivery.name,
-        stream=delivery.stream,
-        to=delivery.to,
-        checkpoint=delivery.checkpoint_location,
-        columns=tuple((field.name, field.dataType.simpleString().upper()) for field in rows.schema.fields),
-        partitions=tuple(each.name for each in delivery.partitions),
-        rows=tuple(row.asDict() for row in texts.collect()),
-        dead=tuple(dead),
-        note=note,
-        costs=costs,
-        changes=changes,
-    )

@@ -18,10 +18,7 @@ from penstock.core.delivering.json_schema_columns import columns_of_json_schema
 from penstock.core.safe_text import text_of
 from penstock.errors import OptionError, SchemaError, SchemaMismatch, UnknownSchema, UnsupportedSchema
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry
-from penstock.runtime.system_clock import SystemClock
 
-_VERSIONS_MAX: Final = 200
-_UNKNOWN_KEPT_S: Final = 60.0
 _NEEDS: Final = "this schema needs the package {}: pip install 'penstock[deliver,schemas]'"
 
 
@@ -78,17 +75,11 @@ class GlueTexts:
 
     def open(self) -> Callable[[bytes], str]:
         """Return the function that reads a record."""
-        from penstock.schemas.decoder import ANSWER_WITHIN_S, PAYLOAD_BYTES_MAX
+        from penstock.schemas.decoder import PAYLOAD_BYTES_MAX
         from penstock.schemas.header import split_header
         from penstock.schemas.version_cache import VersionCache
 
-        versions = VersionCache(
-            self._fetch,
-            count_max=_VERSIONS_MAX,
-            refusal_kept_s=_UNKNOWN_KEPT_S,
-            wait_s=ANSWER_WITHIN_S,
-            clock=SystemClock(),
-        )
+        versions = VersionCache(self._fetch)
 
         def read(data: bytes) -> str:
             version_id, payload = split_header(data, PAYLOAD_BYTES_MAX)

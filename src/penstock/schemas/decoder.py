@@ -9,7 +9,6 @@ from uuid import UUID
 from penstock.errors import OptionError, UnknownSchema, UnsupportedSchema, UsageError
 from penstock.ports.clock import Clock
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry, SchemaVersion
-from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.avro import AvroCodec, parse_avro
 from penstock.schemas.avro_cost import VALUE_COUNT_MAX
 from penstock.schemas.header import has_header, split_header
@@ -19,8 +18,6 @@ from penstock.schemas.version_cache import VersionCache
 
 WithoutHeader = Literal["error", "pass"]
 PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
-ANSWER_WITHIN_S: Final = 180.0
-"""How long a thread waits for a version that another thread fetches."""
 
 
 class Decoded(NamedTuple):
@@ -118,11 +115,7 @@ class SchemaDecoder:
             registry, region=region, endpoint_url=endpoint_url, connection=connection
         )
         self._versions: Final = VersionCache(
-            self._fetch,
-            count_max=version_count_max,
-            refusal_kept_s=unknown_kept_s,
-            wait_s=ANSWER_WITHIN_S,
-            clock=clock or SystemClock(),
+            self._fetch, count_max=version_count_max, refusal_kept_s=unknown_kept_s, clock=clock
         )
 
     def decode(self, data: bytes | bytearray | memoryview) -> Decoded:

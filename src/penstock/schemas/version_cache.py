@@ -10,6 +10,10 @@ from typing import Any, Final, Generic, TypeVar
 
 from penstock.errors import SchemaError, Unavailable
 from penstock.ports.clock import Clock
+from penstock.runtime.system_clock import SystemClock
+
+ANSWER_WITHIN_S: Final = 180.0
+"""How long a thread waits for a version that another thread fetches."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -32,16 +36,16 @@ class VersionCache(Generic[_Key, _Value]):
         self,
         fetch: Callable[[_Key], _Value],
         *,
-        count_max: int,
-        refusal_kept_s: float,
-        wait_s: float,
-        clock: Clock,
+        count_max: int = 200,
+        refusal_kept_s: float = 60.0,
+        wait_s: float = ANSWER_WITHIN_S,
+        clock: Clock | None = None,
     ) -> None:
         self._fetch: Final = fetch
         self._count_max: Final = count_max
         self._refusal_kept_s: Final = refusal_kept_s
         self._wait_s: Final = wait_s
-        self._clock: Final = clock
+        self._clock: Final = clock or SystemClock()
         self._lock: Final = threading.Lock()
         self._found: Final[OrderedDict[_Key, _Value]] = OrderedDict()
         self._refused: Final[OrderedDict[_Key, tuple[float, type[SchemaError], str]]] = OrderedDict()

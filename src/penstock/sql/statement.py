@@ -69,7 +69,7 @@ def _tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _path_of(node: dict[str, Any]) -> tuple[str, ...]:
-    """Return the parts of a table's name; DuckDB's versions put them into one of two forms."""
+    """Return the parts of a table's name: DuckDB's list of them, or else its three fields."""
     qualified = node.get("qualified_name") or {}
     path = qualified.get("path") or [
         node.get("catalog_name", ""),

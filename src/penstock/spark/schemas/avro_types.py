@@ -256,6 +256,7 @@ def _decimal(precision: int, scale: int, path: str) -> Convert:
             unscaled = unscaled_decimal(_bytes(value), precision)
         except ValueError as error:
             raise SchemaMismatch(f"{_at(path)}: {error}") from error
+        # From its digits: arithmetic would round to the context's precision.
         return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
     return convert

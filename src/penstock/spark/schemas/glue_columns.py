@@ -14,9 +14,8 @@ from uuid import UUID
 
 from penstock.errors import OptionError, SchemaError, SchemaMismatch, UnknownSchema, UnsupportedSchema
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry, SchemaVersion
-from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.avro import AvroCodec, load_avro, parse_avro
-from penstock.schemas.decoder import ANSWER_WITHIN_S, PAYLOAD_BYTES_MAX, fetch_version
+from penstock.schemas.decoder import PAYLOAD_BYTES_MAX, fetch_version
 from penstock.schemas.header import split_header
 from penstock.schemas.registry_opening import DEFAULT_REGISTRY, open_registry
 from penstock.schemas.version_cache import VersionCache
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 Definition: TypeAlias = str | Mapping[str, Any] | Sequence[Any]
 Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
-_VERSIONS_MAX: Final = 200
-_UNKNOWN_KEPT_S: Final = 60.0
 
 
 def from_glue_avro(
@@ -134,13 +131,7 @@ class ColumnReader:
             from penstock.spark.schemas.avro_types import without_logical_types
 
             self._reader_schema = parse_avro(without_logical_types(self._column), "the schema of the column")
-        self._versions: Final = VersionCache(
-            self._fetch,
-            count_max=_VERSIONS_MAX,
-            refusal_kept_s=_UNKNOWN_KEPT_S,
-            wait_s=ANSWER_WITHIN_S,
-            clock=SystemClock(),
-        )
+        self._versions: Final = VersionCache(self._fetch)
 
     def read(self, data: bytes) -> Any:
         """Return Spark's value of a record.
