@@ -156,6 +156,7 @@ def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
 
 
 def _define(schema: Any, definitions: dict[str, Any]) -> None:
+    """Add the definition of each named schema within a schema, by its name."""
     if isinstance(schema, list):
         for branch in schema:
             _define(branch, definitions)

@@ -77,6 +77,9 @@ def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
 class _States:
     """A pattern as states. Each has a test, of a character or of a place, and the states that follow.
 
+    They are added from the pattern's end to its beginning: the methods that add states get the state that follows, `end`, and
+    return the first of the new ones.
+
     Raises:
         _NotSupportedError: States cannot do what the pattern needs.
     """
@@ -157,6 +160,7 @@ class _States:
         raise _NotSupportedError
 
     def _repeat(self, argument: tuple[int, int, Sequence[Any]], end: int, flags: int) -> int:
+        """Add `low` copies of a repeated part, then a loop, or `high - low` copies that may each go on to the end."""
         low, high, body = argument
         if high is _constants.MAXREPEAT:
             loop = self._add()

@@ -81,7 +81,7 @@ class DeltaTable:
             writer.save(spark_uri(self._path))
 
     def way_to_widen(self) -> str | None:
-        """Return how a user allows wider types, which older readers of Delta do not support."""
+        """Return how a user allows wider types, which older readers of Delta do not support; None if they are allowed."""
         if self.property(_WIDENING) == "true":
             return None
         return (
