@@ -45,6 +45,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "delivery/test_preview.py": ("spark", "slow"),
     "delivery/test_record_texts.py": ("spark", "slow"),
     "demo/test_demo.py": ("spark", "slow"),
+    "demo/test_demo.py::test_kills_at_random_moments_change_nothing": ("spark", "slow", "soak"),
     "distributions": ("slow",),
     "distributions/test_stranger.py": ("interop",),
     "docs": ("slow",),

@@ -34,13 +34,12 @@ def test_a_small_demo_is_verified_through_a_reshard_and_a_kill():
 
 
 @pytest.mark.timeout(2400)
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.soak)])
-def test_kills_at_random_moments_change_nothing(kills):
-    done = run_demo("--records", "4000", "--kills", str(kills), "--seed", "1", timeout_s=2390)
+def test_kills_at_random_moments_change_nothing():
+    done = run_demo("--records", "4000", "--kills", "20", "--seed", "1", timeout_s=2390)
     assert done.stdout.splitlines()[-1] == "verified: 4000 flights, 0 lost, 0 duplicated", (
         done.stdout + done.stderr
     )
-    assert done.stdout.count("SIGKILL") == kills
+    assert done.stdout.count("SIGKILL") == 20
 
 
 def test_wrong_arguments_are_refused_in_a_line(tmp_path):
