@@ -34,11 +34,15 @@ def settled(options: AwsOptions) -> AwsOptions:
     return connection.settled(options)
 
 
-def open_kinesis(options: AwsOptions | None = None) -> Kinesis:
-    """Return the stream service; connections are shared by everything in this process with the same options."""
+def open_kinesis(options: AwsOptions | None = None, *, stays_off_aws: bool = False) -> Kinesis:
+    """Return the stream service; connections are shared by everything in this process with the same options.
+
+    Args:
+        stays_off_aws: If the environment names an endpoint now, refuse calls when it names none, as after a test.
+    """
     from penstock.aws.kinesis import AwsKinesis
 
-    return AwsKinesis(AwsOptions() if options is None else options)
+    return AwsKinesis(AwsOptions() if options is None else options, stays_off_aws=stays_off_aws)
 
 
 def open_fan_out(options: AwsOptions | None = None) -> FanOut:

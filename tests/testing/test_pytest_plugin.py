@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from penstock import Producer
+from penstock.errors import DeliveryFailed, Rejected
+from penstock.producer import producer as producer_module
 from penstock.producer.producer import send_waiting
 
 WITHOUT = """
@@ -75,3 +77,47 @@ def test_only_producers_of_this_process_that_follow_the_environment_are_waited_f
         assert os.waitpid(child, 0)[1] == 0
         send_waiting(60)
         assert (follows.waiting_count, stays.waiting_count) == (0, 1)
+
+
+def test_a_producer_of_a_test_sends_nothing_to_aws_when_the_environment_names_no_endpoint_any_more(
+    local_kinesis, monkeypatch
+):
+    local_kinesis.create_stream("orders")
+    opened, unopened = Producer(stream="orders"), Producer(stream="orders")
+    opened.put(b"1", "anna").result(60)
+    with monkeypatch.context() as restored:
+        restored.delenv("AWS_ENDPOINT_URL")
+        with pytest.raises(
+            DeliveryFailed, match=f"named the endpoint {local_kinesis.endpoint_url} .* would reach AWS"
+        ):
+            opened.put(b"2", "anna").result(60)
+        with pytest.raises(Rejected, match="DescribeStreamSummary of stream orders: not sent"):
+            unopened.put(b"2", "anna")
+    for producer in (opened, unopened):  # the next test's
+        producer.put(b"3", "anna").result(60)
+    unopened.close()
+    with pytest.raises(DeliveryFailed, match="1 records failed"):
+        opened.close()
+
+
+def test_producers_may_be_opened_while_the_open_ones_are_listed(monkeypatch):
+    class Idle:
+        def flush(self, timeout_s):
+            """As an engine that holds nothing."""
+
+    engines = [Idle(), Idle()]
+    following = type(producer_module._following)(dict.fromkeys(engines))
+    monkeypatch.setattr(producer_module, "_following", following)
+
+    def open_another(*_):  # as another thread may between any two lines
+        engines.append(Idle())
+        following[engines[-1]] = None
+        return open_another
+
+    before = sys.gettrace()
+    sys.settrace(open_another)
+    try:
+        send_waiting(0)
+    finally:
+        sys.settrace(before)
+    assert len(engines) > 2

@@ -27,7 +27,7 @@ from penstock._version import __version__
 from penstock.aws.aws_options import AwsOptions, drop_user
 from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.credential_errors import credentials_error
-from penstock.core.endpoint import has_user
+from penstock.core.endpoint import has_user, without_user
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -257,6 +257,13 @@ def new_session(options: AwsOptions) -> Any:
 def _region_of(options: AwsOptions) -> str | None:
     get = os.environ.get
     return options.region or get("AWS_REGION") or get("AWS_DEFAULT_REGION") or None
+
+
+def environment_endpoint(options: AwsOptions) -> str | None:
+    """Return the endpoint that the environment names for Kinesis, without its user; None if it names none, or the options have one."""
+    get = os.environ.get
+    url = get("AWS_ENDPOINT_URL_KINESIS") or get("AWS_ENDPOINT_URL")
+    return without_user(url) if url and options.endpoint_url is None else None
 
 
 def settled(options: AwsOptions) -> AwsOptions:

@@ -8,12 +8,13 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import environment_endpoint
 from penstock.aws.data_plane import answers_of, child_shards, encode_entries, page_of
 from penstock.aws.service_calls import PASSING, call_operation
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
 from penstock.core.shard import Shard, StreamSummary
-from penstock.errors import ServiceError, Throttled, UnknownOutcome
+from penstock.errors import Rejected, ServiceError, Throttled, UnknownOutcome
 from penstock.ports.kinesis import EntryAnswer, IteratorStart, PutEntry, RecordPage, ShardFilter, ShardListing
 
 _LISTING_RESTARTS_MAX: Final = 3
@@ -25,10 +26,12 @@ class AwsKinesis:
 
     Args:
         is_patient: Whether a throttled or failed call is retried.
+        stays_off_aws: If the environment names an endpoint now, refuse calls when it names none.
     """
 
-    def __init__(self, options: AwsOptions, *, is_patient: bool = True) -> None:
+    def __init__(self, options: AwsOptions, *, is_patient: bool = True, stays_off_aws: bool = False) -> None:
         self._options = options
+        self._first_endpoint = environment_endpoint(options) if stays_off_aws else None
         self._retried: tuple[type[ServiceError], ...] = PASSING if is_patient else ()
 
     def without_retries(self) -> AwsKinesis:
@@ -47,6 +50,12 @@ class AwsKinesis:
         return f"AwsKinesis({self._options!r})"
 
     def _call(self, operation: str, resource: str, **how: Any) -> Any:
+        if self._first_endpoint is not None and environment_endpoint(self._options) is None:
+            raise Rejected(
+                f"{operation} of {resource}: not sent. The environment named the endpoint {self._first_endpoint} when this client was "
+                "made and names none now, so the call would reach AWS: close the client before the environment changes, or give it "
+                "endpoint_url"
+            )
         how = {"retried": self._retried, **how}
         return call_operation("kinesis", operation, resource, self._options, **how)
 

@@ -19,7 +19,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from penstock.core.keyword_options import check_types, merge_connection, merge_options
 from penstock.core.stream_identity import in_region_of
@@ -154,7 +154,9 @@ class Producer:
         if kinesis is None:
             from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
-            kinesis = wiring.open_kinesis(wiring.parse_connection(in_region_of(fields, stream)))
+            kinesis = wiring.open_kinesis(
+                wiring.parse_connection(in_region_of(fields, stream)), stays_off_aws=True
+            )
             self._follows_environment = "endpoint_url" not in fields
         self._kinesis = kinesis
         self._clock = clock or SystemClock()
@@ -376,7 +378,7 @@ class Producer:
                 record_ttl_s=options.record_ttl_s,
             )
             if self._follows_environment:
-                _following.add(self._engine)
+                _following[self._engine] = None
             return self._engine
 
     def _fetch_placement(self) -> Placement:
@@ -388,8 +390,8 @@ class Producer:
         )
 
 
-_following: Final[WeakSet[Engine]] = WeakSet()
-"""The engines of producers whose endpoint is that of the environment."""
+_following: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDictionary()
+"""The engines of producers whose endpoint is that of the environment. Unlike a `WeakSet`, it can be listed while threads add others."""
 # The threads that send, and those that hold the locks, are the parent's.
 os.register_at_fork(after_in_child=_following.clear)
 
@@ -400,8 +402,10 @@ def send_waiting(timeout_s: float) -> None:
     The fixture `local_kinesis` calls this before it restores the environment.
     """
     until_s = time.monotonic() + timeout_s
-    for engine in list(_following):
-        engine.flush(max(0.0, until_s - time.monotonic()))
+    for reference in _following.keyrefs():
+        engine = reference()
+        if engine is not None:
+            engine.flush(max(0.0, until_s - time.monotonic()))
 
 
 def _close_at_end(producer: Producer, home: HomeProcess) -> EndHook:

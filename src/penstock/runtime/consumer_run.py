@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from penstock.errors import PenstockError, UsageError
 from penstock.runtime.home_process import HomeProcess, InOneProcess
@@ -99,7 +99,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
             running.begun_by = self
             start()
             if on_threads:
-                _begun.add(self)
+                _begun[self] = None
             if self._is_stop_wanted:
                 running.request_stop()
 
@@ -256,11 +256,14 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
             )
 
 
-_begun: Final[WeakSet[ThreadedConsumer[Any, Any]]] = WeakSet()
+_begun: Final[WeakKeyDictionary[ThreadedConsumer[Any, Any], None]] = WeakKeyDictionary()
+"""Unlike a `WeakSet`, it can be listed while threads add others."""
 
 
 @atexit.register
 def _warn_at_exit() -> None:
     """Warn of consumers that still run: a program whose last line is `start()` ends at once, and reads nothing."""
-    for consumer in list(_begun):
-        consumer._warn_at_exit()  # noqa: SLF001 - of a class of this file
+    for reference in _begun.keyrefs():
+        consumer = reference()
+        if consumer is not None:
+            consumer._warn_at_exit()  # noqa: SLF001 - of a class of this file
