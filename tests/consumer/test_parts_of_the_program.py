@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import math
 import signal
 import subprocess
 import sys
@@ -163,6 +164,15 @@ def test_a_program_that_ends_while_its_consumer_runs_is_warned(caplog):
     assert exit_warnings(caplog, consumer.worker_id) == 1
     consumer.stop()
     assert exit_warnings(caplog, consumer.worker_id) == 0
+
+
+def test_a_stop_may_have_no_bound():
+    stream = tiny_stream(1)
+    ports = ConsumerPorts(stream, MemoryLeaseTable("app"))
+    consumer = Consumer("orders", "app", print, ports=ports, shutdown_timeout_s=math.inf, **FAST)
+    consumer.start()
+    consumer.stop()
+    assert not consumer.is_running
 
 
 def test_a_program_that_keeps_no_reference_to_its_consumer_is_warned_too(caplog):

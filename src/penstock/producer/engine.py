@@ -149,13 +149,14 @@ class Engine:
 
         Without a timeout the wait still ends: waiting records fail when nothing is acknowledged for too long.
         """
+        bound_s = None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
         with self._lock:
             # Other threads go on putting: their later records have higher numbers, and this flush does not wait for them.
             flush = _Flush(self._batcher.last_number, self._open_count)
             self._flushes.append(flush)
             self._work.notify_all()
             try:
-                return self._done.wait_for(lambda: flush.left <= 0, timeout_s)
+                return self._done.wait_for(lambda: flush.left <= 0, bound_s)
             finally:
                 self._flushes.remove(flush)
 

@@ -172,7 +172,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         if running is None:
             return True
         if timeout_s is not None:
-            return running.has_ended.wait(timeout_s)
+            return running.has_ended.wait(min(timeout_s, threading.TIMEOUT_MAX))
         # Wait in slices: on every platform a signal handler can run between two of them.
         while not running.has_ended.wait(1.0):
             pass
