@@ -1,8 +1,14 @@
 """An argument of another kind than it should be is refused where it is given, by its name; a secret is not shown."""
 
+import functools
+from pathlib import Path
+from unittest.mock import Mock
+
 import pytest
 
 from penstock import (
+    AsyncConsumer,
+    AsyncQueueConsumer,
     Autoscaler,
     Consumer,
     DeadLetterBucket,
@@ -13,7 +19,24 @@ from penstock import (
     QueueConsumer,
 )
 from penstock.core.keyword_options import merge_connection
-from penstock.errors import UsageError
+from penstock.errors import OptionError, UsageError
+
+
+class Handlers:
+    """Handlers of a program: an object's method is one, the class and its function are none."""
+
+    def handle(self, batch):
+        """Handle nothing."""
+
+
+def with_session(handle):
+    """Return a handler that passes a further argument on, as a decorator of the program may."""
+
+    @functools.wraps(handle)
+    def call(*arguments):
+        return handle("session", *arguments)
+
+    return call
 
 
 def consumer(**given):
@@ -22,6 +45,10 @@ def consumer(**given):
 
 def queue_consumer(**given):
     return QueueConsumer("invoices", print, **given)
+
+
+def async_consumer(**given):
+    return AsyncConsumer("orders", "billing", **given)
 
 
 def creation(**given):
@@ -40,6 +67,27 @@ def creation(**given):
         (Producer, {"stream": "orders", "endpoint_url": 5}, "endpoint_url: expected a text, not int"),
         (queue_consumer, {"create": "orders"}, "create='orders': expected a QueueCreation or its fields"),
         (queue_consumer, {"finished": "table"}, "finished.fetch_finished='table' cannot be called"),
+        (consumer, {"handler": lambda: None}, r"handler=<.*> is called with 1 argument, and takes \(\): too many"),
+        (consumer, {"handler": Handlers.handle}, r"handler=<.*> is called with 1 argument, and takes \(self, batch\): missing"),
+        (consumer, {"handler": Handlers}, r"handler=<.*> is called with 1 argument, and takes \(\): too many"),
+        (
+            consumer,
+            {"dead_letter": lambda batch: None, "on_failure": "dead_letter"},
+            r"dead_letter=<.*> is called with 2 arguments, and takes \(batch\): too many",
+        ),
+        (
+            consumer,
+            {"handler": None, "processor_factory": lambda stream: None},
+            r"processor_factory=<.*> is called with no arguments, and takes \(stream\): missing",
+        ),
+        (
+            consumer,
+            {"handler": None, "processor_factory": lambda: None, "stream": ["orders"]},
+            r"processor_factory=<.*> is called with 1 argument, and takes \(\): too many",
+        ),
+        (async_consumer, {"handler": lambda: None}, r"handler=<.*> is called with 1 argument, and takes \(\): too many"),
+        (QueueConsumer, {"queue": "invoices", "handler": lambda: None}, r"is called with 1 argument, and takes \(\)"),
+        (AsyncQueueConsumer, {"queue": "invoices", "handler": lambda: None}, r"is called with 1 argument, and takes \(\)"),
         (creation, {"stream": 5}, "stream: expected a text, not int"),
         (creation, {"starting_position": None}, "starting_position=None: expected a text or a datetime"),
         (creation, {"tags": {"team": 5}}, "tags={'team': 5}: expected texts by name"),
@@ -74,3 +122,27 @@ def test_a_secret_is_not_shown():
 
 def test_a_queue_may_be_created_with_none_for_its_tags():
     assert creation(tags=None)._creation.tags is None
+
+
+def test_a_folder_of_leases_is_named_by_a_text(monkeypatch):
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    with pytest.raises(
+        OptionError, match=r"lease_table_name=PosixPath\('/leases'\): expected a text; for a folder file:///"
+    ):
+        consumer(connection={"lease_table_name": Path("/leases")}).start()
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Handlers().handle,
+        functools.partial(Handlers.handle, Handlers()),
+        with_session(lambda session, batch: None),
+        lambda batch, session=None: None,
+        lambda *arguments: None,
+        [].append,
+        Mock(),
+    ],
+)
+def test_whatever_can_be_called_with_a_batch_is_a_handler(handler):
+    assert not consumer(handler=handler).is_running

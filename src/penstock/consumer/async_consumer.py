@@ -100,7 +100,9 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
         ports: ConsumerPorts | None = None,
         **single_options: Unpack[AsyncConsumerKeywords],
     ) -> None:
-        check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
+        check_are_callable(1, handler=handler)
+        check_are_callable(2, dead_letter=dead_letter)
+        check_are_callable(processor_factory=processor_factory)
         calls = EventLoopCalls()
         pull: AsyncPull[AsyncBatch] | None = None
         if handler is None and processor_factory is None:

@@ -37,7 +37,7 @@ from penstock.consumer.worker_ports import WorkerPorts
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import in_region_of
-from penstock.errors import PenstockError, UsageError
+from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
 from penstock.runtime.consumer_registration import ConsumerRegistration
@@ -115,7 +115,8 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
             raise UsageError(f"application={application!r}: expected a name")
         if handler is not None and processor_factory is not None:
             raise UsageError("give a handler or a processor_factory, not both")
-        check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
+        check_are_callable(1, handler=handler)
+        check_are_callable(2, dead_letter=dead_letter)
         check_is_plain(handler, "handler")
         check_is_plain(dead_letter, "dead_letter")
         check_measures(metrics)
@@ -124,6 +125,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         self._streams = parse_streams(stream, self.options.starting_position)
         self.streams: tuple[str, ...] = self._streams.names
         self.stream: str = ", ".join(self.streams)
+        check_are_callable(int(self._streams.are_several), processor_factory=processor_factory)
         if self.options.on_failure == "dead_letter" and dead_letter is None:
             raise UsageError(
                 "on_failure='dead_letter' needs a dead_letter handler: Consumer(..., dead_letter=...)"
@@ -335,6 +337,8 @@ def open_ports(
 
     fields = dict(connection)
     table_name = fields.pop("lease_table_name", None) or application
+    if not isinstance(table_name, str):
+        raise OptionError(f"lease_table_name={table_name!r}: expected a text; for a folder file:///folder")
     options = wiring.settled(wiring.parse_connection(fields, also_known=("lease_table_name",)))
     table_options = dataclasses.replace(
         options,

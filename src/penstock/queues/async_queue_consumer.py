@@ -76,7 +76,7 @@ class AsyncQueueConsumer(AsyncioConsumer[QueueConsumer, Any]):
         ports: QueueConsumerPorts | None = None,
         **single_options: Unpack[QueueConsumerKeywords],
     ) -> None:
-        check_are_callable(handler=handler)
+        check_are_callable(1, handler=handler)
         pull: AsyncPull[Any] | None = None
         if handler is None:
             pull = AsyncPull()

@@ -113,12 +113,12 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
     ) -> None:
         if not isinstance(queue, str) or not queue:
             raise UsageError(f"queue={queue!r}: expected its name or its ARN")
+        check_are_callable(1, handler=handler)
         check_are_callable(
-            handler=handler,
             **{
                 f"finished.{name}": getattr(finished, name, finished)
                 for name in ("fetch_finished", "put_finished")
-            },
+            }
         )
         check_is_plain(handler, "handler", "QueueConsumer")
         check_measures(metrics)

@@ -16,15 +16,34 @@ class UnusableHandlerError(UsageError):
     """User code that no repetition can help: it is of the wrong kind for its consumer, or its event loop is gone."""
 
 
-def check_are_callable(**given: object) -> None:
+def check_are_callable(argument_count: int | None = None, /, **given: object) -> None:
     """Refuse arguments that cannot be called; None is no user code.
 
+    Args:
+        argument_count: How many arguments a call passes. A function that takes fewer or needs more would fail for every record.
+
     Raises:
-        UsageError: An argument cannot be called.
+        UsageError: An argument cannot be called, or not with so many arguments.
     """
     for name, code in given.items():
-        if code is not None and not callable(code):
+        if code is None:
+            continue
+        if not callable(code):
             raise UsageError(f"{name}={code!r} cannot be called: give a function")
+        if argument_count is None:
+            continue
+        try:
+            # A decorator may pass further arguments to the function that it wraps.
+            signature = inspect.signature(code, follow_wrapped=False)
+        except (TypeError, ValueError):
+            continue  # of a function in C, for instance
+        try:
+            signature.bind(*[None] * argument_count)
+        except TypeError as error:
+            raise UsageError(
+                f"{name}={code!r} is called with {argument_count or 'no'} argument{'' if argument_count == 1 else 's'}, and takes "
+                f"{signature}: {error}"
+            ) from None
 
 
 def check_is_plain(handler: object, name: str, consumer: str = "Consumer") -> None:
