@@ -101,3 +101,31 @@ def test_so_it_is_when_credentials_are_renewed_and_a_write_has_a_known_outcome(c
 def test_a_program_or_a_token_that_is_not_there_is_named(line, message, profile):
     options = profile(f"missing_{len(line)}", line)
     assert message in failing(lambda: AwsKinesis(options).put_records("s", [PutEntry(b"x", "k")]))
+
+
+SSO = (
+    "sso_account_id = 123456789012",
+    "sso_role_name = reader",
+    "sso_region = us-east-1",
+    "sso_start_url = https://a.test/start",
+)
+
+
+@pytest.mark.parametrize("is_expired", [False, True])
+def test_a_login_that_is_missing_or_over_is_an_error_of_credentials(
+    profile, monkeypatch, tmp_path, is_expired
+):
+    """Not a mistake of the request; the way out is the command."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token = {"startUrl": "https://a.test/start", "accessToken": "HIDDEN", "expiresAt": "2020-01-01T00:00:00Z"}
+    if is_expired:
+        monkeypatch.setattr("botocore.utils.SSOTokenLoader.__call__", lambda *_, **__: token)
+    options = profile(f"login_{is_expired}", *SSO)
+    text = failing(lambda: AwsKinesis(options).fetch_summary("s"))
+    assert "SSO" in text
+    assert text.endswith("; log in again: aws sso login --profile NAME")
+
+
+def test_a_profile_that_names_no_source_is_an_error_of_credentials(profile):
+    options = profile("assumes", "role_arn = arn:aws:iam::123456789012:role/reader", "source_profile = gone")
+    assert 'source_profile "gone"' in failing(lambda: AwsKinesis(options).fetch_summary("s"))

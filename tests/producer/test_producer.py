@@ -18,6 +18,7 @@ import pytest
 
 from penstock.core.aggregation import deaggregate
 from penstock.errors import (
+    AccessDenied,
     BufferFull,
     DeliveryFailed,
     NotFound,
@@ -338,6 +339,22 @@ def test_without_permission_to_list_shards_records_go_plain(server, kinesis, str
     assert not any(future.result(0).is_aggregated for future in futures)
     assert firsts_by_key(kcl_reads(server.client(), stream)) == given
     assert "ListShards is not permitted" in caplog.text
+
+
+@pytest.mark.parametrize("code", ["InvalidSignatureException", "RequestExpired", "IncompleteSignature"])
+def test_a_refusal_of_the_credentials_is_not_one_of_the_policy(server, kinesis, stream, caplog, code):
+    server.faults.error("DescribeStreamSummary", count=1, status=400, code=code, stream=stream)
+    producer = Producer(stream, kinesis=kinesis)
+    with pytest.raises(AccessDenied, match=f"DescribeStreamSummary on stream {stream}: {code}"):
+        producer.put(b"x", "k")
+    server.faults.error("ListShards", count=1, status=400, code=code, stream=stream)
+    with pytest.raises(DeliveryFailed, match=f"the shards cannot be listed: .*{code}"):
+        producer.put(b"x", "k").result(DEADLINE_S)
+    futures, _ = put_numbered(producer, 100)
+    assert any(future.result(DEADLINE_S).is_aggregated for future in futures)
+    with pytest.raises(DeliveryFailed, match="1 records failed"):
+        producer.close()
+    assert "is not permitted" not in caplog.text
 
 
 def test_without_permission_to_describe_nothing_is_aggregated_unless_forced(server, kinesis, stream, caplog):

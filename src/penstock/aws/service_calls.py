@@ -51,6 +51,7 @@ _NO_CREDENTIALS: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or run where a role is attached; those of an embedded Kinesis: "
     'eval "$(penstock local --export)"'
 )
+_NO_LOGIN: Final = "log in again: aws sso login --profile NAME"
 _NO_PROFILE: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config and ~/.aws/credentials"
 _NO_CONNECTION: Final = "check the region and the endpoint, and whether it can be reached from here"
 _STATUS_OF_PROXY: Final = 407
@@ -156,11 +157,6 @@ def translate(
     where = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
         return _translate_answer(error, where, operation, resource, is_write=is_write, region=region)
-    if isinstance(error, _CREDENTIALS):
-        message = str(error).removesuffix(".")
-        return AccessDenied(
-            f"{where}: {message}; {_way_out_of_credentials(error)}", operation=operation, resource=resource
-        )
     if isinstance(error, _NOT_SENT) or (isinstance(error, _NO_ANSWER) and is_of_connecting(error)):
         return _translate_connecting(error, where, operation, resource)
     if isinstance(error, _NO_ANSWER):
@@ -170,12 +166,19 @@ def translate(
             operation=operation,
             resource=resource,
         )
+    if isinstance(error, _CREDENTIALS) or is_of_credentials(error):
+        message = str(error).removesuffix(".")
+        return AccessDenied(
+            f"{where}: {message}; {_way_out_of_credentials(error)}", operation=operation, resource=resource
+        )
     return Rejected(f"{where}: {error}", operation=operation, resource=resource)
 
 
 def _way_out_of_credentials(error: Exception) -> str:
     if isinstance(error, sdk.NoCredentialsError):
         return _NO_CREDENTIALS
+    if isinstance(error, (sdk.SSOError, sdk.TokenRetrievalError)):
+        return _NO_LOGIN
     return _NO_PROFILE if isinstance(error, sdk.ProfileNotFound) else _DENIED
 
 

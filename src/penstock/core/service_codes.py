@@ -135,11 +135,16 @@ def kind_of(code: str) -> type[ServiceError] | None:
     name = code.removesuffix("Exception").removesuffix("Error")
     if "Throttl" in name:  # Throttling, ThrottlingException, RequestThrottled, KMSThrottlingException, ...
         return Throttled
-    if any(each in name for each in _DENIALS):
+    if is_denial(name):
         return AccessDenied
     if name.endswith("Unavailable") or name in _FAILURES:
         return Unavailable
     return Rejected if name.startswith(_MISTAKES) else None
+
+
+def is_denial(code: str) -> bool:
+    """Return whether a code means that the policy forbids the call; others of `AccessDenied` mean the credentials or the clock."""
+    return any(each in code for each in _DENIALS)
 
 
 def is_of_key(code: str) -> bool:

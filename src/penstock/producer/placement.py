@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
-from penstock.core.service_codes import STALE_CREDENTIALS
+from penstock.core.service_codes import is_denial
 from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied
 from penstock.ports.kinesis import Kinesis
@@ -86,13 +86,13 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
 
     Raises:
         NotFound, Throttled, Unavailable, Rejected: No answer.
-        AccessDenied: The credentials have expired or are unknown. If the policy forbids the call, a placement is assumed.
+        AccessDenied: The credentials are missing, unknown or too old. If the policy forbids the call, a placement is assumed.
     """
     summary: StreamSummary | None
     try:
         summary = kinesis.fetch_summary(stream)
     except AccessDenied as error:
-        if error.code in STALE_CREDENTIALS:
+        if not is_denial(error.code):
             raise
         if wants_aggregation and not is_forced:
             _log.warning(

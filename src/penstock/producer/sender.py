@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from penstock.core.service_codes import is_denial
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult
 from penstock.errors import (
@@ -102,16 +103,16 @@ class Sender:
                 aggregates = self._fetch_placement().may_aggregate
             shard_filter = None if step.is_whole else ShardFilter("AT_LATEST")
             shards = ports.kinesis.fetch_shards(self._stream, shard_filter).shards
-        except AccessDenied as error:
-            _log.warning(
-                "stream %s: ListShards is not permitted (%s): records are written without aggregation and without flow "
-                "control per shard; permit the call to have both",
-                self._stream,
-                error,
-            )
-            with self._lock:
-                return self.batcher.forgo_map(ports.clock.monotonic_s())
         except Exception as error:
+            if isinstance(error, AccessDenied) and is_denial(error.code):
+                _log.warning(
+                    "stream %s: ListShards is not permitted (%s): records are written without aggregation and without flow "
+                    "control per shard; permit the call to have both",
+                    self._stream,
+                    error,
+                )
+                with self._lock:
+                    return self.batcher.forgo_map(ports.clock.monotonic_s())
             # Whatever it is: the batcher waits for this listing, and must not wait for ever.
             now_s, u = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:
