@@ -468,9 +468,9 @@ def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, *rest: Any, **n
     return _plan(self, young, *rest, **named)
 
 
-def watches(scenario: Scenario) -> float:
-    """Return whether the workers of a scenario watch the table between two rounds."""
-    return float(scenario.options.watches)
+def scans_for_free(scenario: Scenario) -> float:
+    """Return whether the workers of a scenario scan the table for free leases between two rounds."""
+    return float(scenario.options.scans_for_free)
 
 
 @planted(
@@ -478,11 +478,11 @@ def watches(scenario: Scenario) -> float:
     "several: polls that are not spaced",
     5,
     TableScans,
-    "schedule_watch",
-    needs=watches,
+    "schedule_free_scan",
+    needs=scans_for_free,
 )
 def _watch_never_rests(self: TableScans, now_s: float) -> None:
-    self._watch_s = now_s if self.plan.watch_s < math.inf else math.inf
+    self._free_scan_s = now_s if self.plan.free_scan_s < math.inf else math.inf
 
 
 @planted(
@@ -491,12 +491,12 @@ def _watch_never_rests(self: TableScans, now_s: float) -> None:
     23,
     TableScans,
     "on_scan_failed",
-    needs=watches,
+    needs=scans_for_free,
 )
 def _watch_again_at_once(self: TableScans, problem: Any, now_s: float) -> bool:
     is_gone = _on_scan_failed(self, problem, now_s)
-    if self.is_watch:
-        self._watch_s = self._retry_s = now_s + 0.02
+    if self.is_free_scan:
+        self._free_scan_s = self._retry_s = now_s + 0.02
     return is_gone
 
 

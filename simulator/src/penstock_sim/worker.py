@@ -43,12 +43,12 @@ from penstock.core.leases.coordinator_effects import (
 from penstock.core.leases.coordinator_events import (
     Event,
     FetchFailed,
+    FindOwnLeasesFailed,
     FleetFetched,
     FleetFetchFailed,
     FleetLeft,
     LeaseFetched,
     OwnLeasesFound,
-    OwnLeasesNotFound,
     Problem,
     ReadersFound,
     ScanDone,
@@ -308,14 +308,14 @@ class SimWorker(SimProcess):
 
     def find_own_leases(self, effect: FindOwnLeases) -> None:
         serve = self.world.kcl3.serve_leases_of
-        self._ask("find own", lambda: serve(self.name, effect.known), OwnLeasesFound, OwnLeasesNotFound)
+        self._ask("find own", lambda: serve(self.name, effect.known), OwnLeasesFound, FindOwnLeasesFailed)
 
     def _fleet_refused(self, effect: FleetRefused) -> None:
         self.world.record(CoordinatorReported(self.who, "FLEET_REFUSED", effect.why.value, None))
 
     def _worker_id_taken(self, effect: WorkerIdTaken) -> None:
         self.world.record(
-            CoordinatorReported(self.who, "WORKER_ID_TAKEN", str(effect.twin.run), effect.twin.key)
+            CoordinatorReported(self.who, "WORKER_ID_TAKEN", str(effect.later_run.run), effect.later_run.key)
         )
 
     # --- shards ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from penstock.core.leases.coordinator_effects import (
     ReportWorker,
 )
 from penstock.core.leases.coordinator_events import (
+    FindOwnLeasesFailed,
     FleetEvent,
     FleetFetched,
     FleetFetchFailed,
@@ -22,7 +23,6 @@ from penstock.core.leases.coordinator_events import (
     ListingDone,
     ListingFailed,
     OwnLeasesFound,
-    OwnLeasesNotFound,
     Problem,
     WorkerReported,
 )
@@ -159,5 +159,5 @@ class Kcl3Calls:
             keys = self._kcl3.find_keys_of(self._worker) - effect.known
             leases = self._table.fetch_many(keys).leases if keys else ()
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return OwnLeasesNotFound(problem_of(error), describe_error(error))
+            return FindOwnLeasesFailed(problem_of(error), describe_error(error))
         return OwnLeasesFound(leases)

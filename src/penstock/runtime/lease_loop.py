@@ -67,7 +67,7 @@ from penstock.core.leases.lease_writes import (
     LateCheckpoint,
     Release,
 )
-from penstock.core.leases.row_checks import describe_foreign_table, describe_twin
+from penstock.core.leases.row_checks import describe_foreign_table, describe_later_run
 from penstock.core.position import Position
 from penstock.core.safe_text import describe_error
 from penstock.errors import (
@@ -291,8 +291,10 @@ class LeaseLoop(Loop[Event]):
                 self._refuse(OptionError(why))
             case FleetRefused(why, detail):
                 self._refuse(OptionError(describe_refusal(why, self._table.name, detail)))
-            case WorkerIdTaken(twin):
-                self._refuse(WorkerIdInUse(describe_twin(self._coordinator.worker, self._table.name, twin)))
+            case WorkerIdTaken(later_run):
+                self._refuse(
+                    WorkerIdInUse(describe_later_run(self._coordinator.worker, self._table.name, later_run))
+                )
             case Stopped():
                 self.is_finished = True
             case _:

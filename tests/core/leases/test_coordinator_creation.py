@@ -9,7 +9,7 @@ from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.required_leases import (
     BadSnapshot,
-    HoleWatch,
+    HoleCounts,
     find_holes,
     find_uncovered_shards,
     find_vanished,
@@ -182,22 +182,22 @@ def test_a_checkpoint_is_where_reading_starts_whatever_the_parents():
 
 
 def test_a_hole_must_stay_for_the_rounds_of_confidence():
-    watch = HoleWatch(3)
+    counts = HoleCounts(3)
     hole = HashRange(10, 20)
-    assert [watch.on_round([hole]) for _ in range(4)] == [[], [], [hole], [hole]]
+    assert [counts.on_round([hole]) for _ in range(4)] == [[], [], [hole], [hole]]
 
 
 def test_a_hole_that_shrinks_keeps_its_count():
-    watch = HoleWatch(3)
-    watch.on_round([HashRange(10, 20)])
-    watch.on_round([HashRange(10, 15)])
-    assert watch.on_round([HashRange(12, 15)]) == [HashRange(12, 15)]
+    counts = HoleCounts(3)
+    counts.on_round([HashRange(10, 20)])
+    counts.on_round([HashRange(10, 15)])
+    assert counts.on_round([HashRange(12, 15)]) == [HashRange(12, 15)]
 
 
 def test_a_hole_that_closes_and_comes_back_is_counted_anew():
-    watch = HoleWatch(2)
+    counts = HoleCounts(2)
     hole = HashRange(10, 20)
-    assert [watch.on_round(holes) for holes in ([hole], [], [hole], [hole])] == [[], [], [], [hole]]
+    assert [counts.on_round(holes) for holes in ([hole], [], [hole], [hole])] == [[], [], [], [hole]]
 
 
 def test_rows_without_a_range_make_the_coverage_unknown_until_a_listing_tells_it():

@@ -18,6 +18,7 @@ from penstock.core.leases.coordinator_events import (
     UNKNOWN,
     CheckpointRequested,
     FetchFailed,
+    FindOwnLeasesFailed,
     FleetFetched,
     FleetFetchFailed,
     LeaseFetched,
@@ -26,7 +27,6 @@ from penstock.core.leases.coordinator_events import (
     ListingPurpose,
     NotDone,
     OwnLeasesFound,
-    OwnLeasesNotFound,
     Problem,
     ReaderStopped,
     ScanDone,
@@ -115,7 +115,7 @@ READS = [
         FleetFetched(Kcl3Rows(), 0.0),
     ),
     (LeaseCall.REPORT, WorkerReported(Problem.UNAVAILABLE, FULL), WorkerReported()),
-    (LeaseCall.FIND_OWN, OwnLeasesNotFound(Problem.UNAVAILABLE, FULL), OwnLeasesFound(())),
+    (LeaseCall.FIND_OWN, FindOwnLeasesFailed(Problem.UNAVAILABLE, FULL), OwnLeasesFound(())),
 ]
 EVERY = [(call, done(write, FAILED), done(write)) for call, write in WRITES] + READS
 

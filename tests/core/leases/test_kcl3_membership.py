@@ -20,11 +20,11 @@ from penstock.core.leases.coordinator_effects import (
     Topic,
 )
 from penstock.core.leases.coordinator_events import (
+    FindOwnLeasesFailed,
     FleetFetched,
     FleetFetchFailed,
     FleetLeft,
     OwnLeasesFound,
-    OwnLeasesNotFound,
     Problem,
     StopRequested,
     Tick,
@@ -67,7 +67,7 @@ class Fleet(Bench):
             case LeaveFleet() if LeaveFleet not in self.slow:
                 return FleetLeft()
             case FindOwnLeases() if self.is_index_denied:
-                return OwnLeasesNotFound(Problem.REFUSED, "AccessDenied: no")
+                return FindOwnLeasesFailed(Problem.REFUSED, "AccessDenied: no")
             case FindOwnLeases(known):
                 rows = self.table.rows.values()
                 return OwnLeasesFound(

@@ -34,7 +34,7 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.leases.pending_writes import ForAcquisition, PendingWrite
-from penstock.core.leases.row_checks import StreamCheck, TwinWatch
+from penstock.core.leases.row_checks import LaterRuns, StreamCheck
 from penstock.core.position import LATEST
 
 HANDOVER_POLL_S: Final = 1.5
@@ -58,7 +58,7 @@ class Acquisitions:
         late_checkpoints: LateCheckpoints,
         stream_check: StreamCheck,
         membership: Kcl3Membership,
-        twins: TwinWatch,
+        later_runs: LaterRuns,
     ) -> None:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
@@ -72,7 +72,7 @@ class Acquisitions:
         self._late_checkpoints = late_checkpoints
         self._stream_check = stream_check
         self._membership = membership
-        self._twins = twins
+        self._later_runs = later_runs
         self._is_stopping = False
         self._left_to_others: dict[str, float] = {}
         self._requests: dict[str, _Request] = {}
@@ -171,7 +171,7 @@ class Acquisitions:
         request.fetch_s = now_s + self._poll_s()
         row = self.view.get(key)
         is_gone = row is None or row.is_ended or row.owner != self.me or key in self._held_leases
-        if row is None or is_gone or self._twins.leaves_alone(row, now_s):
+        if row is None or is_gone or self._later_runs.leaves_alone(row, now_s):
             del self._requests[key]
         elif row.checkpoint_owner is None:
             self._on_handed_over(row)
@@ -234,7 +234,7 @@ class Acquisitions:
             self._unheld.add(key)
         if self._writes.is_busy(key) or not self.view.is_usable(key):
             return
-        if self._twins.leaves_alone(lease, now_s):
+        if self._later_runs.leaves_alone(lease, now_s):
             return
         if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
             self._request(key, now_s)

@@ -16,13 +16,13 @@ arguments. The machine never waits: `next_wake_s` is the moment of its next `Tic
 | `ExtendDelivery(key, epoch, deliver_until_s)` | nothing: move the deadline of that reader |
 | `FetchFleet(workers)` | `FleetFetched(rows, wall_s)` / `FleetFetchFailed` |
 | `ReportWorker(measures_cpu, is_full)` | `WorkerReported(problem or None)` |
-| `FindOwnLeases(known)` | `OwnLeasesFound(leases)` / `OwnLeasesNotFound` |
+| `FindOwnLeases(known)` | `OwnLeasesFound(leases)` / `FindOwnLeasesFailed` |
 | `LeaveFleet()` | `FleetLeft()` |
 | `AuditReaders()` | `ReadersFound(alive)`, at once |
 | `CheckpointWritten(key, epoch, position)` | nothing: report it to the waiters for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
 | `TableRefused(foreign)` | nothing: the worker stops; raise the reason to the user |
-| `WorkerIdTaken(twin)` | nothing: the worker stops; raise the reason to the user |
+| `WorkerIdTaken(later_run)` | nothing: the worker stops; raise the reason to the user |
 | `FleetRefused(why, detail)` | nothing: the worker stops; raise the reason to the user |
 | `Stopped()` | nothing: the last effect of all |
 
@@ -109,7 +109,7 @@ from penstock.core.leases.pending_writes import (
     PendingWrite,
     PendingWrites,
 )
-from penstock.core.leases.row_checks import DamagedRows, StreamCheck, TwinWatch
+from penstock.core.leases.row_checks import DamagedRows, LaterRuns, StreamCheck
 from penstock.core.leases.stream_leases import streams_of
 from penstock.core.leases.table_scans import RowFetches, TableScans
 
@@ -135,8 +135,8 @@ class Coordinator:
         view = LeaseView(options.lease_duration_s, handover_bound_s, names_streams=options.names_streams)
         self.view: LeaseView = view
         self._turn = turn = Turn()
-        self._twins = twins = TwinWatch(worker, run_name, view)
-        self._writes = writes = PendingWrites(turn, _WRITES_IN_FLIGHT_MAX, twins)
+        self._later_runs = later_runs = LaterRuns(worker, run_name, view)
+        self._writes = writes = PendingWrites(turn, _WRITES_IN_FLIGHT_MAX, later_runs)
         self._scans = scans = TableScans(worker, options, view, turn)
         context = CoordinatorContext(worker, options, view, turn, writes, scans)
         self._failing = FailingCalls(
@@ -149,7 +149,9 @@ class Coordinator:
         self._damaged_rows = DamagedRows(view, turn)
         self._streams = streams_of(context)
         self._membership = membership = Kcl3Membership(context)
-        self._acquisitions = acquisitions = Acquisitions(context, held, late, stream_check, membership, twins)
+        self._acquisitions = acquisitions = Acquisitions(
+            context, held, late, stream_check, membership, later_runs
+        )
         self._row_fetches = RowFetches(turn)
         self._planner = MovePlanner(worker, options)
         self._stop = GracefulStop(context, held, acquisitions, membership)
@@ -193,7 +195,7 @@ class Coordinator:
         self._turn.begin(chance)
         self._failing.on_event(event, now_s, self._writes.sent_s)
         self._dispatch(event, now_s)
-        self._refuse_twin(now_s)
+        self._stop_for_later_run(now_s)
         self._advance(now_s)
         return self._turn.effects
 
@@ -262,7 +264,7 @@ class Coordinator:
             case ScanDone():
                 self._on_scan(event, now_s)
             case ScanFailed(problem):
-                self._watch_calls(now_s)
+                self._check_calls(now_s)
                 if self._scans.on_scan_failed(problem, now_s):
                     self._streams.on_table_missing()
             case WriteDone():
@@ -323,7 +325,7 @@ class Coordinator:
         leases = self._keep_own(assigned)
         for lease in leases:
             self.view.on_row_found(lease, now_s)
-            self._twins.on_row(lease)
+            self._later_runs.on_row(lease)
             for parent in self.view.unknown_parents(lease):
                 self._row_fetches.request(parent, now_s)
         self._streams.begin_comparing(
@@ -334,7 +336,7 @@ class Coordinator:
         for parent in self.held_leases.parents_to_fetch():
             self._row_fetches.request(parent, now_s)
         self.held_leases.wake_waiting(now_s)
-        self.held_leases.watch_progress(now_s)
+        self.held_leases.report_stalls(now_s)
         self._turn.emit(AuditReaders())
 
     def _keep_own(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
@@ -360,8 +362,8 @@ class Coordinator:
 
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
         """Handle a scan: update the view, check the rows and held leases against it, run the round, schedule the next scan."""
-        self._watch_calls(now_s)
-        is_watch = self._scans.is_watch
+        self._check_calls(now_s)
+        is_free_scan = self._scans.is_free_scan
         self._scans.on_scan_done()
         self._streams.remember_known_rows(self._last_known())
         event = replace(scan, leases=self._keep_own(scan.leases))
@@ -370,30 +372,30 @@ class Coordinator:
         )
         for key in missing:
             self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
-        if missing and not event.leases and (is_watch or not event.is_whole):
+        if missing and not event.leases and (is_free_scan or not event.is_whole):
             self._scans.request()  # a part that had rows is empty: the table may have been deleted
         plan = NOTHING_TO_MOVE
         to_compare = self._stream_check.on_scan(event.leases, held=self.held_leases, is_whole=event.is_whole)
         self._refuse_foreign(now_s)
         self._damaged_rows.report_new()
         for lease in event.leases:
-            self._twins.on_row(lease)
+            self._later_runs.on_row(lease)
             self.held_leases.on_row_scanned(lease, now_s, event.began_s)
         if not self._stop.is_begun:
             self._streams.begin_comparing(to_compare, now_s)
-        if is_watch:
-            self._run_watch(now_s)
+        if is_free_scan:
+            self._take_free_leases(now_s)
         elif not self._stop.is_begun:
             plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
         self.held_leases.wake_waiting(now_s)
-        if not is_watch:
-            self.held_leases.watch_progress(now_s)
+        if not is_free_scan:
+            self.held_leases.report_stalls(now_s)
             self._turn.emit(AuditReaders())
             self._schedule_round(plan, now_s, is_whole=event.is_whole)
         if not self._stop.is_begun and not self._membership.is_led:
-            self._scans.schedule_watch(now_s)
+            self._scans.schedule_free_scan(now_s)
 
-    def _watch_calls(self, now_s: float) -> None:
+    def _check_calls(self, now_s: float) -> None:
         for pending in self._writes.oldest_of_each(call_of):
             self._failing.on_unanswered(pending.write, pending.sent_s, now_s)
         self._failing.forget(now_s, self.round_s)
@@ -404,10 +406,10 @@ class Coordinator:
             self._turn.emit(TableRefused(self._stream_check.foreign))
             self._stop.begin(now_s)
 
-    def _refuse_twin(self, now_s: float) -> None:
-        if self._twins.twin is not None and not self._is_refused:
+    def _stop_for_later_run(self, now_s: float) -> None:
+        if self._later_runs.later_run is not None and not self._is_refused:
             self._is_refused = True
-            self._turn.emit(WorkerIdTaken(self._twins.twin))
+            self._turn.emit(WorkerIdTaken(self._later_runs.later_run))
             self._stop.begin(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
@@ -459,7 +461,7 @@ class Coordinator:
         plan = self._planner.plan_part(part, now_s, self._scans.plan, held_count=len(self.held_leases))
         return self._begin(plan, now_s)
 
-    def _run_watch(self, now_s: float) -> None:
+    def _take_free_leases(self, now_s: float) -> None:
         """Take free leases, after a scan that was only for them."""
         if self._stop.is_begun or self._membership.is_led:
             return
@@ -488,10 +490,10 @@ class Coordinator:
         self._scans.schedule_next(now_s, scan_s, is_whole=is_whole, is_moving=bool(plan.moves))
         if self._membership.finds_by_index:
             self._scans.schedule(now_s + LED_SCAN_ROUNDS * self.round_s)
-        cold_until_s = self._streams.cold_until_s
-        if cold_until_s is not None and not self._stop.is_begun:
+        first_listing_s = self._streams.first_listing_s
+        if first_listing_s is not None and not self._stop.is_begun:
             # Only a scan of the whole table shows that a stream still has no leases.
-            self._scans.request_by(max(cold_until_s, now_s + 0.01 * self.round_s))
+            self._scans.request_by(max(first_listing_s, now_s + 0.01 * self.round_s))
 
     def _begin(self, plan: RoundPlan, now_s: float) -> RoundPlan:
         """Begin the moves of a plan that the fleet's mode leaves to this worker, and return them."""
@@ -518,7 +520,7 @@ class Coordinator:
         outcome, purpose = event.outcome, pending.purpose
         row = row_of(outcome)
         if row is not None:
-            self._twins.on_row(row)
+            self._later_runs.on_row(row)
         if isinstance(outcome, NotDone):
             self._on_not_done(outcome)
         if isinstance(purpose, ForHeldLease):
@@ -581,7 +583,7 @@ class Coordinator:
             self.view.on_row_absent(key)
         else:
             self.view.on_row(lease, now_s)
-            self._twins.on_row(lease)
+            self._later_runs.on_row(lease)
         self.held_leases.on_fetched(key, lease, now_s)
         self._acquisitions.on_fetch_ended(key, now_s)
         if self._row_fetches.on_answer(key) and not self._stop.is_begun:

@@ -80,7 +80,7 @@ class LeaveFleet(Struct, frozen=True):
 class FindOwnLeases(Struct, frozen=True):
     """Find the leases of this worker by the index, and read those that are not known yet.
 
-    Answer `OwnLeasesFound` or `OwnLeasesNotFound`.
+    Answer `OwnLeasesFound` or `FindOwnLeasesFailed`.
 
     Args:
         known: Keys of leases that are not read.
@@ -233,7 +233,7 @@ class TableRefused(Struct, frozen=True):
     foreign: ForeignLease
 
 
-class Twin(Struct, frozen=True):
+class LaterRun(Struct, frozen=True):
     """Another living process of the same worker, which is the later one.
 
     Args:
@@ -248,7 +248,7 @@ class Twin(Struct, frozen=True):
 class WorkerIdTaken(Struct, frozen=True):
     """Another living process runs under this worker's id and began later: this worker stops."""
 
-    twin: Twin
+    later_run: LaterRun
 
 
 class FleetRefused(Struct, frozen=True):

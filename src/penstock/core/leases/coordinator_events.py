@@ -164,7 +164,7 @@ class OwnLeasesFound(Struct, frozen=True):
     leases: tuple[Lease, ...]
 
 
-class OwnLeasesNotFound(Struct, frozen=True):
+class FindOwnLeasesFailed(Struct, frozen=True):
     """A `FindOwnLeases` failed."""
 
     problem: Problem
@@ -291,7 +291,7 @@ class StopRequested(Struct, frozen=True):
 
 
 FleetEvent: TypeAlias = (
-    FleetFetched | FleetFetchFailed | WorkerReported | FleetLeft | OwnLeasesFound | OwnLeasesNotFound
+    FleetFetched | FleetFetchFailed | WorkerReported | FleetLeft | OwnLeasesFound | FindOwnLeasesFailed
 )
 """Answers to the effects about KCL 3 workers."""
 Event: TypeAlias = (

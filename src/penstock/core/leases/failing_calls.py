@@ -24,6 +24,7 @@ from penstock.core.leases.coordinator_effects import Level, Topic, Turn
 from penstock.core.leases.coordinator_events import (
     Event,
     FetchFailed,
+    FindOwnLeasesFailed,
     FleetFetched,
     FleetFetchFailed,
     LeaseFetched,
@@ -31,7 +32,6 @@ from penstock.core.leases.coordinator_events import (
     ListingFailed,
     NotDone,
     OwnLeasesFound,
-    OwnLeasesNotFound,
     Problem,
     ScanDone,
     ScanFailed,
@@ -131,7 +131,7 @@ def answer_of(event: Event) -> CallAnswer | None:
             call = LeaseCall.FETCH_FLEET
         case WorkerReported():
             call = LeaseCall.REPORT
-        case OwnLeasesFound() | OwnLeasesNotFound():
+        case OwnLeasesFound() | FindOwnLeasesFailed():
             call = LeaseCall.FIND_OWN
         case _:
             return None

@@ -543,7 +543,7 @@ class HeldLeases:
     def _report_audit(self, key: str, what: str) -> None:
         self._turn.report(Topic.AUDIT, Level.ERROR, f"lease {key}: {what}", key)
 
-    def watch_progress(self, now_s: float) -> None:
+    def report_stalls(self, now_s: float) -> None:
         """Report shards that are behind and make no progress, or are still stopped; repeat it after `stall_after_s`."""
         for held in self._held.values():
             still_s = now_s - held.progress_s

@@ -19,12 +19,12 @@ from penstock.core.leases.coordinator_effects import (
     Topic,
 )
 from penstock.core.leases.coordinator_events import (
+    FindOwnLeasesFailed,
     FleetEvent,
     FleetFetched,
     FleetFetchFailed,
     FleetLeft,
     OwnLeasesFound,
-    OwnLeasesNotFound,
     Problem,
     WorkerReported,
 )
@@ -132,7 +132,7 @@ class Kcl3Membership:
                 self._is_leaving = self._is_listed = False
             case OwnLeasesFound():
                 self._on_found(now_s)
-            case OwnLeasesNotFound(problem):
+            case FindOwnLeasesFailed(problem):
                 # An IAM policy that is older than the index does not allow the query. Scans show the same leases.
                 self._may_query_index = problem is not Problem.REFUSED
                 self._on_found(now_s)

@@ -18,7 +18,7 @@ from penstock.core.leases.coordinator_effects import Turn, WriteLease
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease_writes import Create, LateCheckpoint, LeaseWrite, Renew, Take
 from penstock.core.leases.required_leases import CreationReason, DeletionReason
-from penstock.core.leases.row_checks import TwinWatch
+from penstock.core.leases.row_checks import LaterRuns
 
 # --- the purpose of a write: it decides which part gets the answer ---------------------------------------
 
@@ -97,13 +97,13 @@ class PendingWrites:
 
     Args:
         in_flight_max: The most writes in flight at once, those of held leases not counted.
-        twins: Names this process's run, which takes and renewals write on their leases; None: they write none.
+        later_runs: Names this process's run, which takes and renewals write on their leases; None: they write none.
     """
 
-    def __init__(self, turn: Turn, in_flight_max: int, twins: TwinWatch | None = None) -> None:
+    def __init__(self, turn: Turn, in_flight_max: int, later_runs: LaterRuns | None = None) -> None:
         self._turn = turn
         self._in_flight_max = in_flight_max
-        self._twins = twins
+        self._later_runs = later_runs
         self._under_way: dict[int, PendingWrite] = {}
         self._busy: set[str] = set()
         self._queue: deque[tuple[LeaseWrite, WritePurpose]] = deque()
@@ -177,8 +177,8 @@ class PendingWrites:
     def _start(self, pending: PendingWrite, retry_until_s: float | None = None) -> None:
         key = pending.write.key
         assert key not in self._busy, f"two writes for lease {key} at once: {pending.write}"
-        if self._twins is not None and isinstance(pending.write, Take | Renew):
-            pending = replace(pending, write=replace(pending.write, run=self._twins.run))
+        if self._later_runs is not None and isinstance(pending.write, Take | Renew):
+            pending = replace(pending, write=replace(pending.write, run=self._later_runs.run))
         self._last_id += 1
         self._under_way[self._last_id] = pending
         self._busy.add(key)

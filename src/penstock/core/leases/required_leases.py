@@ -247,7 +247,7 @@ def find_uncovered_shards(leases: Mapping[str, Lease], shards: Iterable[Shard]) 
     ]
 
 
-class HoleWatch(Struct):
+class HoleCounts(Struct):
     """Counts for how many rounds in a row a hole was seen; holes that move or shrink keep their count."""
 
     confidence_rounds: int

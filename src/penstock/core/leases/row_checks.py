@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Iterable, Mapping
 from typing import Final
 
-from penstock.core.leases.coordinator_effects import ForeignLease, Level, Topic, Turn, Twin
+from penstock.core.leases.coordinator_effects import ForeignLease, LaterRun, Level, Topic, Turn
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease, WorkerRun, stream_id_of
 from penstock.core.leases.lease_view import LeaseView, OwnerState
@@ -203,7 +203,7 @@ class StreamCheck:
 # --- a later process of the same worker ---------------------------------------------------------------------
 
 
-class TwinWatch:
+class LaterRuns:
     """Watches for another run of one worker. Not thread-safe.
 
     Args:
@@ -212,7 +212,7 @@ class TwinWatch:
 
     def __init__(self, me: str, run_name: str, view: LeaseView) -> None:
         self.me = me
-        self.twin: Twin | None = None
+        self.later_run: LaterRun | None = None
         """The later run, once it is known to live."""
         self._view = view
         self._run_name = run_name
@@ -243,19 +243,19 @@ class TwinWatch:
         before = self._later.get(row.key)
         if before is None or before.run != run:
             self._later[row.key] = row
-        elif row.counter > before.counter and self.twin is None:
-            self.twin = Twin(row.key, run, own_run)
+        elif row.counter > before.counter and self.later_run is None:
+            self.later_run = LaterRun(row.key, run, own_run)
 
     def leaves_alone(self, row: Lease, now_s: float) -> bool:
         """Return whether a lease in this worker's name belongs to a later run that may live."""
         return row.key in self._later and self._view.owner_state(row.key, now_s) is OwnerState.ALIVE
 
 
-def describe_twin(worker: str, table: str, twin: Twin) -> str:
+def describe_later_run(worker: str, table: str, later_run: LaterRun) -> str:
     """Return the error message of a process that stops because of a later living process."""
     return (
         f"another process works under this worker's id, {worker}, and has taken over its leases in lease table {table} (lease "
-        f"{twin.key}, run {twin.run}; this process is run {twin.own_run}). The id must be unique among the living workers of an "
+        f"{later_run.key}, run {later_run.run}; this process is run {later_run.own_run}). The id must be unique among the living workers of an "
         "application: the process that began last goes on, and this one stops. Give each process an id of its own (worker_id; "
         "workerId in Spark), or none"
     )

@@ -34,7 +34,7 @@ from penstock.core.leases.required_leases import (
     BadSnapshot,
     Coverage,
     CreationReason,
-    HoleWatch,
+    HoleCounts,
     MissingLease,
     fill_filter,
     find_holes,
@@ -111,11 +111,11 @@ class ShardSyncer:
         self._listing = listing
         self._scans = context.scans
         self.ranges: dict[str, HashRange] = {}
-        self.cold_until_s: float | None = None
+        self.first_listing_s: float | None = None
         self._first: deque[Lease] = deque()
         self._filling: deque[MissingLease] = deque()
         self._retries = 0
-        self._holes = HoleWatch(_HOLE_ROUNDS)
+        self._holes = HoleCounts(_HOLE_ROUNDS)
         self._hole_s: float | None = None  # since when a hole is known and not filled
         self._plan_before: list[MissingLease] | None = None
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
@@ -184,12 +184,12 @@ class ShardSyncer:
             return
         if not self._listing.may_begin(now_s) or self._first:
             return
-        if self.cold_until_s is None:
+        if self.first_listing_s is None:
             # Fifty workers that start together must not list the shards fifty times: most find the leases
             # in their next scan.
-            self.cold_until_s = now_s + self.options.cold_start_jitter_s * self._turn.draw()
-        elif now_s >= self.cold_until_s:
-            self.cold_until_s = None
+            self.first_listing_s = now_s + self.options.cold_start_jitter_s * self._turn.draw()
+        elif now_s >= self.first_listing_s:
+            self.first_listing_s = None
             self._listing.begin(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
 
     def _restore(self, scanned: AbstractSet[str]) -> bool:
@@ -325,7 +325,7 @@ class ShardSyncer:
         Returns:
             False while missing leases are being created or shards listed: no lease may be deleted meanwhile.
         """
-        self.cold_until_s = None
+        self.first_listing_s = None
         self._needed_parents = needed_parents
         missing = needed_parents | self.view.missing_parents()
         self._missing_rounds = {shard: self._missing_rounds.get(shard, 0) + 1 for shard in missing}

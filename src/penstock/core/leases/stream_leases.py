@@ -210,9 +210,9 @@ class Streams:
         return any(stream.syncer.wants_scan for stream in self._streams.values())
 
     @property
-    def cold_until_s(self) -> float | None:
+    def first_listing_s(self) -> float | None:
         """When the first leases of a stream without leases may be created; None if every stream has leases."""
-        waits_s = (stream.syncer.cold_until_s for stream in self._streams.values())
+        waits_s = (stream.syncer.first_listing_s for stream in self._streams.values())
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
     def describe_unread(self, me: str, now_s: float, *, takes_free: bool, is_led: bool) -> str | None:

@@ -18,7 +18,7 @@ from penstock.core.leases.lease import Lease, WorkerRun, name_run, parse_run
 from penstock.core.leases.lease_rules import apply_write, shows
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Renew, Take
-from penstock.core.leases.row_checks import TwinWatch
+from penstock.core.leases.row_checks import LaterRuns
 
 LEASES = (Lease("a", hash_range=LEFT), Lease("b", hash_range=RIGHT))
 
@@ -79,7 +79,7 @@ def test_the_earlier_of_two_living_processes_stops_and_says_why():
     pass_time(30, first, second)
     assert first.is_stopped
     (refusal,) = first.of(WorkerIdTaken)
-    assert (refusal.twin.own_run.number, refusal.twin.run.number) == (1, 2)
+    assert (refusal.later_run.own_run.number, refusal.later_run.run.number) == (1, 2)
     assert second.held == ["a", "b"]
     assert not second.of(WorkerIdTaken)
 
@@ -200,7 +200,7 @@ def test_runs_are_ordered_by_number_and_read_back_from_their_text():
 
 def test_a_worker_without_a_run_watches_nothing():
     view = LeaseView(10.0)
-    watch = TwinWatch("me", "", view)
-    watch.on_row(Lease("a", owner="me", run=WorkerRun(2, name_run("me", "1"))))
-    assert watch.run is None
-    assert watch.twin is None
+    runs = LaterRuns("me", "", view)
+    runs.on_row(Lease("a", owner="me", run=WorkerRun(2, name_run("me", "1"))))
+    assert runs.run is None
+    assert runs.later_run is None
