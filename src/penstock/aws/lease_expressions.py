@@ -151,8 +151,8 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.set(codec.SWITCHES, "N", "0")
             update.remove(*_PENDING)
         case LateCheckpoint():
-            if write.seen is not None:
-                update.conditions += _claim_is(update, write.seen.worker, write.seen.identity)
+            if write.seen_claim is not None:
+                update.conditions += _claim_is(update, write.seen_claim.worker, write.seen_claim.identity)
             update.conditions.append(_forward(update, write.position, or_same=False))
             update.set_checkpoint(write.position, mark_at(write.position))
         case End():

@@ -167,25 +167,23 @@ class QueryShards:
 
         If the query released the shard a moment ago, this is its state then, unless the coordinator's position is later.
         """
+        last = self._last
         released = self._released.pop(effect.key, None)
-        if released is not None:
+        if released is None:
+            begin = self._next_start(held, effect.lease, last.shards.get(effect.key), last.known_batches)
+            if begin is None:
+                return None
+        else:
             state, promotion = released
-            if not (held.position.is_record and state.position < held.position):
+            is_coordinator_ahead = held.position.is_record and state.position < held.position
+            if not is_coordinator_ahead:
                 # The row in the command can be older than the query's last claim on it.
                 if promotion is not None:
                     self._promotions[effect.key] = promotion
                 return state
-        begin = (
-            BatchStart(held.position, StartReason.CHECKPOINT)
-            if released is not None
-            else self._next_start(
-                held, effect.lease, self._last.shards.get(effect.key), self._last.known_batches
-            )
-        )
-        if begin is None:
-            return None
+            begin = BatchStart(held.position, StartReason.CHECKPOINT)
         state = state_after(begin, effect.lease, now_ms)
-        if may_promote(effect.lease, self.worker, self._last.known_batches, begin.position):
+        if may_promote(effect.lease, self.worker, last.known_batches, begin.position):
             self._plan_promotion(effect.lease, state)
         return state
 
@@ -344,24 +342,13 @@ class QueryShards:
         Args:
             planned: Its position in the batch's offset; None if the batch did not include it.
         """
-        if row is not None and row.reader != self.worker:
-            claim = row.claim_of(self.worker)
-            is_end_claimed = (
-                claim is not None
-                and claim.batch == known.last
-                and known.has(claim)
-                and not claim.end <= row.checkpoint
-            )
-            if not is_end_claimed:
-                seen = self._last_claims.get(row.key)
-                if (
-                    planned is not None
-                    and seen is not None
-                    and seen.was_before(row)
-                    and row.checkpoint < planned
-                ):
-                    return BatchStart(planned, StartReason.LEASE_GONE)
-                return None  # the lease's new reader goes on from the checkpoint
+        has_other_reader = row is not None and row.reader != self.worker
+        if row is not None and has_other_reader and not self._has_end_ahead(row, known):
+            seen = self._last_claims.get(row.key)
+            is_recreated = seen is not None and seen.was_before(row)
+            if planned is not None and is_recreated and row.checkpoint < planned:
+                return BatchStart(planned, StartReason.LEASE_GONE)
+            return None  # the lease's new reader goes on from the checkpoint
         begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
             return begin
@@ -373,7 +360,18 @@ class QueryShards:
             return begin
         return BatchStart(held.position, StartReason.CHECKPOINT)
 
+    def _has_end_ahead(self, row: Lease, known: KnownBatches) -> bool:
+        """Return whether the last batch claimed an end in the shard that the row's checkpoint has not reached."""
+        claim = row.claim_of(self.worker)
+        return (
+            claim is not None
+            and claim.batch == known.last
+            and known.has(claim)
+            and not claim.end <= row.checkpoint
+        )
+
     def _plan_promotion(self, row: Lease, state: ShardState) -> None:
+        """Plan to make the claimed end of the done batch the checkpoint while the query is idle."""
         claim = row.claim_of(self.worker)
         if claim is not None and claim.end.is_record:  # SHARD_END is written by a write of its own
             tip_ms = state.tip_seen_ms if claim.end == state.position else None
@@ -459,8 +457,8 @@ class QueryShards:
         if state is None or not state.position.is_record:
             return ReaderStopped(key, held.epoch, None)
         self._released[key] = (state, promotion)
-        seen = self._last_claims.get(key, SeenClaim(self.worker))
-        return ReaderStopped(key, held.epoch, state.position, state.tip, seen)
+        seen_claim = self._last_claims.get(key, SeenClaim(self.worker))
+        return ReaderStopped(key, held.epoch, state.position, state.tip, seen_claim)
 
     def promotions(self) -> list[Promote]:
         """Return the claims of the done batch that may become checkpoints."""

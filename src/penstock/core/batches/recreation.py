@@ -55,7 +55,7 @@ class Recreation(Struct, frozen=True):
 
 
 def find_missing(
-    rows: Mapping[str, Lease], logged: StreamOffset, parents_of: Mapping[str, Iterable[str]]
+    rows: Mapping[str, Lease], offset: StreamOffset, parents_of: Mapping[str, Iterable[str]]
 ) -> dict[str, Position]:
     """Return the unfinished shards of an offset that have no lease, with their positions.
 
@@ -65,12 +65,12 @@ def find_missing(
     Args:
         parents_of: Shard id to parents' ids, for listed shards; rows have their own parents.
     """
-    followed = _followed(rows, parents_of) | ancestors_of(logged.shards, parents_of)
-    unfinished = ((key, position) for key, position in logged.shards.items() if not position.is_shard_end)
+    followed = _followed(rows, parents_of) | ancestors_of(offset.shards, parents_of)
+    unfinished = ((key, position) for key, position in offset.shards.items() if not position.is_shard_end)
     return {key: position for key, position in unfinished if key not in rows and key not in followed}
 
 
-def find_missing_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[str]:
+def find_missing_ends(rows: Mapping[str, Lease], offset: StreamOffset) -> set[str]:
     """Return ended shards of an offset that have no lease although a merged child waits for it.
 
     A child that has not been read waits for both parents if one of them has a row.
@@ -79,17 +79,17 @@ def find_missing_ends(rows: Mapping[str, Lease], logged: StreamOffset) -> set[st
     for row in rows.values():
         absent = row.parents - rows.keys()
         if absent and absent != row.parents and row.checkpoint == TRIM_HORIZON:
-            missing |= {key for key in absent if key in logged.shards and logged.shards[key].is_shard_end}
+            missing |= {key for key in absent if key in offset.shards and offset.shards[key].is_shard_end}
     return missing
 
 
-def find_skipped(rows: Mapping[str, Lease], logged: StreamOffset) -> dict[str, Position]:
+def find_skipped(rows: Mapping[str, Lease], offset: StreamOffset) -> dict[str, Position]:
     """Return the unfinished shards of an offset whose leases were deleted since.
 
     Their descendants have leases, so these shards count as done. Nothing shows whether the rest of each was read.
     """
     followed = _followed(rows, {})
-    unfinished = ((key, position) for key, position in logged.shards.items() if not position.is_shard_end)
+    unfinished = ((key, position) for key, position in offset.shards.items() if not position.is_shard_end)
     return {key: position for key, position in unfinished if key not in rows and key in followed}
 
 
@@ -100,34 +100,34 @@ def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]
 
 
 def find_outdated(
-    rows: Mapping[str, Lease], logged: StreamOffset, parents_of: Mapping[str, Iterable[str]]
+    rows: Mapping[str, Lease], offset: StreamOffset, parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
     """Return the unfinished leases of shards that an offset has as ended: the table is older than the offset.
 
     Leases of other workers are left out.
     """
-    ended = {key for key, position in logged.shards.items() if position.is_shard_end}
-    ended |= ancestors_of(logged.shards, parents_of)
-    own = (None, logged.worker)
+    ended = {key for key, position in offset.shards.items() if position.is_shard_end}
+    ended |= ancestors_of(offset.shards, parents_of)
+    own = (None, offset.worker)
     return sorted(key for key, row in rows.items() if key in ended and not row.is_ended and row.reader in own)
 
 
-def agrees_with(rows: Mapping[str, Lease], logged: StreamOffset) -> bool:
+def agrees_with(rows: Mapping[str, Lease], offset: StreamOffset) -> bool:
     """Return whether a table has everything that an offset needs, as far as that is known without a listing."""
     coverage = find_holes(rows.values(), {})
     has_holes = bool(coverage.holes) and not coverage.unknown
     lineage = {key: row.parents for key, row in rows.items()}
     return not (
-        find_missing(rows, logged, {})
+        find_missing(rows, offset, {})
         or has_holes
-        or find_missing_ends(rows, logged)
-        or find_outdated(rows, logged, lineage)
+        or find_missing_ends(rows, offset)
+        or find_outdated(rows, offset, lineage)
     )
 
 
 def plan_recreation(
     rows: Mapping[str, Lease],
-    logged: StreamOffset,
+    offset: StreamOffset,
     shards: Mapping[str, Shard],
     stream: StreamIdentity,
     before: Mapping[str, Lease] | None = None,
@@ -138,12 +138,12 @@ def plan_recreation(
         before: The leases of the earlier table, if the query used another table when the offset was written; None if it
             used the same table, or if the earlier table cannot be read.
     """
-    return _Plan(rows, logged, shards, stream, before).plan_start()
+    return _Plan(rows, offset, shards, stream, before).plan_start()
 
 
 def plan_lost(
     rows: Mapping[str, Lease],
-    logged: StreamOffset,
+    offset: StreamOffset,
     shards: Mapping[str, Shard],
     stream: StreamIdentity,
     marks: Mapping[str, TipMark] = _NO_MARKS,
@@ -156,7 +156,7 @@ def plan_lost(
     Args:
         marks: The query's positions in some of the shards, with their tip marks.
     """
-    return _Plan(rows, logged, shards, stream, None).plan_running(marks)
+    return _Plan(rows, offset, shards, stream, None).plan_running(marks)
 
 
 class _Plan:
@@ -165,20 +165,20 @@ class _Plan:
     def __init__(
         self,
         rows: Mapping[str, Lease],
-        logged: StreamOffset,
+        offset: StreamOffset,
         shards: Mapping[str, Shard],
         stream: StreamIdentity,
         before: Mapping[str, Lease] | None,
     ) -> None:
-        self._logged = logged
-        self._worker = logged.worker
-        self._own = (None, logged.worker)
+        self._offset = offset
+        self._worker = offset.worker
+        self._own = (None, offset.worker)
         self._shards = shards
         self._stream = stream
         self._is_moved = before is not None  # the query has changed to this table
         self._before = {key: row for key, row in (before or {}).items() if row.stream == stream}
         # Whether the earlier table is still in use, because the checkpoint location was copied.
-        self._is_forked = bool(find_unknown_claims(self._before.values(), self._worker, logged.known_batches))
+        self._is_forked = bool(find_unknown_claims(self._before.values(), self._worker, offset.known_batches))
         self._rows = dict(rows)
         self._parents_of = {
             **{key: row.parents for table in (self._before, rows) for key, row in table.items()},
@@ -193,10 +193,10 @@ class _Plan:
         if not self._is_forked:
             self._copy_leases()
         self._create_known()
-        self._create_ended_parents(find_missing_ends(self._rows, self._logged))
+        self._create_ended_parents(find_missing_ends(self._rows, self._offset))
         ends = [
             Reset(key, self._rows[key].counter, SHARD_END)
-            for key in find_outdated(self._rows, self._logged, self._parents_of)
+            for key in find_outdated(self._rows, self._offset, self._parents_of)
         ]
         for end in ends:
             self._apply(end)
@@ -208,7 +208,7 @@ class _Plan:
     def plan_running(self, marks: Mapping[str, TipMark]) -> Recreation:
         """Plan as `plan_lost` describes it."""
         self._create_known(marks)
-        self._create_ended_parents(find_missing_ends(self._rows, self._logged))
+        self._create_ended_parents(find_missing_ends(self._rows, self._offset))
         vanished = self._vanished.keys()
         self._create_children(
             [key for key, shard in self._shards.items() if not vanished.isdisjoint(shard.parents)]
@@ -227,10 +227,10 @@ class _Plan:
 
     def _last_claim(self, row: Lease | None, key: str) -> BatchClaim | None:
         """Return the row's claim of the last batch, if it has one with the offset's start."""
-        position = self._logged.shards.get(key)
+        position = self._offset.shards.get(key)
         if row is None or position is None:
             return None
-        return claim_of_last_batch(row, self._worker, self._logged, position)
+        return claim_of_last_batch(row, self._worker, self._offset, position)
 
     def _copy_leases(self) -> None:
         """Copy the leases of the earlier table: those of the query and those of workers that share the stream.
@@ -259,12 +259,12 @@ class _Plan:
     def _create_known(self, marks: Mapping[str, TipMark] = _NO_MARKS) -> None:
         """Create the missing leases of shards in the offset."""
         tips = {
-            key: TipMark(place, self._logged.tips[key])
-            for key, place in self._logged.shards.items()
-            if key in self._logged.tips
+            key: TipMark(place, self._offset.tips[key])
+            for key, place in self._offset.shards.items()
+            if key in self._offset.tips
         }
         marks = {**{key: mark for key, mark in tips.items() if mark.position.is_record}, **marks}
-        for key, position in find_missing(self._rows, self._logged, self._parents_of).items():
+        for key, position in find_missing(self._rows, self._offset, self._parents_of).items():
             shard = self._shards.get(key)
             if shard is None:
                 self._vanished[key] = position
@@ -288,7 +288,7 @@ class _Plan:
         missing = plan_missing(
             self._rows | ended, list(self._shards.values()), self._holes(), StartingPosition(TRIM_HORIZON)
         )
-        done = ancestors_of({**self._logged.shards, **self._rows}, self._parents_of)
+        done = ancestors_of({**self._offset.shards, **self._rows}, self._parents_of)
         done |= ended.keys() - self._vanished.keys()
         for lease in (
             each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys
@@ -302,7 +302,7 @@ class _Plan:
 
     def _ended_without_lease(self) -> dict[str, Lease]:
         """Return finished leases for the ended and the vanished shards that have no lease."""
-        ended = {key for key, position in self._logged.shards.items() if position.is_shard_end}
+        ended = {key for key, position in self._offset.shards.items() if position.is_shard_end}
         return {
             key: Lease(
                 key,
@@ -315,14 +315,18 @@ class _Plan:
         }
 
     def _create_ended_parents(self, keys: Iterable[str]) -> None:
-        """Create the leases of done parents, as ended. Without them workers would read the parents again."""
+        """Create the leases of done parents, as ended. Without them workers would read the parents again.
+
+        A parent that has left the stream needs no lease, unless the query still has it in its offset.
+        """
         for key in sorted(keys):
+            if key in self._rows:
+                continue
             shard = self._shards.get(key)
-            if key not in self._rows and (shard is not None or key in self._logged.shards):
-                if shard is None:
-                    self._write(Create(Lease(key, checkpoint=SHARD_END, stream=self._stream)))
-                else:
-                    self._write(Create(lease_of(shard, SHARD_END, self._stream)))
+            if shard is not None:
+                self._write(Create(lease_of(shard, SHARD_END, self._stream)))
+            elif key in self._offset.shards:
+                self._write(Create(Lease(key, checkpoint=SHARD_END, stream=self._stream)))
 
     def _holes(self) -> tuple[HashRange, ...]:
         coverage = find_holes(self._rows.values(), self._ranges)
@@ -332,14 +336,16 @@ class _Plan:
         """Return the plan, with the shards of the last batch that are read again, and those that go on after it."""
         repeated, continued = {}, []
         written = {write.key for write in self._writes}
-        for key in self._logged.shares():
+        for key in self._offset.shares():
             row = self._rows.get(key)
             if row is None or not (key in written or self._is_moved):
                 continue
-            if self._last_claim(row, key) is not None or is_passed(self._logged.shards[key], row):
-                continued += [key] if key in written else []
-            elif row.reader in self._own:
-                repeated[key] = self._logged.shards[key]
+            start = self._offset.shards[key]
+            is_batch_done = self._last_claim(row, key) is not None or is_passed(start, row)
+            if not is_batch_done and row.reader in self._own:
+                repeated[key] = start
+            elif is_batch_done and key in written:
+                continued.append(key)
         return Recreation((*self._writes, *ends), repeated, tuple(continued), self._vanished, self._is_forked)
 
 

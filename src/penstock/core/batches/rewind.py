@@ -20,7 +20,7 @@ from penstock.core.shard import Shard
 from penstock.core.shard_graph import ancestors_of
 
 
-def goes_back(row: Lease, claim: BatchClaim, logged: StreamOffset) -> bool:
+def goes_back(row: Lease, claim: BatchClaim, offset: StreamOffset) -> bool:
     """Return whether to reset a lease with a claim that the checkpoint location has no record of.
 
     Leases of other workers stay as they are. So does a lease whose claim is no later than the location's last batch, if the
@@ -28,11 +28,11 @@ def goes_back(row: Lease, claim: BatchClaim, logged: StreamOffset) -> bool:
     """
     if not (row.is_ended or row.reader in (None, claim.worker)):
         return False
-    return claim.batch > logged.batch or (row.key in logged.shards and not claim.end < row.checkpoint)
+    return claim.batch > offset.batch or (row.key in offset.shards and not claim.end < row.checkpoint)
 
 
 def plan_rewind(
-    rows: Mapping[str, Lease], logged: StreamOffset, worker: str, shards: Mapping[str, Shard], run: str
+    rows: Mapping[str, Lease], offset: StreamOffset, worker: str, shards: Mapping[str, Shard], run: str
 ) -> dict[str, LeaseWrite]:
     """Plan the reset of leases whose claims a checkpoint location has no record of.
 
@@ -49,22 +49,22 @@ def plan_rewind(
         leases with a claim of the latest batch are last, so that a restart after some of the writes still finds its number.
     """
     parents_of = {key: shard.parents for key, shard in shards.items()}
-    done = ancestors_of(logged.shards, parents_of)
-    unknown = find_unknown_claims(rows.values(), worker, logged.known_batches)
-    to_reset = [(row, claim) for row, claim in unknown if goes_back(row, claim, logged)]
-    later = [row.key for row, _ in to_reset if row.key not in logged.shards]
-    unfinished = {key: place for key, place in logged.shards.items() if not place.is_shard_end}
-    places = unfinished | dict.fromkeys(_between(logged, later, parents_of), TRIM_HORIZON)
+    done = ancestors_of(offset.shards, parents_of)
+    unknown = find_unknown_claims(rows.values(), worker, offset.known_batches)
+    to_reset = [(row, claim) for row, claim in unknown if goes_back(row, claim, offset)]
+    later = [row.key for row, _ in to_reset if row.key not in offset.shards]
+    unfinished = {key: place for key, place in offset.shards.items() if not place.is_shard_end}
+    places = unfinished | dict.fromkeys(_between(offset, later, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
         key: Create(lease_of(shards[key], place))
         for key, place in places.items()
         if key in shards and key not in rows and key not in done
     }
-    batch_before = logged.batch - 1
-    planned_before = logged.known_batches.planner_of(batch_before)
+    batch_before = offset.batch - 1
+    planned_before = offset.known_batches.planner_of(batch_before)
     for row, claim in sorted(to_reset, key=lambda found: found[1].batch):
-        position = logged.shards.get(row.key, TRIM_HORIZON)
-        kept = claim_of_last_batch(row, worker, logged, position)
+        position = offset.shards.get(row.key, TRIM_HORIZON)
+        kept = claim_of_last_batch(row, worker, offset, position)
         if kept is None:
             kept = BatchClaim(worker, batch_before, run, position, position, planned_by=planned_before)
         writes[row.key] = Reset(
@@ -75,13 +75,13 @@ def plan_rewind(
             claim=replace(kept, run=run, made_ms=claim.made_ms),
             is_followed=claim.end.is_record and position < claim.end,
         )
-    known_positions = {key: logged.shards[key] for key in writes if key in logged.shards}
+    known_positions = {key: offset.shards[key] for key in writes if key in offset.shards}
     ended = ended_parents(rows, known_positions, shards)
     return {lease.key: Create(lease) for lease in ended} | writes
 
 
 def _between(
-    logged: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]
+    offset: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
     """Return the shards that descend from an offset's shards and are ancestors of some later shards.
 
@@ -90,23 +90,23 @@ def _between(
     """
     return sorted(
         key
-        for key in ancestors_of(later, parents_of) - logged.shards.keys()
-        if not logged.shards.keys().isdisjoint(ancestors_of([key], parents_of))
+        for key in ancestors_of(later, parents_of) - offset.shards.keys()
+        if not offset.shards.keys().isdisjoint(ancestors_of([key], parents_of))
     )
 
 
 def claim_of_last_batch(
-    row: Lease, worker: str, logged: StreamOffset, position: Position
+    row: Lease, worker: str, offset: StreamOffset, position: Position
 ) -> BatchClaim | None:
     """Return the claim of a location's last batch: the row's own, or one rebuilt from a later claim's ranges."""
-    claim, planner = row.claim_of(worker), logged.known_batches.planner_of(logged.batch)
-    if claim is not None and claim.is_of(logged.batch, planner) and claim.start == position:
+    claim, planner = row.claim_of(worker), offset.known_batches.planner_of(offset.batch)
+    if claim is not None and claim.is_of(offset.batch, planner) and claim.start == position:
         return claim
-    end = None if claim is None else claim.end_of(logged.batch, position, planner)
+    end = None if claim is None else claim.end_of(offset.batch, position, planner)
     if claim is None or end is None:
         return None
     return BatchClaim(
-        worker, logged.batch, claim.run, position, end, made_ms=claim.made_ms, planned_by=planner
+        worker, offset.batch, claim.run, position, end, made_ms=claim.made_ms, planned_by=planner
     )
 
 

@@ -308,15 +308,20 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
     left_over: Container[str],
     limits: BalanceLimits,
 ) -> list[Acquisition]:
-    """Plan this worker's acquisitions: free leases first, and last the leases that no worker takes as its share."""
-    dealt = dict.fromkeys(key for key, worker in assigned.items() if worker == me)
-    entries = {entry.lease.key: entry for entry in fleet if entry.lease.key in dealt} if dealt else {}
-    mine = [entries[key] for key in dealt]
-    mine = [entry for entry in mine if entry.owner_state is not OwnerState.ALIVE or entry.lease.owner != me]
-    mine.sort(key=lambda entry: entry.owner_state is OwnerState.ALIVE)  # stable: free leases first
+    """Plan this worker's acquisitions: free leases first, and last the leases that no worker takes as its share.
+
+    Args:
+        assigned: The new owner of every lease that moves.
+        left_over: Leases that their new owners have not taken for a round.
+    """
+    order = {key: place for place, (key, worker) in enumerate(assigned.items()) if worker == me}
+    mine = [entry for entry in fleet if entry.lease.key in order] if order else []
+    alive = OwnerState.ALIVE
+    gained = [entry for entry in mine if entry.owner_state is not alive or entry.lease.owner != me]
+    gained.sort(key=lambda entry: (entry.owner_state is alive, order[entry.lease.key]))
     moves = [
         _acquire(entry, me, limits, Reason.LEFT_OVER if entry.lease.key in left_over else None)
-        for entry in mine
+        for entry in gained
     ]
     rest = [
         entry

@@ -252,14 +252,14 @@ class ReaderStopped(Struct, frozen=True):
     Args:
         position: Everything up to and including it is done; None when nothing was done beyond the start.
         tip: The position done at which the reader reached the tip, and when, or None.
-        seen: If the reader is a query: the claim that it saw last. A late checkpoint needs it on the row.
+        seen_claim: If the reader is a query: the claim that it saw last. A late checkpoint needs it on the row.
     """
 
     key: str
     epoch: int
     position: Position | None
     tip: TipMark | None = None
-    seen: SeenClaim | None = None
+    seen_claim: SeenClaim | None = None
 
 
 class ReaderFailed(Struct, frozen=True):

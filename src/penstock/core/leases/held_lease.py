@@ -121,7 +121,7 @@ class HeldLease(Struct):
     """When its reader last read on or was at the tip, or when the lack of progress was last reported."""
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
-    seen: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
+    seen_claim: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
     is_urgent: bool = False
     unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
     is_fetching: bool = False
@@ -178,12 +178,15 @@ class HeldLease(Struct):
         ):
             self.done_through = position
 
-    def on_late(self, position: Position | None, seen: SeenClaim | None) -> None:
-        """Handle the last position of an earlier reader; a query's counts only if the row still has the claim that it saw."""
-        expected = None if seen is None else seen.expected_on(self.lease)
+    def on_earlier_reader_stopped(self, position: Position | None, seen_claim: SeenClaim | None) -> None:
+        """Handle the last position of a reader that this process had before it lost and regained the lease.
+
+        A query's position counts only if the row still has the claim that it saw.
+        """
+        expected = None if seen_claim is None else seen_claim.expected_on(self.lease)
         if expected is None or self.lease.has_claim(expected):
             self.on_done(position)
-            self.seen = expected
+            self.seen_claim = expected
 
     def _move(self, trigger: Trigger) -> None:
         after = TRANSITIONS[self.phase].get(trigger)
@@ -228,19 +231,19 @@ class HeldLease(Struct):
 
     def next_due_s(self, now_s: float, *, is_busy: bool) -> float:
         """Return when `advance` must be called next if no event arrives before."""
-        due_s = self.deadline_s
+        due = [self.deadline_s]
         if self.unknown_write is not None:
             if not self.is_fetching:
-                due_s = min(due_s, self.retry_s)
+                due.append(self.retry_s)
         elif not is_busy:
-            due_s = min(due_s, max(self.renew_due_s, self.retry_s))
-            if self.retry_s > now_s and (
-                self.is_urgent or self.phase in (LeasePhase.STOPPED, LeasePhase.DRAINED)
-            ):
-                due_s = min(due_s, self.retry_s)
+            due.append(max(self.renew_due_s, self.retry_s))
+            # An urgent checkpoint, a release and an end do not wait for the next renewal.
+            is_early = self.is_urgent or self.phase in (LeasePhase.STOPPED, LeasePhase.DRAINED)
+            if is_early and self.retry_s > now_s:
+                due.append(self.retry_s)
         if self.phase is LeasePhase.DRAINED and self.child_retry_s > now_s:
-            due_s = min(due_s, self.child_retry_s)
-        return max(due_s, now_s)
+            due.append(self.child_retry_s)
+        return max(min(due), now_s)
 
     def _start(self, now_s: float, *, has_parent: bool) -> list[LeaseAction]:
         self._move(Trigger.START)
@@ -264,7 +267,14 @@ class HeldLease(Struct):
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
             last = self.unwritten
-            return Release(key, lease.counter, self.worker, last, lease.next_owner, self._mark_to_write(last))
+            return Release(
+                key,
+                lease.counter,
+                self.worker,
+                position=last,
+                next_owner=lease.next_owner,
+                tip=self._mark_to_write(last),
+            )
         if self.phase is LeasePhase.DRAINED and self._all_children_exist():
             return End(key, lease.counter, self.worker, frozenset(child.shard_id for child in self.children))
         is_due = now_s >= self.renew_due_s or lease.stopped_reason != self.stopped_reason
@@ -381,34 +391,35 @@ class HeldLease(Struct):
         actions: list[LeaseAction] = []
         self.first_sent_s = None
         self.last_error = None
-        checkpoint_moved = row.checkpoint != self.lease.checkpoint
-        self.lease = row
         if sent_s > self.renewed_s:
             self.renewed_s = sent_s
             self.renew_due_s = sent_s + self.pace.interval_s * (0.8 + 0.2 * turn.draw())
             if self.has_reader:
                 actions.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
-        if checkpoint_moved and row.checkpoint.is_record:
+        if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
             actions.append(CheckpointWritten(self.key, self.epoch, row.checkpoint))
-        if row.checkpoint_owner == self.worker:
-            actions += self.stop(StopWhy.HANDOVER)
-        return actions
+        return [*actions, *self.keep_row(row)]
+
+    def keep_row(self, row: Lease) -> list[LeaseAction]:
+        """Keep the current row of this lease, of which this worker is the reader.
+
+        If the row has a hand-over request, the reader stops: no later scan shows the request as new.
+        """
+        self.lease = row
+        return self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
 
     def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[LeaseAction]:
         """Handle a refused write: a hand-over was requested, the table's checkpoint is ahead, or the lease may be lost."""
         row = outcome.row
-        if row is not None and row.reader == self.worker and outcome.reason is Refusal.HANDOVER:
-            # Another worker: RequestHandover, which leaves the counter as it is. This one: Renew with that counter, refused.
-            # This worker remains the reader until it releases the lease.
-            self.lease = row
-            return self.stop(StopWhy.HANDOVER)
-        if row is not None and row.reader == self.worker and outcome.reason is Refusal.BACKWARDS:
-            # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
-            # stays; this worker writes its own checkpoint once that is ahead.
-            self.lease = row
-            # The row may also have a hand-over request. No later scan shows it as new, since this worker's copy of the row has it now.
-            stops = self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
-            return [report_older_checkpoint(row, self.done_through), *stops]
+        if row is not None and row.reader == self.worker:
+            if outcome.reason is Refusal.HANDOVER:
+                # Another worker: RequestHandover, which leaves the counter as it is. This one: Renew with that counter, refused.
+                # This worker remains the reader until it releases the lease.
+                return self.keep_row(row)
+            if outcome.reason is Refusal.BACKWARDS:
+                # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
+                # stays; this worker writes its own checkpoint once that is ahead.
+                return [report_older_checkpoint(row, self.done_through), *self.keep_row(row)]
         return self._reconcile(write, row, turn)
 
     def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
@@ -431,8 +442,7 @@ class HeldLease(Struct):
         if row.counter == counter:
             # The write is lost or still in flight. If it is in flight, the next write is conditional on the same counter:
             # the table applies one of the two and refuses the other.
-            self.lease = row
-            return self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
+            return self.keep_row(row)
         # Two writes may have been sent with this counter: the first had no answer, and the row that was read back then did
         # not show it. The row does not show which of the two was applied, so the lease duration counts from the first.
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
@@ -459,11 +469,6 @@ class HeldLease(Struct):
     def differs_from(self, row: Lease) -> bool:
         """Return whether a scanned row is not the one that this worker's last write left."""
         return row.counter != self.lease.counter or row.reader != self.worker
-
-    def on_handover_requested(self, row: Lease) -> list[LeaseAction]:
-        """Handle another worker's request for a hand-over: the reader stops."""
-        self.lease = row
-        return self.stop(StopWhy.HANDOVER)
 
     # --- the reader ---
 
@@ -496,7 +501,7 @@ class HeldLease(Struct):
     def on_stopped(self, event: ReaderStopped) -> None:
         """Handle a reader that has stopped."""
         self.on_done(event.position)
-        self.seen = event.seen
+        self.seen_claim = event.seen_claim
         self.tip = event.tip or self.tip
         self._move(Trigger.READER_STOPPED)
 
@@ -581,17 +586,25 @@ class HeldLease(Struct):
     def _lose(
         self, why: StopWhy, *, row: Lease | None = None, row_gone: bool = False, expiry: Expiry | None = None
     ) -> list[LeaseAction]:
+        """Stop holding the lease.
+
+        Args:
+            why: LOST, or EXPIRED with its `expiry`.
+            row: The row that shows the new owner, if there is one.
+            row_gone: The row was deleted.
+        """
         has_reader = self.has_reader
         actions: list[LeaseAction] = []
         # A reader in STOPPING has its StopReader already. It gets another one if the lease is LOST, since it must stop at once;
         # at an expiry its deadline has passed anyway.
         if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
             actions.append(StopReader(self.key, self.epoch, why))
+        # A reader reports its last position when it has stopped. A deleted row gets no late checkpoint.
         done = None if has_reader or row_gone else self.done_through
         self._move(Trigger.LOST)
         if why is not StopWhy.EXPIRED:
             actions.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
-        return [*actions, Lost(has_reader, done, expiry)]
+        return [*actions, Lost(has_reader=has_reader, done=done, expiry=expiry)]
 
 
 def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:

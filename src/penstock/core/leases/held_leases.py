@@ -82,24 +82,25 @@ class LateCheckpoints:
         self._kept: dict[str, LateCheckpoint] = {}
         self._due_s = 0.0
 
-    def keep(self, key: str, position: Position | None, seen: SeenClaim | None = None) -> None:
+    def keep(self, key: str, position: Position | None, seen_claim: SeenClaim | None = None) -> None:
         """Keep a position, unless the kept one is later.
 
         Args:
-            seen: The claim that the query saw, if the position is a query's.
+            seen_claim: The claim that the query saw, if the position is a query's.
         """
         if position is None or not position.is_record:
             return
         known = self._kept.get(key)
         if known is None or known.position < position:
-            self._kept[key] = LateCheckpoint(key, position, seen)
+            self._kept[key] = LateCheckpoint(key, position, seen_claim)
 
     def take(self, key: str) -> LateCheckpoint | None:
         """Forget the kept position; return its write if it is beyond the row's checkpoint, else None."""
         write, row = self._kept.pop(key, None), self.view.get(key)
         if write is None or row is None or write.position <= row.checkpoint:
             return None
-        return write if write.seen is None else replace(write, seen=write.seen.expected_on(row))
+        seen = write.seen_claim
+        return write if seen is None else replace(write, seen_claim=seen.expected_on(row))
 
     def write(self, now_s: float) -> None:
         """Write the kept positions. A lease with a write in flight waits for the next call."""
@@ -114,7 +115,7 @@ class LateCheckpoints:
         """Handle the answer to a late checkpoint: it is tried again if it failed or its outcome is unknown."""
         if isinstance(outcome, NotDone | Unknown):
             self._due_s = now_s + self.options.renew_interval_s * self._turn.draw()
-            self.keep(write.key, write.position, write.seen)
+            self.keep(write.key, write.position, write.seen_claim)
 
 
 _EXPIRED_REPORT_INTERVAL_S: Final = 1.0
@@ -196,6 +197,7 @@ class HeldLeases:
         """
         assert lease.key not in self._held, f"lease {lease.key} is held already"
         self._last_epoch += 1
+        # The first renewals are spread, so that leases acquired together are not all renewed at once.
         renew_due_s = sent_s + self.options.renew_interval_s * (0.3 + 0.7 * self._turn.draw())
         held = HeldLease(
             self.me, self.options, self._pace, self._last_epoch, lease, sent_s, renew_due_s, progress_s=now_s
@@ -204,7 +206,7 @@ class HeldLeases:
         self._pace.held_count = len(self._held)
         late = self._late_checkpoints.take(lease.key)
         if late is not None:
-            held.on_late(late.position, late.seen)
+            held.on_earlier_reader_stopped(late.position, late.seen_claim)
         if self._is_stopping:
             self._do(held, held.stop(StopWhy.SHUTDOWN), now_s)
         self._advance(held, now_s)
@@ -307,7 +309,7 @@ class HeldLeases:
         if has_reader:
             self._earlier_readers[held.key] = held.epoch
         else:
-            self._late_checkpoints.keep(held.key, done, held.seen)
+            self._late_checkpoints.keep(held.key, done, held.seen_claim)
 
     def _take_children(self, children: tuple[ChildShard, ...]) -> None:
         """Take the children of a shard that this worker has just ended, within `max_leases`."""
@@ -373,7 +375,7 @@ class HeldLeases:
         if held is None or self._writes.is_busy(row.key) or held.unknown_write is not None:
             return
         if held.shows_handover_request(row):
-            self._do(held, held.on_handover_requested(row), now_s)
+            self._do(held, held.keep_row(row), now_s)
             self._advance(held, now_s)
         elif held.differs_from(row) and (began_s is None or held.renewed_s < began_s):
             self.renew_now(row.key, now_s)  # an old row, or the lease was stolen: a renewal decides
@@ -454,7 +456,7 @@ class HeldLeases:
     def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle a reader that has stopped as requested."""
         held = self._with_reader(event.key, event.epoch)
-        if not self._on_earlier_reader(event, now_s, event.seen) and held is not None:
+        if not self._on_earlier_reader(event, now_s, event.seen_claim) and held is not None:
             held.on_stopped(event)
             self._advance(held, now_s)
 
@@ -471,7 +473,7 @@ class HeldLeases:
         self,
         event: ShardDrained | ReaderStopped | ReaderFailed,
         now_s: float,
-        seen: SeenClaim | None = None,
+        seen_claim: SeenClaim | None = None,
     ) -> bool:
         """Handle the end of a reader whose lease was lost; False if the event is of another reader.
 
@@ -482,11 +484,11 @@ class HeldLeases:
         del self._earlier_readers[event.key]
         held = self._held.get(event.key)
         if held is None:
-            self._late_checkpoints.keep(event.key, event.position, seen)
+            self._late_checkpoints.keep(event.key, event.position, seen_claim)
         else:
             # This process lost the lease and took it again before its first reader had stopped. The first reader's position
             # counts for the new ownership: the second reader has not begun, since it waits for the first one.
-            held.on_late(event.position, seen)
+            held.on_earlier_reader_stopped(event.position, seen_claim)
             self._advance(held, now_s)
         return True
 

@@ -126,7 +126,7 @@ def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, P
         case Checkpoint():
             return None if may_move(row.checkpoint, write.position) else Refusal.BACKWARDS
         case LateCheckpoint():
-            if write.seen is not None and not row.has_claim(write.seen):
+            if write.seen_claim is not None and not row.has_claim(write.seen_claim):
                 return Refusal.CLAIMED
             return _refusal_of_step(row, write.position)
         case End():

@@ -131,13 +131,13 @@ class LateCheckpoint(Struct, frozen=True):
     Model: `LateCheckpoint`.
 
     Args:
-        seen: If the reader was a query: the row must still have the claim that it saw. A driver on an older copy of the
+        seen_claim: If the reader was a query: the row must still have the claim that it saw. A driver on an older copy of the
             checkpoint location may have reset the lease, and reads on from an earlier position (`Drop` of the batches' model).
     """
 
     key: str
     position: Position
-    seen: SeenClaim | None = None
+    seen_claim: SeenClaim | None = None
 
 
 class End(Struct, frozen=True):

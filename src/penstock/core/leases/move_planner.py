@@ -69,7 +69,7 @@ class FleetMembership:
         return self._began_s is None or now_s >= self.due_s
 
 
-_LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
+_LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then; see `BalanceLimits.left_over_s`
 _WATCHERS_ROUNDS: Final = 2  # for which a free lease is left to the watchers of its part
 _PART_SCAN_ROUNDS: Final = 0.25  # until the next scan of a part with free leases
 _DOUBLINGS_MAX: Final = 6
@@ -132,9 +132,9 @@ class MovePlanner:
         if options.has_room(held_count):
             scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
         if options.policy is not BalancePolicy.KCL2 and not self._membership.is_settled(now_s):
-            live = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
-            if live:
-                moves = self._without_live_moves(moves, live, fleet)
+            of_live_leases = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
+            if of_live_leases:
+                moves = self._without_most_of(of_live_leases, moves, fleet)
                 scan_s = min(scan_s, self._membership.due_s)
         if scans.part is not None:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
@@ -147,14 +147,13 @@ class MovePlanner:
         """
         if not any(entry.is_takable for entry in fleet):
             return []
-        left_over_s = _LEFT_OVER_ROUNDS * scans.settling_s
-        limits = BalanceLimits(self.options.max_leases, left_over_s=left_over_s)
+        limits = BalanceLimits(self.options.max_leases, left_over_s=_LEFT_OVER_ROUNDS * scans.settling_s)
         moves = plan_balance(fleet, self.me, self.options.policy, limits)
-        rows = {entry.lease.key: entry.lease for entry in fleet}
+        had_owner = {entry.lease.key for entry in fleet if entry.lease.counter > 0}
         return [
             move
             for move in moves
-            if isinstance(move, Acquisition) and not move.is_live and rows[move.write.key].counter > 0
+            if isinstance(move, Acquisition) and not move.is_live and move.write.key in had_owner
         ]
 
     def plan_part(
@@ -178,6 +177,7 @@ class MovePlanner:
         if not free:
             return NOTHING_TO_MOVE
         soon_s = _PART_SCAN_ROUNDS * scans.round_s
+        # The longest-free lease could have been taken in this many extra scans.
         doublings = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
         wanted = math.ceil(len(free) / max(1.0, scans.watchers) * 2**doublings)
         # After the loss of many workers, the first watcher that scans leaves some leases to those that scan a moment later.
@@ -191,21 +191,21 @@ class MovePlanner:
         scan_s = now_s + soon_s if is_urgent else math.inf
         return RoundPlan([take_free(entry, self.me) for entry in taken], scan_s)
 
-    def _without_live_moves(
-        self, moves: Sequence[Move], live: Sequence[Acquisition], fleet: Sequence[FleetLease]
+    def _without_most_of(
+        self, of_live_leases: Sequence[Acquisition], moves: Sequence[Move], fleet: Sequence[FleetLease]
     ) -> list[Move]:
         """Return the moves without those of leases that other workers hold.
 
         If this worker has no lease and no other move, keep one of them: by its request the other workers see it.
         """
         kept = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
-        is_seen = any(
+        has_lease = any(
             entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet
         )
-        if is_seen or kept:
+        if has_lease or kept:
             return kept
         # Two new workers with the same scan have the same plan, with the same first lease. So each chooses by its own name.
-        return [min(live, key=lambda move: tie_break(self.me, move.write.key))]
+        return [min(of_live_leases, key=lambda move: tie_break(self.me, move.write.key))]
 
 
 def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patience_s: float) -> list[Move]:

@@ -127,13 +127,13 @@ def plan_scans(
     whole_s = max(_WHOLE_ROUNDS_MIN * interval_s, per_worker_s * worker_count)
     return ScanPlan(
         TablePart(min(int(place * part_count), part_count - 1), part_count),
-        part_s,
-        whole_s,
-        max(interval_s, whole_s * _MOVING_SHARE),
-        max(interval_s, whole_s * _SETTLING_SHARE),
-        per_worker_s,
-        worker_count / part_count,
-        row_count / worker_count,
+        round_s=part_s,
+        whole_s=whole_s,
+        moving_s=max(interval_s, whole_s * _MOVING_SHARE),
+        settling_s=max(interval_s, whole_s * _SETTLING_SHARE),
+        whole_s_per_worker=per_worker_s,
+        watchers=worker_count / part_count,
+        share=row_count / worker_count,
     )
 
 
