@@ -271,6 +271,7 @@ class MisplacedRule(Struct, frozen=True):
         hash_range = self.known_range or self.hash_keys.fetch()
         if hash_range is None or _lies_in(aggregate.columns, hash_range):
             return False
+        # This range may be of a time before a reshard. So the service is asked before a record is dropped.
         hash_range = self.hash_keys.fetch_again() or self.known_range
         return hash_range is not None and not _lies_in(aggregate.columns, hash_range)
 

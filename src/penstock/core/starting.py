@@ -89,7 +89,7 @@ def parse_starting(
     positions = {
         shard: _parse_entry(value, option, zone)
         for shard, value in document.items()
-        if shard not in ("*", "metadata")
+        if shard not in ("*", "metadata")  # another connector's saved position has metadata beside the shards
     }
     default = _parse_entry(document["*"], option, zone) if "*" in document else TRIM_HORIZON
     if default.is_in_shard:

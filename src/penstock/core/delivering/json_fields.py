@@ -189,13 +189,15 @@ def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
 
 
 def _explain_new(pairs: _Pairs, columns: KnownColumns, is_unknown: bool) -> str | None:
+    """Explain a field without a column; `is_unknown` as for `explain`."""
     for name, _ in pairs:
-        if name not in columns.types:
-            reason = _differs_in_case(name, columns.types, "column") or columns.refusal(name)
-            if reason is None and is_unknown and len(columns.types) >= COLUMNS_MAX:
-                reason = f"a table has at most {COLUMNS_MAX:,} columns"
-            if reason is not None or is_unknown:
-                return _is_no_column(name, reason)
+        if name in columns.types:
+            continue
+        reason = _differs_in_case(name, columns.types, "column") or columns.refusal(name)
+        if reason is None and is_unknown and len(columns.types) >= COLUMNS_MAX:
+            reason = f"a table has at most {COLUMNS_MAX:,} columns"
+        if reason is not None or is_unknown:
+            return _is_no_column(name, reason)
     return None
 
 
@@ -206,6 +208,7 @@ def _explain_inside(
     path: str,
     is_unknown: bool,
 ) -> str | None:
+    """Explain a field of a struct that is there twice or is not known; `is_unknown` as for `explain`."""
     for column, value in pairs:
         known = structs.get(column)
         if known is None or not isinstance(value, _Pairs):

@@ -204,8 +204,8 @@ def is_in_snapshots(
     """
     if any(each.delivery == delivery_id and each.batch == label for each in snapshots):
         return True
-    known = {each.id for each in snapshots}
-    is_whole = (
-        before in known if before is not None else not known or any(each.parent is None for each in snapshots)
-    )
-    return False if is_whole else None
+    if before is not None:
+        has_all_since = any(each.id == before for each in snapshots)
+    else:  # the table's first snapshot has no parent
+        has_all_since = not snapshots or any(each.parent is None for each in snapshots)
+    return False if has_all_since else None

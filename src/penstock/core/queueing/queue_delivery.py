@@ -169,11 +169,11 @@ class QueueDelivery:
         self._valid.add(held)
         earlier = self._in_handler.get(arrival.record_id)
         if arrival.is_finished or arrival.record_id in self._finished:
-            self._act(held, Settled.DONE, now_s, 0.0)
+            self._queue_last_call(held, Settled.DONE, now_s, 0.0)
         elif arrival.record_id in self._rejected:
-            self._act(held, Settled.REJECTED, now_s, 0.0)
+            self._queue_last_call(held, Settled.REJECTED, now_s, 0.0)
         elif self._is_stopping:
-            self._act(held, Settled.UNHANDLED, now_s, 0.0)
+            self._queue_last_call(held, Settled.UNHANDLED, now_s, 0.0)
         elif earlier is not None:
             held.unsettled = arrival.part_count
             earlier.followers.append(held)
@@ -187,7 +187,7 @@ class QueueDelivery:
         held.done.update(known)
         held.unsettled = len(places)
         if not places:
-            self._act(held, Settled.DONE, now_s, 0.0)
+            self._queue_last_call(held, Settled.DONE, now_s, 0.0)
             return
         self._in_handler[held.arrival.record_id] = held
         self._waiting.extend(Part(held.number, place) for place in places)
@@ -254,7 +254,10 @@ class QueueDelivery:
             self._conclude(held, now_s, u)
 
     def _conclude(self, held: HeldRecord, now_s: float, u: float) -> None:
-        """Handle a delivery whose user records all have a result: queue its last call, and those of its followers."""
+        """Handle a delivery whose user records all have a result: queue its last call, and those of its followers.
+
+        Followers are later deliveries of the same record, which were not handled because the handler had this one.
+        """
         record_id = held.arrival.record_id
         if self._in_handler.get(record_id) is held:
             del self._in_handler[record_id]
@@ -262,7 +265,7 @@ class QueueDelivery:
         self._remember(held, result)
         followers, held.followers = held.followers, []
         if held.phase is Phase.OPEN:
-            self._act(held, result, now_s, u)
+            self._queue_last_call(held, result, now_s, u)
         elif held.phase is Phase.ENDED:
             self._forget(held)
         waiting = [follower for follower in followers if follower.phase is Phase.OPEN]
@@ -273,7 +276,7 @@ class QueueDelivery:
             return
         for follower in waiting:
             follower.unsettled = 0
-            self._act(follower, result, now_s, u)
+            self._queue_last_call(follower, result, now_s, u)
 
     def _remember(self, held: HeldRecord, result: Settled) -> None:
         if not self._options.remember_max:
@@ -285,8 +288,8 @@ class QueueDelivery:
         elif held.done:
             _keep(self._partly_done, record_id, frozenset(held.done), self._options.remember_max)
 
-    def _act(self, held: HeldRecord, result: Settled, now_s: float, u: float) -> None:
-        """Queue the call that ends a delivery."""
+    def _queue_last_call(self, held: HeldRecord, result: Settled, now_s: float, u: float) -> None:
+        """Queue the call that ends a delivery: an acknowledgement, or a return with its delay."""
         count, count_max = held.arrival.receive_count, self._options.receive_count_max
         # A record that was received more often than the limit shows that the queue's limit was changed since. The known limit is then
         # not used: a record that is returned at once would be received again at once, without end.
@@ -563,7 +566,7 @@ class QueueDelivery:
                 self._conclude(held, now_s, 0.0)
             else:  # it follows an earlier delivery, so its user records are not queued for the handler
                 held.unsettled = 0
-                self._act(held, Settled.UNHANDLED, now_s, 0.0)
+                self._queue_last_call(held, Settled.UNHANDLED, now_s, 0.0)
 
     def on_abandon(self, now_s: float) -> None:
         """Return to the queue the records that the handler still has; its later results are ignored."""
@@ -574,7 +577,7 @@ class QueueDelivery:
                 continue
             self._drop_waiting(held)
             if held.running:
-                self._act(held, Settled.UNHANDLED, now_s, 0.0)
+                self._queue_last_call(held, Settled.UNHANDLED, now_s, 0.0)
             else:
                 self._conclude(held, now_s, 0.0)
 

@@ -22,8 +22,11 @@ class LowWater:
     def __init__(self, start: Position) -> None:
         self.position = start
         self.ordinal = 0  # everything below it is acknowledged
+        # Acknowledged records beyond a gap: by ordinal, the sequence and sub-sequence number.
         self._ahead: dict[int, tuple[str, int]] = {}
+        # Deliveries that are not wholly acknowledged: the last record's ordinal, and the position at which they end.
         self._run_ends: deque[tuple[int, Position]] = deque()
+        # Records that are not delivered: the ordinal of the next delivered one, and the last one's position.
         self._skips: deque[tuple[int, Position]] = deque()
         self._skipped_through = start
 
@@ -112,5 +115,5 @@ class LowWater:
             return
         # After `acknowledge_through` without an ordinal the position may be ahead of the count.
         self.position = max(self.position, at_record(*place))
-        while self._run_ends and self._run_ends[0][0] < self.ordinal:
+        while self._run_ends and self._run_ends[0][0] < self.ordinal:  # acknowledged as a whole
             self._run_ends.popleft()

@@ -141,12 +141,13 @@ def _redact_data(redaction: Redaction, secret: bytes, data: bytes) -> tuple[byte
 
 
 def _replaced(value: Any, steps: tuple[str | int, ...], is_hashed: bool, secret: bytes) -> Any:
+    """Return a JSON value with the field at the end of a path redacted; unchanged if the path leads nowhere."""
     if not steps:
         return hash_text(secret, json.dumps(value, sort_keys=True)) if is_hashed else REDACTED
     step, rest = steps[0], steps[1:]
     if isinstance(value, dict) and step in value:
         return {**value, step: _replaced(value[step], rest, is_hashed, secret)}
-    if isinstance(value, list) and not (isinstance(step, str) and step != _ALL):
+    if isinstance(value, list) and (step == _ALL or isinstance(step, int)):
         return [
             _replaced(each, rest, is_hashed, secret) if step in (_ALL, index) else each
             for index, each in enumerate(value)

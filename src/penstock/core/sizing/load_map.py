@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Final
 
@@ -89,9 +89,13 @@ class LoadMap:
         other._records = [each * records_factor for each in self._records]
         return other
 
+    def _places_in(self, hash_range: HashRange) -> tuple[int, int]:
+        """Return the places of the measured keys in a range: from the first up to the second."""
+        return bisect_left(self._keys, hash_range.start), bisect_right(self._keys, hash_range.end)
+
     def load_in(self, hash_range: HashRange) -> tuple[float, float]:
         """Return the bytes and records a second in a range."""
-        low, high = bisect_left(self._keys, hash_range.start), bisect_right(self._keys, hash_range.end)
+        low, high = self._places_in(hash_range)
         return max(0.0, self._bytes[high] - self._bytes[low]), max(
             0.0, self._records[high] - self._records[low]
         )
@@ -107,25 +111,21 @@ class LoadMap:
         """
         if hash_range.size < 2:
             return None
-        low, high = bisect_left(self._keys, hash_range.start), bisect_right(self._keys, hash_range.end)
-        by_bytes = use_of(self._bytes[high] - self._bytes[low], 0.0) >= use_of(
-            0.0, self._records[high] - self._records[low]
-        )
-        sums = self._bytes if by_bytes else self._records
-        wanted = sums[low] + (sums[high] - sums[low]) * share
-        if sums[high] <= sums[low]:
+        low, high = self._places_in(hash_range)
+        bytes_per_s, records_per_s = self.load_in(hash_range)
+        # The load is counted in the unit whose quota it uses more of.
+        sums = self._bytes if use_of(bytes_per_s, 0.0) >= use_of(0.0, records_per_s) else self._records
+        if sums[high] <= sums[low]:  # nothing was measured in the range
             return self._cut_at(hash_range, hash_range.start + round(hash_range.size * share))
+        wanted = sums[low] + (sums[high] - sums[low]) * share
         place = bisect_left(sums, wanted, low, high)
         near = [
             self._between(hash_range, each, low, high) for each in (place - 1, place) if low <= each <= high
         ]
         return min(
             (self._cut_at(hash_range, at) for at in near),
-            key=lambda cut: abs(self._sum_below(sums, cut.at, low) - wanted + sums[low]),
+            key=lambda cut: abs(sums[bisect_left(self._keys, cut.at)] - wanted),
         )
-
-    def _sum_below(self, sums: Sequence[float], at: int, low: int) -> float:
-        return sums[bisect_left(self._keys, at)] - sums[low]
 
     def _between(self, hash_range: HashRange, place: int, low: int, high: int) -> int:
         """Return the hash key half way between the keys before and at a place."""
@@ -140,7 +140,7 @@ class LoadMap:
 
     def hottest_key(self, hash_range: HashRange) -> tuple[int, float] | None:
         """Return the hash key with the largest use in a range, and its use; None if nothing is known."""
-        low, high = bisect_left(self._keys, hash_range.start), bisect_right(self._keys, hash_range.end)
+        low, high = self._places_in(hash_range)
         uses = [
             (
                 use_of(

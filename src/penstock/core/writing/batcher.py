@@ -214,7 +214,7 @@ class Batcher:
         if step is not None:
             return step
         gather_until_s = self._planned_s + self.settings.gather_s
-        if now_s < gather_until_s and self._would_fill(now_s) is False:
+        if now_s < gather_until_s and self._has_pause_and_room(now_s):
             return WaitUntil(gather_until_s, "some shards pause, and the rest fills no request")
         return self._plan_request(now_s, flushes=flushes)
 
@@ -262,8 +262,8 @@ class Batcher:
         self._planned_s = now_s
         return PutRequest(entries)
 
-    def _would_fill(self, now_s: float) -> bool | None:
-        """Return True if the shards that may be written now fill a request. Otherwise return False if a shard pauses, and None if none does."""
+    def _has_pause_and_room(self, now_s: float) -> bool:
+        """Return whether a shard pauses and the others do not fill a request."""
         settings = self.settings
         count = size_bytes = 0.0
         has_pause = False
@@ -275,8 +275,8 @@ class Batcher:
             count += count_here
             size_bytes += bytes_here
             if count >= settings.request_record_count_max or size_bytes >= settings.request_bytes_max:
-                return True
-        return False if has_pause else None
+                return False
+        return has_pause
 
     def _is_request_full(self) -> bool:
         ready = 0
