@@ -60,7 +60,8 @@ SEEN = SeenClaim(ME, (1, "r1"))
 def bare(events):
     """The events without the counters of the rows on which claims were seen."""
     return [
-        each if each.seen is None else replace(each, seen=replace(each.seen, counter=None)) for each in events
+        each if each.seen_claim is None else replace(each, seen_claim=replace(each.seen_claim, counter=None))
+        for each in events
     ]
 
 
@@ -185,7 +186,7 @@ def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
     shards = holding("a", position=AT7)
     settle(shards, done(shards=()), lease(checkpoint=AT7))
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT7, seen=SeenClaim(ME))]
+    assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT7, seen_claim=SeenClaim(ME))]
     shards.start(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
     assert (positions(shards), shards.promotions()) == ({"a": AT7}, [])
 

@@ -1331,7 +1331,7 @@ def test_a_stopped_readers_position_is_written_although_its_release_was_late():
 @pytest.mark.parametrize("is_late", [False, True], ids=["after the loss", "after its release was late"])
 def test_a_lost_querys_position_is_written_only_beside_the_claim_that_it_saw(is_late):
     bench = holding()
-    stopped = ReaderStopped("s", 1, at_record("8"), seen=SeenClaim("me", (4, "run")))
+    stopped = ReaderStopped("s", 1, at_record("8"), seen_claim=SeenClaim("me", (4, "run")))
     if is_late:
         bench.slow = (Release,)
         bench.run(StopRequested())
@@ -1344,7 +1344,7 @@ def test_a_lost_querys_position_is_written_only_beside_the_claim_that_it_saw(is_
         drive_renewal(bench, bench.table.write)
         bench.run(stopped)
     (write,) = bench.writes(LateCheckpoint)
-    assert (write.position, replace(write.seen, counter=None)) == (at_record("8"), stopped.seen)
+    assert (write.position, replace(write.seen_claim, counter=None)) == (at_record("8"), stopped.seen_claim)
     assert bench.table.rows["s"].checkpoint < at_record("8")
 
 

@@ -22,7 +22,7 @@ from penstock.core.batches.claims import find_unknown_claims, is_passed
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, TipMark, lease_of
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark, lease_of, mark_at
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
 from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing
@@ -258,19 +258,16 @@ class _Plan:
 
     def _create_known(self, marks: Mapping[str, TipMark] = _NO_MARKS) -> None:
         """Create the missing leases of shards in the offset."""
+        shards = self._offset.shards
         tips = {
-            key: TipMark(place, self._offset.tips[key])
-            for key, place in self._offset.shards.items()
-            if key in self._offset.tips
+            key: mark_at(shards[key], tip_ms) for key, tip_ms in self._offset.tips.items() if key in shards
         }
-        marks = {**{key: mark for key, mark in tips.items() if mark.position.is_record}, **marks}
         for key, position in find_missing(self._rows, self._offset, self._parents_of).items():
             shard = self._shards.get(key)
             if shard is None:
                 self._vanished[key] = position
                 continue
-            lease = lease_of(shard, position, self._stream)
-            lease = replace(lease, mark=marks.get(key))
+            lease = replace(lease_of(shard, position, self._stream), mark=marks.get(key) or tips.get(key))
             claim = self._last_claim(self._before.get(key), key)
             if position == TRIM_HORIZON:  # at its start a shard waits for its parents
                 self._create_ended_parents(shard.parents)

@@ -113,8 +113,11 @@ class SubscriptionTurns:
         if shard is None:
             self._shards[shard_id] = _Turn(now_s, now_s)
             return 0.0
-        if shard.planned_s != shard.used_s and now_s - shard.planned_s >= TURN_S:
-            shard.used_s = shard.planned_s + TURN_S
+        had_to_wait = shard.planned_s != shard.used_s
+        if had_to_wait and now_s - shard.planned_s >= TURN_S:
+            shard.used_s = (
+                shard.planned_s + TURN_S
+            )  # the last task may have lasted long enough to subscribe then
         shard.planned_s = now_s
         if now_s - shard.used_s < TURN_S:
             return TURN_S

@@ -175,7 +175,7 @@ class HeldLeases:
             held = self._current(key, epoch)
             if held is not None and held.wake_s == due_s:
                 return min(due_s, report_s)
-            heapq.heappop(self._due)
+            heapq.heappop(self._due)  # the lease is not held any more, or has another wake-up
         return report_s
 
     def _current(self, key: str, epoch: int) -> HeldLease | None:

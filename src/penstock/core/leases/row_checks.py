@@ -165,8 +165,9 @@ class StreamCheck:
             self.foreign = self.foreign or find_foreign_lease(rows, stream, listed)
 
     def _is_known(self, lease: Lease) -> bool:
-        is_timed = lease.checkpoint != LATEST or self._options.stream_id_of(lease.key) in self._clocks
-        return is_timed and (lease.stream is not None or lease.key in self._compared)
+        # A LATEST without a moment needs the service's time, which comes with a listing.
+        has_time = lease.checkpoint != LATEST or self._options.stream_id_of(lease.key) in self._clocks
+        return has_time and (lease.stream is not None or lease.key in self._compared)
 
     def compare(self, stream_id: str, shards: Iterable[Shard], moment_ms: int, now_s: float) -> None:
         """Compare the rows of a stream with every shard that it lists.
@@ -178,9 +179,9 @@ class StreamCheck:
         self._clocks[stream_id] = (moment_ms, now_s)
         listed = {shard.shard_id: shard for shard in shards}
         self._find_foreign(self._by_stream(self.view).get(stream_id, []), listed)
-        settled = {key for key in self.view.set_aside if self._options.stream_id_of(key) == stream_id}
-        self._compared |= settled
-        self.view.set_rows_aside(self.view.set_aside - settled)
+        compared = {key for key in self.view.set_aside if self._options.stream_id_of(key) == stream_id}
+        self._compared |= compared
+        self.view.set_rows_aside(self.view.set_aside - compared)
 
     def stream_to_write(self, row: Lease) -> StreamIdentity | None:
         """Return the stream that a renewal writes on a row without one; else None."""
