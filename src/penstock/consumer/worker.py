@@ -212,7 +212,7 @@ class Worker:
         """Begin a graceful stop: finish calls under way, checkpoint, release; return at once."""
         if not self._is_stopping:
             self._is_stopping = True
-            self.delivery.stopped.freeze()
+            self.delivery.stopped.freeze()  # the shards that have stopped by now, for the report at the end
             if self.delivery.has_only_stopped:
                 self._fail_at_standstill()
             self.leases.post(StopRequested())

@@ -51,7 +51,7 @@ class ConsumerRegistration:
         self._lock = threading.Lock()
         self._arn: str | None = None
         self._ahead_lock = threading.Lock()
-        self._not_ahead_before_s = float("-inf")
+        self._next_attempt_s = float("-inf")  # of `find_ahead`; infinity while one is under way
 
     def forget_arn(self) -> None:
         """Forget the ARN, because the service reports no such consumer or shard: the next use finds it again."""
@@ -63,9 +63,9 @@ class ConsumerRegistration:
         There is one attempt at a time. After a failed attempt, calls within the next minutes begin no other one.
         """
         with self._ahead_lock:
-            is_due = self._arn is None and self._clock.monotonic_s() >= self._not_ahead_before_s
+            is_due = self._arn is None and self._clock.monotonic_s() >= self._next_attempt_s
             if is_due:
-                self._not_ahead_before_s = float("inf")
+                self._next_attempt_s = float("inf")
         if is_due:
             pool.submit(self._find_ahead)
         return self._arn is not None
@@ -80,7 +80,7 @@ class ConsumerRegistration:
         except Exception:
             log.exception("consumer %s could not be registered, in an unexpected way", self.name)
         finally:
-            self._not_ahead_before_s = self._clock.monotonic_s() + pause_s
+            self._next_attempt_s = self._clock.monotonic_s() + pause_s
 
     def fetch_arn(self) -> str:
         """Return the ARN of the consumer; find or register it first if it is not known.

@@ -205,7 +205,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is not None and not self._home.is_here:
-            return
+            return  # a forked child leaves the block by its own error: the threads are the parent's
         self.request_stop()
         if self._pull is not None:
             self._pull.close()

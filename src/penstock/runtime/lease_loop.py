@@ -211,8 +211,7 @@ class LeaseLoop(Loop[Event]):
                 if isinstance(event, ScanDone | OwnLeasesFound):
                     self._table_scanned_s = now_s
                     self._measure()
-            wake_s = self._coordinator.next_wake_s
-            if not events or (wake_s is not None and wake_s <= now_s):
+            if not events or self._coordinator.next_wake_s <= now_s:
                 self._handle(Tick())
 
     def snapshot(self) -> LeaseSnapshot:

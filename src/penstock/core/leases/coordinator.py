@@ -521,8 +521,9 @@ class Coordinator:
         row = row_of(outcome)
         if row is not None:
             self._later_runs.on_row(row)
-        if isinstance(outcome, NotDone):
-            self._on_not_done(outcome)
+        is_table_gone = isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING
+        if is_table_gone and self._scans.on_table_missing():
+            self._streams.on_table_missing()
         if isinstance(purpose, ForHeldLease):
             self.held_leases.on_write(pending, purpose, outcome, now_s, event.detail)
             return
@@ -551,10 +552,6 @@ class Coordinator:
                 self._late_checkpoints.on_answer(write, outcome, now_s)
             case _:
                 assert_never(purpose)
-
-    def _on_not_done(self, outcome: NotDone) -> None:
-        if outcome.problem is Problem.TABLE_MISSING and self._scans.on_table_missing():
-            self._streams.on_table_missing()
 
     def _on_row_of(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
         row = row_of(outcome)

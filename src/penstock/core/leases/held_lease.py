@@ -300,17 +300,13 @@ class HeldLease(Struct):
         )
 
     def _mark_to_write(self, ahead: Position | None) -> TipMark | None:
-        """Return the tip mark for a write that moves the checkpoint to `ahead`, or that leaves it (None)."""
+        """Return the tip mark for a write that moves the checkpoint to `ahead`, or that leaves it (None).
+
+        There is one if the reader was at the tip at that checkpoint or before it: later records arrived after that moment.
+        """
         if ahead is None and self.options.keeps_claims:
             return None  # a claim may have moved the row's checkpoint: this worker's copy may be old
-        return self._mark_at(self.lease.checkpoint if ahead is None else ahead)
-
-    def _mark_at(self, position: Position) -> TipMark | None:
-        """Return the mark for a position if the reader was at the tip there or at an earlier position, else None.
-
-        Later records arrived after the moment of the mark, so the moment is valid for later positions too.
-        """
-        tip = self.tip
+        position, tip = self.lease.checkpoint if ahead is None else ahead, self.tip
         if tip is None or not position.is_record or position < tip.position:
             return None
         return TipMark(position, tip.tip_ms)
