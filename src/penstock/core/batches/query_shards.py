@@ -451,6 +451,7 @@ class QueryShards:
         return [self._release(key) for key in sorted(self._held)]
 
     def _release(self, key: str) -> ReaderStopped:
+        """Release a shard, with its position. Its state is kept: it may be acquired again before the next batch is settled."""
         held = self._held.pop(key)
         state = self.states.pop(key, None)
         promotion = self._promotions.pop(key, None)

@@ -189,7 +189,7 @@ class _Plan:
         self._writes: list[LeaseWrite] = []
 
     def plan_start(self) -> Recreation:
-        """Plan as `plan_recreation` describes it."""
+        """Plan for the start of the query: copy the earlier table's leases, create missing ones, and end outdated ones."""
         if not self._is_forked:
             self._copy_leases()
         self._create_known()
@@ -206,7 +206,7 @@ class _Plan:
         return self._finish([end for end in ends if not _overlaps(self._ranges.get(end.key), holes)])
 
     def plan_running(self, marks: Mapping[str, TipMark]) -> Recreation:
-        """Plan as `plan_lost` describes it."""
+        """Plan for a query that runs: create the missing leases of its shards, and of the children of vanished ones."""
         self._create_known(marks)
         self._create_ended_parents(find_missing_ends(self._rows, self._offset))
         vanished = self._vanished.keys()

@@ -247,7 +247,9 @@ class Acquisitions:
         """Return the write that makes a row in this worker's name a held lease, or completes its hand-over."""
         key = lease.key
         is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
-        if is_leaving and not self.options.keeps_claims:
+        if (
+            is_leaving and not self.options.keeps_claims
+        ):  # a query first repeats its interrupted batch, so it renews
             late = self._late_checkpoints.take(key)
             position = None if late is None else late.position
             return Release(key, lease.counter, self.me, position, lease.owner)

@@ -266,10 +266,10 @@ class FailingCalls:
         answer = known.answer
         if known.is_lasting:
             self._recovered.pop(known.call, None)
-        place = (answer.call, answer.scope)
+        kind = (answer.call, answer.scope)
         is_loud = known.is_lasting or answer.problem is Problem.REFUSED
-        if is_loud and now_s >= self._quiet_until_s.get(place, -math.inf):
-            self._quiet_until_s[place] = now_s + _AGAIN_S
+        if is_loud and now_s >= self._quiet_until_s.get(kind, -math.inf):
+            self._quiet_until_s[kind] = now_s + _AGAIN_S
             known.is_reported = True
             reason = "" if answer.problem is None else answer.problem.name.lower()
             self._turn.report(Topic.CALL_FAILED, Level.ERROR, known.describe(now_s), answer.key, reason)
@@ -277,10 +277,10 @@ class FailingCalls:
     def forget(self, now_s: float, round_s: float) -> None:
         """Forget calls that are not made any more, for instance because other workers have the leases now."""
         often_s = 3 * max(self._lease_duration_s, round_s)
-        for place, known in list(self._failing.items()):
+        for kind, known in list(self._failing.items()):
             pause_s = often_s if known.call in _WRITES.values() else max(often_s, _RARE_PAUSE_S)
             if now_s - known.last_s > pause_s:
-                del self._failing[place]
+                del self._failing[kind]
                 self._on_recovered(known, now_s)
 
     def _on_recovered(self, known: FailingCall, now_s: float) -> None:

@@ -143,14 +143,14 @@ class HeldLeases:
         self._failing = failing
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
-        self._due: list[tuple[float, str, int]] = []
+        self._due: list[tuple[float, str, int]] = []  # a heap of wake-ups: moment, key and epoch
         # Epochs of the readers of lost leases that have not stopped, by key.
         self._earlier_readers: dict[str, int] = {}
         self._last_epoch = 0
         self._pace = RenewalPace(context.options)
         self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet
-        self._expired_due_s = -math.inf
-        self._lateness_due_s = -math.inf
+        self._expired_due_s = -math.inf  # when they may be reported
+        self._lateness_due_s = -math.inf  # when late renewals are reported next
 
     def __len__(self) -> int:
         return len(self._held)

@@ -120,13 +120,13 @@ class ShardSyncer:
         self._plan_before: list[MissingLease] | None = None
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
         self._needed_parents: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
-        self._absent_before: set[str] = set()
+        self._unlisted_before: set[str] = set()  # missing parents that the previous listing did not have
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
         self._remembered_s = float("-inf")
         self.wants_scan: bool = False
         """Whether the last scan of the whole table shows a possible hole that this worker must confirm."""
-        self._left_out: frozenset[str] = frozenset()  # open shards with ended leases: they are not read
+        self._ended_open: frozenset[str] = frozenset()  # open shards with ended leases: they are not read
 
     # --- an empty table -------------------------------------------------------------------------------
 
@@ -368,14 +368,14 @@ class ShardSyncer:
             )
             self._listing.begin(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
 
-    def _coverage(self, left_out: Iterable[str] = ()) -> Coverage:
+    def _coverage(self, also_covered: Iterable[str] = ()) -> Coverage:
         # An unreadable row counts as an unfinished lease: it may be one, and no other row may replace it.
         damaged = [Lease(key) for key in self.view.damaged if key not in self.view and key in self.ranges]
-        return find_holes([*self.view, *damaged, *(Lease(key) for key in left_out)], self.ranges)
+        return find_holes([*self.view, *damaged, *(Lease(key) for key in also_covered)], self.ranges)
 
     def find_open_holes(self) -> tuple[HashRange, ...]:
         """Return the hash keys that no unfinished lease covers although they should be read, as far as is known."""
-        coverage = self._coverage(self._left_out)
+        coverage = self._coverage(self._ended_open)
         return () if coverage.unknown else coverage.holes
 
     def _confirmed_missing(self) -> set[str]:
@@ -391,23 +391,23 @@ class ShardSyncer:
     def on_fill_listing(self, event: ListingDone) -> None:
         """Handle the listing that was requested because of a hole in the leases."""
         coverage, rows = self._coverage(), self.view.rows()
-        is_open = (shard.shard_id for shard in event.shards if shard.is_open)
-        self._left_out = frozenset(key for key in is_open if key in rows and rows[key].is_ended)
+        open_keys = (shard.shard_id for shard in event.shards if shard.is_open)
+        self._ended_open = frozenset(key for key in open_keys if key in rows and rows[key].is_ended)
         parents = self._confirmed_missing()
-        absent = parents - {shard.shard_id for shard in event.shards}
-        self._table.on_shards_vanished(absent & self._absent_before)  # two listings agree
-        self._absent_before = absent
+        unlisted = parents - {shard.shard_id for shard in event.shards}
+        self._table.on_shards_vanished(unlisted & self._unlisted_before)  # two listings agree
+        self._unlisted_before = unlisted
         plan = [
             missing
             for missing in plan_missing(
-                rows, event.shards, coverage.holes, self.options.start, needed_parents=parents - absent
+                rows, event.shards, coverage.holes, self.options.start, needed_parents=parents - unlisted
             )
             if missing.lease.key not in self.view.damaged
         ]
         if any(missing.why is CreationReason.UNEXPLAINED for missing in plan):
             # A listing can be incomplete, and a wrong lease here reads shards out of order: two listings must agree.
-            agreed, self._plan_before = plan == self._plan_before, plan
-            if not agreed:
+            is_repeated, self._plan_before = plan == self._plan_before, plan
+            if not is_repeated:
                 plan = []
         self._filling = deque(plan)
         self._retries = 0
