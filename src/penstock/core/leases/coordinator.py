@@ -436,7 +436,12 @@ class Coordinator:
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
-        self._table_stats = CoordinatorStats.of_fleet(fleet, len(self.view), len(live))
+        self._table_stats = CoordinatorStats(
+            total_leases=len(fleet),
+            ended_leases=len(self.view) - len(fleet),
+            unclaimed_leases=sum(entry.owner_state is not OwnerState.ALIVE for entry in fleet),
+            worker_count=len(live),
+        )
         self._live = frozenset(live)
         self._membership.on_live_workers(live)
         self._scans.on_whole_table(live)
@@ -533,35 +538,28 @@ class Coordinator:
     def _on_other_write(
         self, pending: PendingWrite, purpose: OtherPurpose, outcome: WriteOutcome, now_s: float
     ) -> None:
+        key, row = pending.write.key, row_of(outcome)
+        if row is not None and row.key == key:
+            self.view.on_row(row, now_s)
         match purpose:
             case ForChildOf():
                 self.held_leases.on_child_created(pending, purpose, outcome, now_s)
             case ForAcquisition(reason):
                 self._on_acquisition(pending, reason, outcome, now_s)
             case ForFirstLease():
-                self._on_row_of(outcome, pending.write.key, now_s)
-                self._streams.of(pending.write.key).syncer.on_first_created(outcome)
+                self._streams.of(key).syncer.on_first_created(outcome)
             case ForMissingLease():
-                self._on_row_of(outcome, pending.write.key, now_s)
-                self._streams.of(pending.write.key).syncer.on_created(pending, purpose, outcome)
+                self._streams.of(key).syncer.on_created(pending, purpose, outcome)
             case ForCleanup(reason):
-                self._on_row_of(outcome, pending.write.key, now_s)
-                self._streams.of(pending.write.key).cleanup.on_deleted(pending.write.key, reason, outcome)
+                self._streams.of(key).cleanup.on_deleted(key, reason, outcome)
             case ForLateCheckpoint(write):
-                self._on_row_of(outcome, pending.write.key, now_s)
                 self._late_checkpoints.on_answer(write, outcome, now_s)
             case _:
                 assert_never(purpose)
 
-    def _on_row_of(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
-        row = row_of(outcome)
-        if row is not None and row.key == key:
-            self.view.on_row(row, now_s)
-
     def _on_acquisition(
         self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float
     ) -> None:
-        self._on_row_of(outcome, pending.write.key, now_s)
         is_forestalled = self._acquisitions.on_answer(pending, reason, outcome, now_s)
         if is_forestalled and not self._planner.is_settled(now_s):
             # Another newcomer: RequestHandover of the same lease. This worker: its own request, refused. The others count this

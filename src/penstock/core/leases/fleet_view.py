@@ -7,7 +7,7 @@ capacity.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
@@ -195,20 +195,6 @@ class CoordinatorStats(Struct, frozen=True):
     held_leases: int = 0
     lost_leases: int = 0
     takes: tuple[tuple[str, int], ...] = ()
-
-    @classmethod
-    def of_fleet(cls, fleet: Sequence[FleetLease], lease_count: int, worker_count: int) -> CoordinatorStats:
-        """Count the leases of a table.
-
-        Args:
-            worker_count: Live owners, this worker included.
-        """
-        return cls(
-            total_leases=len(fleet),
-            ended_leases=lease_count - len(fleet),
-            unclaimed_leases=sum(1 for entry in fleet if entry.owner_state is not OwnerState.ALIVE),
-            worker_count=worker_count,
-        )
 
     @property
     def table_leases(self) -> int:

@@ -394,7 +394,7 @@ class HeldLeases:
         outcome: WriteOutcome,
         now_s: float,
     ) -> None:
-        """Handle the answer to the creation of a child's lease; it counts for both parents of a merged shard."""
+        """Handle the answer to the creation of a child's lease, whose row is in the view; it counts for both parents of a merged shard."""
         key = pending.write.key
         held = self._current(purpose.parent, purpose.epoch)
         if not isinstance(outcome, Applied | Refused):
@@ -402,9 +402,6 @@ class HeldLeases:
                 held.on_child_not_created(now_s, self._turn)
                 self._advance(held, now_s)
             return
-        row = row_of(outcome)
-        if row is not None:
-            self.view.on_row(row, now_s)
         if isinstance(outcome, Applied):
             message = f"lease {key} created, child of {purpose.parent}"
             self._turn.report(Topic.CREATED, Level.INFO, message, key, "child")
