@@ -46,7 +46,7 @@ from penstock.core.leases.required_leases import (
 from penstock.core.shard import Shard
 
 
-class ListingUnderWay:
+class ListingCalls:
     """Begins listings, one at a time: every worker of a fleet may need one, and the rate of `ListShards` is low.
 
     Args:
@@ -101,7 +101,7 @@ class ShardSyncer:
         listing: Shared with the cleanup.
     """
 
-    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingUnderWay) -> None:
+    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingCalls) -> None:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view = view

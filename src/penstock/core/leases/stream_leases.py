@@ -23,7 +23,7 @@ from penstock.core.leases.lease_view import OwnerState, Rows, StreamRows
 from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.pending_writes import ForCleanup
 from penstock.core.leases.required_leases import DeletionReason, find_vanished, plan_deletions
-from penstock.core.leases.shard_syncer import ListingUnderWay, ShardSyncer
+from penstock.core.leases.shard_syncer import ListingCalls, ShardSyncer
 from penstock.core.shard import Shard
 
 _REST_DURATIONS: Final = 3  # lease durations that a finished lease is kept unchanged
@@ -40,7 +40,7 @@ class LeaseCleanup:
         listing: Shared with the shard syncer.
     """
 
-    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingUnderWay) -> None:
+    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingCalls) -> None:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view = view
@@ -105,7 +105,7 @@ class StreamLeases(Struct, frozen=True, eq=False):
     """
 
     stream_id: str
-    listing: ListingUnderWay
+    listing: ListingCalls
     syncer: ShardSyncer
     cleanup: LeaseCleanup
 
@@ -269,7 +269,7 @@ def streams_of(context: CoordinatorContext) -> Streams:
     for stream_id in context.options.stream_ids:
         rows = StreamRows(context.view, stream_id) if stream_id else context.view
         own = replace(context, options=context.options.of_stream(stream_id))
-        listing = ListingUnderWay(own.turn, stream_id, _PAUSE_ROUNDS * own.options.interval_s)
+        listing = ListingCalls(own.turn, stream_id, _PAUSE_ROUNDS * own.options.interval_s)
         syncer = ShardSyncer(own, rows, listing)
         streams[stream_id] = StreamLeases(stream_id, listing, syncer, LeaseCleanup(own, rows, listing))
     return Streams(context, streams)

@@ -387,11 +387,8 @@ def hot_keys_of(view: StreamView, high: float) -> list[HotKey]:
         if use <= high:
             continue
         cut, hottest = view.now.cut(shard.hash_range), view.now.hottest_key(shard.hash_range)
-        if (
-            hottest is not None
-            and hottest[1] >= 0.5 * use
-            and (cut is None or cut.larger_use >= _GAIN_MIN * use)
-        ):
+        is_relieved_by_split = cut is not None and cut.larger_use < _GAIN_MIN * use
+        if hottest is not None and hottest[1] >= 0.5 * use and not is_relieved_by_split:
             found.append(HotKey(shard.shard_id, hottest[0], hottest[1], use))
     return found
 
