@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.hash_key import HASH_KEYS
+from penstock.runtime.threads import repeat_on_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -39,35 +39,31 @@ def when_caught_up(
         on_ended: Called once when these are read to their ends; then `on_caught_up` is not called any more.
         lag_max_ms: Returns the lag up to which a shard counts as caught up; None: the time since the body began.
     """
-    has_ended = threading.Event()
     began_s = time.monotonic()
     if lag_max_ms is None:
         lag_max_ms = lambda: max(0.0, (time.monotonic() - began_s) * 1000 - lag_error_ms)  # noqa: E731 - a default that has seen the beginning
 
-    def watch() -> None:
-        is_caught_up = False
-        while not has_ended.wait(_CHECK_INTERVAL_S):
-            if not is_caught_up and not _is_caught_up(consumer, table, lag_max_ms()):
-                continue
-            if shard_ids and _are_ended(table, shard_ids):
-                on_ended()
-                return
-            if not is_caught_up:
-                is_caught_up = True
-                on_caught_up()
-            if not shard_ids:
-                return
+    is_caught_up = False
 
-    watcher = threading.Thread(target=watch, name="penstock-caught-up", daemon=True)
-    watcher.start()
-    try:
+    def check() -> bool:
+        """Make the calls that are due; return True after the last one."""
+        nonlocal is_caught_up
+        if not is_caught_up and not _is_caught_up(consumer, table, lag_max_ms()):
+            return False
+        if shard_ids and _are_ended(table, shard_ids):
+            on_ended()
+            return True
+        if not is_caught_up:
+            is_caught_up = True
+            on_caught_up()
+        return not shard_ids
+
+    with repeat_on_daemon("penstock-caught-up", _CHECK_INTERVAL_S, check):
         yield
-    finally:
-        has_ended.set()
-        watcher.join()
 
 
 def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> bool:
+    """Return whether every unfinished shard has a reader that has stopped or lags by at most `lag_max_ms`, and all leases are there."""
     if lag_max_ms < 0:
         return False  # a moment in the future
     # Health first: a shard that ends between the two reads has left its children in the table.
@@ -75,9 +71,10 @@ def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> b
     unfinished = [row for row in table.scan().leases if not row.is_ended]
     for row in unfinished:
         shard = health.get(row.key)
-        if shard is None or (
-            shard.state != "stopped" and (shard.lag_ms is None or shard.lag_ms > lag_max_ms)
-        ):
+        if shard is None:
+            return False
+        is_stopped = shard.state == "stopped"
+        if not is_stopped and (shard.lag_ms is None or shard.lag_ms > lag_max_ms):
             return False
     # Leases are created one after the other: all are there when they cover every hash key.
     spans = [row.hash_range for row in unfinished if row.hash_range is not None]

@@ -120,7 +120,8 @@ def parse_address(text: str) -> tuple[str, int]:
         host = host[1:-1]
     elif ":" in host:
         raise argparse.ArgumentTypeError(f"{text!r}: write an IPv6 address as [ADDRESS]:PORT")
-    if (colon and not host) or not port.isascii() or not port.isdigit() or int(port) > _PORT_MAX:
+    is_port = port.isascii() and port.isdigit() and int(port) <= _PORT_MAX
+    if not is_port or (colon and not host):
         raise argparse.ArgumentTypeError(
             f"{text!r}: expected PORT or HOST:PORT, with a port from 0 to {_PORT_MAX}"
         )

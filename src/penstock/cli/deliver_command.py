@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import threading
 from collections.abc import Mapping
@@ -161,6 +162,7 @@ def _run_deliveries(args: argparse.Namespace) -> int:
 
 
 def _submit_lines(args: argparse.Namespace) -> str:
+    """Return the shell's lines that run a file of deliveries on a cluster."""
     from importlib.metadata import PackageNotFoundError, version
 
     from penstock.core.delivering.lake_packages import has_packages, lake_settings, newest_line, spark_line
@@ -178,12 +180,10 @@ def _submit_lines(args: argparse.Namespace) -> str:
         further += [f"--{name.replace('_', '-')}", value]
     settings = pairs_of(args.conf, "--conf")
     line = newest_line(formats)
-    try:
-        own = spark_line(version("pyspark"))
-    except PackageNotFoundError:
-        own = line
-    if line and has_packages(formats, own):
-        line = own
+    with contextlib.suppress(PackageNotFoundError):
+        installed = spark_line(version("pyspark"))
+        if line and has_packages(formats, installed):
+            line = installed
     settings |= lake_settings(formats, line or None, settings)
     return submit_lines(
         args.file,
@@ -239,6 +239,7 @@ def _show_costs(out: Output, costs: RunningCosts) -> None:
 
 
 def _deliveries(args: argparse.Namespace) -> list[Delivery]:
+    """Return the deliveries of the file, or else the one that the options describe."""
     from penstock.core.delivering.definition import parse_delivery
 
     given: dict[str, Any] = {
@@ -260,11 +261,7 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
         raise UsageError(
             f"-f names a file of deliveries; {', '.join(sorted(given))} belongs into it, not onto the command line"
         )
-    found = _read_file(Path(args.file))
-    several = found.get("deliveries")
-    documents = several if isinstance(several, list) else [found]
-    if several is not None and (len(found) > 1 or not isinstance(several, list) or not several):
-        raise OptionError(f"{args.file}: `deliveries` is a list and stands alone")
+    documents = _documents_of(args.file)
     deliveries = []
     for number, document in enumerate(documents, 1):
         if not isinstance(document, Mapping):
@@ -275,6 +272,17 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
             place = f"{args.file}: delivery {number}" if len(documents) > 1 else args.file
             raise OptionError(f"{place}: {error}") from error
     return deliveries
+
+
+def _documents_of(file: str) -> list[Any]:
+    """Read a file of deliveries: those in its list `deliveries`, or the only one."""
+    found = _read_file(Path(file))
+    several = found.get("deliveries")
+    if several is None:
+        return [found]
+    if len(found) > 1 or not isinstance(several, list) or not several:
+        raise OptionError(f"{file}: `deliveries` is a list and stands alone")
+    return several
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:

@@ -23,6 +23,8 @@ from penstock.core.position import parse_checkpoint
 from penstock.errors import OptionError, PenstockError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from penstock.ports.lease_table import LeaseTable
 
 _FORMAT: Final = "penstock lease backup 1"
@@ -47,12 +49,12 @@ def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -
 
 
 def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:
+    """Do the write that `write_of` returns for a row; read the row again if it has changed since. A missing row is done."""
     for _ in range(_ATTEMPTS):
         write: LeaseWrite = write_of(row)
         outcome = table.write(write)
-        if isinstance(outcome, Applied) or (
-            isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING
-        ):
+        is_missing = isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING
+        if is_missing or isinstance(outcome, Applied):
             return
         fresh = table.fetch(row.key)
         if fresh is None:
@@ -67,7 +69,7 @@ def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:
 # --- the backup file ------------------------------------------------------------------------------------
 
 
-def write_backup(path: Path, table_name: str, moment: str, leases: tuple[Lease, ...]) -> None:
+def write_backup(path: Path, table_name: str, moment: str, leases: Sequence[Lease]) -> None:
     """Write every lease to a new file.
 
     Raises:
@@ -109,21 +111,18 @@ def read_backup(path: Path, table_name: str) -> tuple[Lease, ...]:
 
 
 def _to_document(lease: Lease) -> dict[str, Any]:
-    spelled = lease.checkpoint.sequence_number
-    if spelled is None and lease.checkpoint.sentinel is not None:
-        spelled = lease.checkpoint.sentinel.value
+    checkpoint, hash_range = lease.checkpoint, lease.hash_range
+    sentinel = None if checkpoint.sentinel is None else checkpoint.sentinel.value
     return {
         "key": lease.key,
         "counter": lease.counter,
         "owner": lease.owner,
-        "checkpoint": spelled,
-        "sub_sequence_number": lease.checkpoint.sub_sequence_number,
-        "timestamp_ms": lease.checkpoint.timestamp_ms,
+        "checkpoint": sentinel if checkpoint.sequence_number is None else checkpoint.sequence_number,
+        "sub_sequence_number": checkpoint.sub_sequence_number,
+        "timestamp_ms": checkpoint.timestamp_ms,
         "parents": sorted(lease.parents),
         "children": sorted(lease.children),
-        "hash_range": None
-        if lease.hash_range is None
-        else [str(lease.hash_range.start), str(lease.hash_range.end)],
+        "hash_range": None if hash_range is None else [str(hash_range.start), str(hash_range.end)],
         "pending_state": None
         if lease.pending_state is None
         else base64.b64encode(lease.pending_state).decode(),

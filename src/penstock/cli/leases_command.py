@@ -15,13 +15,13 @@ from penstock.cli.terminal import Output, escape_text, safe_json, warn
 from penstock.errors import OptionError, PenstockError, ServiceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from penstock.cli.lease_report import Sighting
     from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
     from penstock.core.shard import Shard
-    from penstock.ports.lease_table import LeaseTable
+    from penstock.ports.lease_table import LeaseScan, LeaseTable
 
 _OBSERVE_S: Final = 4.0
 _BUCKET_LEASE_S: Final = 60.0  # default lease duration of a query with leases in a bucket
@@ -78,12 +78,14 @@ def run(args: argparse.Namespace) -> int:
     observe_s = _OBSERVE_S if args.observe is None else args.observe
     table = wiring.open_lease_table(args.application, options_of(args))
     if args.backup is not None and args.reset_to is None and args.restore is None:
-        return _back_up(args, table)
+        scan = table.scan()
+        _warn_of_skipped(scan)
+        _back_up(args.backup, table, scan.leases)
+        return 0
     if args.create:
         table.ensure_exists()
     sightings, scan = watch(table, wiring.SystemClock(), observe_s)
-    for row in scan.skipped:
-        warn(f"row {row.key} is left out: {row.reason}")
+    _warn_of_skipped(scan)
     if args.reset_to is None and args.restore is None:
         return _show(args, sightings)
     if args.observe is None and not args.force:
@@ -134,7 +136,8 @@ def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighti
 
 
 def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
-    from penstock.cli.lease_backup import apply_reset, write_backup
+    """Write a backup of all leases, then set those of the stream (all without `--stream`) to a position."""
+    from penstock.cli.lease_backup import apply_reset
     from penstock.cli.lease_streams import choose_stream
     from penstock.core.leases.lease_reset import plan_reset
     from penstock.core.position import Sentinel
@@ -158,10 +161,9 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
         now_ms = ServiceNow(wiring.open_kinesis(options_of(args)), _stream_of(args, stream_id))
         check_has_come(start, now_ms(), f"--reset-to {args.reset_to}")
     plan = plan_reset(chosen, position, *_fetch_lineage(args, stream_id, position))
-    name = re.sub(r"[^\w.-]", "_", args.application)
-    path = args.backup or Path(f"{name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
-    write_backup(path, table.name, now.isoformat(), leases)
-    print(escape_text(f"backup of {len(leases)} leases: {path}"))
+    file_name = re.sub(r"[^\w.-]", "_", args.application)
+    path = args.backup or Path(f"{file_name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
+    _back_up(path, table, leases)
     apply_reset(table, leases, plan)
     said = [f"{len(plan.targets) + len(plan.created)} leases set to {args.reset_to}"]
     if plan.removed:
@@ -171,15 +173,16 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     print(escape_text(f"{', '.join(said)}; take it back with --restore {path}"))
 
 
-def _back_up(args: argparse.Namespace, table: LeaseTable) -> int:
+def _back_up(path: Path, table: LeaseTable, leases: Sequence[Lease]) -> None:
     from penstock.cli.lease_backup import write_backup
 
-    scan = table.scan()
+    write_backup(path, table.name, datetime.now(UTC).isoformat(), leases)
+    print(escape_text(f"backup of {len(leases)} leases: {path}"))
+
+
+def _warn_of_skipped(scan: LeaseScan) -> None:
     for row in scan.skipped:
         warn(f"row {row.key} is left out: {row.reason}")
-    write_backup(args.backup, table.name, datetime.now(UTC).isoformat(), tuple(scan.leases))
-    print(escape_text(f"backup of {len(scan.leases)} leases: {args.backup}"))
-    return 0
 
 
 def _fetch_lineage(
@@ -277,7 +280,8 @@ def _rows_of(sightings: list[Sighting], lags: Mapping[str, int | None]) -> list[
 
 
 def _print_report(document: Mapping[str, Any], *, has_lag: bool) -> None:
-    output, rows = Output(), document["leases"]
+    output = Output()
+    rows = document["leases"]
     if not rows:
         output.line(f"application {document['application']} has no leases yet")
         return

@@ -8,6 +8,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Final
 
+from penstock.runtime.threads import repeat_on_daemon
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -27,22 +29,16 @@ def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading
     Yields:
         An event that is set once the reader has gone. The caller decides whether that matters: everything may have been written.
     """
-    has_ended = threading.Event()
     is_gone = threading.Event()
 
-    def watch() -> None:
-        while not has_ended.wait(_CHECK_INTERVAL_S):
-            if _is_reader_gone():
-                is_gone.set()
-                request_stop()
+    def check() -> bool:
+        if _is_reader_gone():
+            is_gone.set()
+            request_stop()
+        return False
 
-    watcher = threading.Thread(target=watch, name="penstock-output", daemon=True)
-    watcher.start()
-    try:
+    with repeat_on_daemon("penstock-output", _CHECK_INTERVAL_S, check):
         yield is_gone
-    finally:
-        has_ended.set()
-        watcher.join()
 
 
 def _is_reader_gone() -> bool:

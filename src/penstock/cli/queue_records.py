@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.cli.confirmation import confirm
-from penstock.cli.record_filter import pattern_of
+from penstock.cli.record_filter import matches, pattern_of
 from penstock.cli.record_lines import data_document, data_text
 from penstock.cli.terminal import escape_text, safe_json, warn
 from penstock.core.backoff import Backoff, RetryPlan
@@ -57,13 +57,14 @@ def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
 
 def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
     """Show the dead letters of a queue that a filter lets pass; restore or acknowledge them if that is the action."""
-    lets_pass = _filter_of(args)
+    pattern = pattern_of(args)
+    ids = None if args.record is None else frozenset(args.record)
     found: list[ReceivedRecord] = []
     held: list[ReceivedRecord] = []
     try:
         for record in _sweep(queues, queue.arn, None, _DEAD_LETTERS_HIDDEN_S, is_dead=True):
             held.append(record)
-            if not lets_pass(record):
+            if not matches(record, args.key, pattern) or (ids is not None and record.record_id not in ids):
                 continue
             found.append(record)
             if args.action == "dead":
@@ -80,11 +81,11 @@ def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescri
             confirm(args, f"{queue.name} forgets {len(found)} dead letters.", queue.name)
             results = _in_tens(found, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True))
         else:
-            results = []
+            results = {}
     except BaseException:
         _set_visible(queues, queue.arn, held, is_dead=True)
         raise
-    gone = {handle for handle, result in results if result.outcome is EntryOutcome.APPLIED}
+    gone = {handle for handle, result in results.items() if result.outcome is EntryOutcome.APPLIED}
     _set_visible(queues, queue.arn, [each for each in held if each.handle not in gone], is_dead=True)
     if args.action != "dead":
         _report(results, "restored" if args.action == "restore" else "acknowledged")
@@ -124,32 +125,35 @@ def _patiently(call: Callable[[], _T]) -> _T:
 
 def _in_tens(
     records: Sequence[ReceivedRecord], call: Callable[[Sequence[str]], Sequence[EntryResult]]
-) -> list[tuple[str, EntryResult]]:
-    """Do a call for all records, ten at a time; refused entries are sent again, within bounds."""
-    done: list[tuple[str, EntryResult]] = []
-    for start in range(0, len(records), RECORDS_PER_CALL_MAX):
-        handles = [each.handle for each in records[start : start + RECORDS_PER_CALL_MAX]]
-        results: dict[str, EntryResult] = {}
+) -> dict[str, EntryResult]:
+    """Do a call for all records, ten at a time; return the results by receipt handle."""
+    handles = [each.handle for each in records]
+    results: dict[str, EntryResult] = {}
+    for start in range(0, len(handles), RECORDS_PER_CALL_MAX):
+        results |= _call_for(handles[start : start + RECORDS_PER_CALL_MAX], call)
+    return results
 
-        def send(handles: list[str] = handles, results: dict[str, EntryResult] = results) -> None:
-            open_ones = [
-                each
-                for each in handles
-                if each not in results or results[each].outcome is EntryOutcome.REFUSED
-            ]
-            results.update(zip(open_ones, call(open_ones), strict=True))
-            refused = [each for each in results.values() if each.outcome is EntryOutcome.REFUSED]
-            if refused:
-                raise Throttled(
-                    f"{len(refused)} entries were refused: {refused[0].code}: {refused[0].message}"
-                )
 
-        try:
-            _patiently(send)
-        except Throttled as error:
-            warn(f"penstock queues: {error}")
-        done += list(results.items())
-    return done
+def _call_for(
+    handles: list[str], call: Callable[[Sequence[str]], Sequence[EntryResult]]
+) -> dict[str, EntryResult]:
+    """Do a call for at most ten receipt handles; refused entries are sent again, within bounds."""
+    results: dict[str, EntryResult] = {}
+    left = handles
+
+    def send() -> None:
+        nonlocal left
+        results.update(zip(left, call(left), strict=True))
+        left = [handle for handle, result in results.items() if result.outcome is EntryOutcome.REFUSED]
+        if left:
+            refused = results[left[0]]
+            raise Throttled(f"{len(left)} entries were refused: {refused.code}: {refused.message}")
+
+    try:
+        _patiently(send)
+    except Throttled as error:
+        warn(f"penstock queues: {error}")
+    return results
 
 
 def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecord], *, is_dead: bool) -> None:
@@ -165,33 +169,19 @@ def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecor
         )
 
 
-def _report(results: Sequence[tuple[str, EntryResult]], done: str) -> None:
+def _report(results: Mapping[str, EntryResult], done: str) -> None:
     """Print how many records an action reached.
 
     Raises:
         PenstockError: Some were not reached.
     """
-    applied = sum(result.outcome is EntryOutcome.APPLIED for _, result in results)
+    applied = sum(result.outcome is EntryOutcome.APPLIED for result in results.values())
     print(f"{applied} records {done}")
     if applied < len(results):
-        failed = next(result for _, result in results if result.outcome is not EntryOutcome.APPLIED)
+        failed = next(result for result in results.values() if result.outcome is not EntryOutcome.APPLIED)
         raise PenstockError(
             f"{len(results) - applied} records were not {done}: {failed.code}: {failed.message}"
         )
-
-
-def _filter_of(args: argparse.Namespace) -> Callable[[ReceivedRecord], bool]:
-    pattern = pattern_of(args)
-    ids = None if args.record is None else frozenset(args.record)
-
-    def lets_pass(record: ReceivedRecord) -> bool:
-        return (
-            (args.key is None or record.partition_key == args.key)
-            and (pattern is None or pattern.search(record.data) is not None)
-            and (ids is None or record.record_id in ids)
-        )
-
-    return lets_pass
 
 
 def _show(record: ReceivedRecord, *, as_json: bool) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import time
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
+from penstock.cli.actions import add_action, wait_for_status
 from penstock.cli.confirmation import confirm
 from penstock.cli.moments import FORMS, parse_position
 from penstock.cli.pairs import pairs_of
@@ -23,18 +23,17 @@ DESCRIPTION = (
 )
 OPTION_FLAGS: Final = {"starting_position": "--from"}
 _WAIT_S: Final = 300.0
-_CHECK_INTERVAL_S: Final = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    listing = _action(actions, "list", "the queues of the region", names_queue=False)
+    listing = add_action(actions, "list", "the queues of the region")
     listing.add_argument("--stream", metavar="STREAM", help="only those of this stream: its name or ARN")
     listing.add_argument("--json", action="store_true", help="print JSON")
 
-    create = _action(actions, "create", "create a queue on an on-demand stream")
+    create = _queue_action(actions, "create", "create a queue on an on-demand stream")
     create.add_argument("--stream", required=True, metavar="STREAM", help="name or ARN")
     create.add_argument(
         "--from",
@@ -47,18 +46,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--tag", action="append", metavar="NAME=VALUE", help="of the queue; may be repeated")
     create.add_argument("--wait", action="store_true", help="end when the queue is ACTIVE")
 
-    describe = _action(actions, "describe", "a queue's stream, state and attributes")
+    describe = _queue_action(actions, "describe", "a queue's stream, state and attributes")
     describe.add_argument("--json", action="store_true", help="print JSON")
 
-    update = _action(actions, "update", "change a queue's attributes; those that are not named stay")
+    update = _queue_action(actions, "update", "change a queue's attributes; those that are not named stay")
     _add_attributes(update)
     update.add_argument("--wait", action="store_true", help="end when the change is done")
 
-    delete = _action(actions, "delete", "delete a queue; its stream and the records in it stay")
+    delete = _queue_action(actions, "delete", "delete a queue; its stream and the records in it stay")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     delete.add_argument("--wait", action="store_true", help="end when it is gone")
 
-    receive = _action(actions, "receive", "look at records and give them back; each look counts as a receive")
+    receive = _queue_action(
+        actions, "receive", "look at records and give them back; each look counts as a receive"
+    )
     receive.add_argument("--count", type=int, default=10, metavar="N", help="at most so many (default: 10)")
     receive.add_argument("--json", action="store_true", help="one JSON document per record")
     receive.add_argument(
@@ -68,13 +69,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     receive.add_argument("--yes", action="store_true", help="do not ask before records are acknowledged")
 
-    dead = _action(actions, "dead", "look at dead letters; they stay dead letters")
+    dead = _queue_action(actions, "dead", "look at dead letters; they stay dead letters")
     dead.add_argument("--json", action="store_true", help="one JSON document per record")
     _add_filters(dead)
-    restore = _action(actions, "restore", "return dead letters to the queue, with a receive count of 0")
+    restore = _queue_action(actions, "restore", "return dead letters to the queue, with a receive count of 0")
     restore.add_argument("--yes", action="store_true", help="do not ask")
     _add_filters(restore)
-    purge = _action(
+    purge = _queue_action(
         actions,
         "purge-dead",
         "acknowledge dead letters: the queue forgets them; the stream keeps the records",
@@ -85,12 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_connection_arguments(action)
 
 
-def _action(actions: Any, name: str, about: str, *, names_queue: bool = True) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}."
-    )
-    if names_queue:
-        parser.add_argument("queue", metavar="QUEUE", help="name or ARN")
+def _queue_action(actions: Any, name: str, about: str) -> argparse.ArgumentParser:
+    parser = add_action(actions, name, about)
+    parser.add_argument("queue", metavar="QUEUE", help="name or ARN")
     return parser
 
 
@@ -242,8 +240,7 @@ def _describe(args: argparse.Namespace, queue: QueueDescription) -> None:
         return
     if queue.dead_letters.receive_count_max is None:
         document["max_receive_count"] = "none: no dead letters"
-    for name, value in document.items():
-        Output().line(f"{name.replace('_', ' '):<21} {escape_text(str(value))}")
+    Output().facts(document)
 
 
 def _update(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
@@ -269,14 +266,6 @@ def _delete(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
 
 
 def _wait(queues: Queues, arn: str, status: str | None) -> None:
-    end_s = time.monotonic() + _WAIT_S
-    while time.monotonic() < end_s:
-        try:
-            if queues.describe_queue(arn).status == status:
-                return
-        except NotFound:
-            if status is None:
-                return
-            raise
-        time.sleep(_CHECK_INTERVAL_S)
-    raise PenstockError(f"the queue has not become {status or 'deleted'} within {_WAIT_S:.0f} s")
+    """Wait until a queue has a status; None: until it is deleted."""
+    if wait_for_status(lambda: queues.describe_queue(arn).status, status, _WAIT_S) != status:
+        raise PenstockError(f"the queue has not become {status or 'deleted'} within {_WAIT_S:.0f} s")

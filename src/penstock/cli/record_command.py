@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +15,7 @@ from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import counted, safe_json, warn
 from penstock.errors import OptionError
+from penstock.runtime.threads import repeat_on_daemon
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -118,11 +118,13 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
 def _report(
     args: argparse.Namespace, path: Path, metadata: RecordingMetadata, recorder: Recorder, seconds: float
 ) -> None:
+    """Print the result, and how many records' data was dropped because it could not be redacted."""
     dropped = recorder.dropped_count
     if dropped:
         warn(
             f"penstock record: the data of {dropped:,} records is no JSON and was dropped, because fields are redacted"
         )
+    shard_count = sum(shard.is_recorded for shard in metadata.shards)
     if args.json:
         document = {
             "file": str(path),
@@ -130,7 +132,7 @@ def _report(
             "stream": metadata.stream.arn,
             "records": metadata.record_count,
             "record_bytes": metadata.record_bytes,
-            "shards": sum(shard.is_recorded for shard in metadata.shards),
+            "shards": shard_count,
             "from_ms": metadata.recorded.from_ms,
             "until_ms": metadata.recorded.until_ms,
             "dropped": dropped,
@@ -139,9 +141,8 @@ def _report(
         }
         print(safe_json(document))
         return
-    shards = sum(shard.is_recorded for shard in metadata.shards)
     print(
-        f"{path}: {metadata.record_count:,} records of {counted(shards, 'shard')}, "
+        f"{path}: {metadata.record_count:,} records of {counted(shard_count, 'shard')}, "
         f"{_mib(metadata.record_bytes)} in a file of {_mib(path.stat().st_size)}, in {seconds:.1f} s"
     )
 
@@ -149,25 +150,18 @@ def _report(
 @contextlib.contextmanager
 def _progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
     """Show how far the recording is, in a line of a terminal that vanishes at the end."""
-    line = ProgressLine(is_shown=is_shown)
-    has_ended = threading.Event()
     began_s = time.monotonic()
+    with ProgressLine(is_shown=is_shown) as line:
 
-    def draw() -> None:
-        while not has_ended.wait(_DRAW_INTERVAL_S):
-            line.draw(_line(recorder, time.monotonic() - began_s))
+        def draw() -> bool:
+            line.draw(_progress_text(recorder, time.monotonic() - began_s))
+            return False
 
-    drawer = threading.Thread(target=draw, name="penstock-progress", daemon=True)
-    drawer.start()
-    try:
-        yield
-    finally:
-        has_ended.set()
-        drawer.join()
-        line.clear()
+        with repeat_on_daemon("penstock-progress", _DRAW_INTERVAL_S, draw):
+            yield
 
 
-def _line(recorder: Recorder, seconds: float) -> str:
+def _progress_text(recorder: Recorder, seconds: float) -> str:
     state = recorder.state
     if state.parts_written:
         return f"writing the file: {state.parts_written} of {state.part_count} batches"

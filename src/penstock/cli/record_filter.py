@@ -11,6 +11,7 @@ from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.consumer import Record
+    from penstock.ports.queues import ReceivedRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +30,16 @@ class RecordFilter:
 
     def lets_pass(self, record: Record) -> bool:
         """Return whether a record is shown."""
-        return (
-            (self.shard_ids is None or record.shard_id in self.shard_ids)
-            and (self.key is None or record.partition_key == self.key)
-            and (self.pattern is None or self.pattern.search(record.data) is not None)
-            and (self.until_ms is None or arrival_ms(record) < self.until_ms)
-        )
+        is_of_shard = self.shard_ids is None or record.shard_id in self.shard_ids
+        arrival_ms = round(record.approximate_arrival_timestamp.timestamp() * 1000)
+        is_in_time = self.until_ms is None or arrival_ms < self.until_ms
+        return is_of_shard and is_in_time and matches(record, self.key, self.pattern)
 
 
-def arrival_ms(record: Record) -> int:
-    """Return when a record arrived, in milliseconds since the epoch."""
-    return round(record.approximate_arrival_timestamp.timestamp() * 1000)
+def matches(record: Record | ReceivedRecord, key: str | None, pattern: re.Pattern[bytes] | None) -> bool:
+    """Return whether a record has this partition key, and data in which the pattern is found; None matches all."""
+    has_key = key is None or record.partition_key == key
+    return has_key and (pattern is None or pattern.search(record.data) is not None)
 
 
 def add_filter_arguments(parser: argparse.ArgumentParser) -> None:

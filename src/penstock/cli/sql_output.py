@@ -129,14 +129,12 @@ class _TableWriter(_TextWriter):
         self._close()
 
     def _begin(self, widths: list[int]) -> None:
+        """Settle the form of the rows by the widths of the columns, and write the head of the table."""
         if self._file.isatty():
             room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
             self._is_upright = sum(min(width, _CELL_MIN) for width in widths) > room
-            while not self._is_upright and sum(widths) > room and max(widths) > _CELL_MIN:
-                widest = widths.index(max(widths))
-                second = sorted(widths)[-2] if len(widths) > 1 else 0
-                step = max(1, min(widths[widest] - second, sum(widths) - room))
-                widths[widest] = max(_CELL_MIN, widths[widest] - step)
+            if not self._is_upright:
+                _narrow(widths, room)
         self._widths = widths
         if self._is_upright:
             return
@@ -160,6 +158,18 @@ class _TableWriter(_TextWriter):
             shown = text if len(text) <= width or not is_cut else f"{text[: width - 1]}…"
             cells.append(shown.rjust(width) if right else shown.ljust(width))
         self._file.write(_GAP.join(cells).rstrip() + "\n")
+
+
+def _narrow(widths: list[int], room: int) -> None:
+    """Take from the widest columns, down to `_CELL_MIN` each, until all have room."""
+    while sum(widths) > room and max(widths) > _CELL_MIN:
+        widest = widths.index(max(widths))
+        second = sorted(widths)[-2] if len(widths) > 1 else 0
+        excess = sum(widths) - room
+        step = max(
+            1, min(widths[widest] - second, excess)
+        )  # to the second widest: then both are narrowed in turn
+        widths[widest] = max(_CELL_MIN, widths[widest] - step)
 
 
 class _CsvWriter(_TextWriter):
@@ -273,8 +283,12 @@ def _cell(value: Any) -> str:
 
 
 def _csv_field(value: Any) -> Any:
-    if isinstance(value, str | int | float | None):
-        return "" if value is None else str(value).lower() if isinstance(value, bool) else value
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | int | float):
+        return value
     if isinstance(value, dict | list):
         return _json_text(value)
     return _plain(value)
@@ -297,7 +311,8 @@ def _json_text(value: Any) -> str:
             f"{json.dumps(str(key), ensure_ascii=False)}: {_json_text(each)}" for key, each in value.items()
         )
         return f"{{{pairs}}}"
-    if isinstance(value, list) or (isinstance(value, tuple) and not hasattr(value, "months")):
+    is_interval = hasattr(value, "months")  # Arrow's tuple of months, days and nanoseconds
+    if isinstance(value, list | tuple) and not is_interval:
         return f"[{', '.join(map(_json_text, value))}]"
     return json.dumps(_plain(value), ensure_ascii=False)
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import argparse
 import re
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli import stream_consumers
+from penstock.cli.actions import add_action, wait_for_status
 from penstock.cli.confirmation import confirm
 from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, escape_text, safe_json
-from penstock.errors import NotFound, OptionError, PenstockError, UsageError
+from penstock.errors import OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
     from penstock.core.shard import Shard, StreamSummary
 
 DESCRIPTION = "List, describe, create, delete and change streams."
 _WAIT_S: Final = 900.0
-_CHECK_INTERVAL_S: Final = 0.5
 _RETENTION: Final = re.compile(r"(\d+)\s*([hd]?)")
 _RETENTION_HOURS: Final = (24, 8760)
 
@@ -73,9 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _stream_action(actions: Any, name: str, about: str, *, changes: bool = True) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = actions.add_parser(
-        name, help=about, description=f"{about[0].upper()}{about[1:]}."
-    )
+    parser = add_action(actions, name, about)
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     if changes:
         parser.add_argument("--wait", action="store_true", help="end when the change is done")
@@ -127,8 +124,7 @@ def _describe(args: argparse.Namespace) -> None:
     if args.json:
         print(safe_json(document, indent=2))
         return
-    for name, value in document.items():
-        Output().line(f"{name.replace('_', ' '):<17} {escape_text(str(value))}")
+    Output().facts(document)
 
 
 def _mode(summary: StreamSummary) -> str:
@@ -236,17 +232,10 @@ def _wait(args: argparse.Namespace) -> None:
     Raises:
         PenstockError: The change takes too long.
     """
-    kinesis, end_s = wiring.open_kinesis(options_of(args)), time.monotonic() + _WAIT_S
-    while time.monotonic() < end_s:
-        try:
-            status = kinesis.fetch_summary(args.stream).status
-        except NotFound:
-            if args.action == "delete":
-                return
-            raise
-        if status == "ACTIVE" and args.action != "delete":
-            return
-        time.sleep(_CHECK_INTERVAL_S)
-    raise PenstockError(
-        f"stream {args.stream} is {status} after {_WAIT_S:.0f} s; look later with `penstock streams describe`"
-    )
+    kinesis = wiring.open_kinesis(options_of(args))
+    wanted = None if args.action == "delete" else "ACTIVE"
+    status = wait_for_status(lambda: kinesis.fetch_summary(args.stream).status, wanted, _WAIT_S)
+    if status != wanted:
+        raise PenstockError(
+            f"stream {args.stream} is {status} after {_WAIT_S:.0f} s; look later with `penstock streams describe`"
+        )

@@ -24,6 +24,7 @@ _WIDTH_UNWATCHED: Final = 220
 
 
 def _acts(character: str) -> bool:
+    """Return whether a character could act on a terminal, instead of being shown."""
     return unicodedata.category(character) in _ACTING and character not in _JOINERS
 
 
@@ -90,10 +91,9 @@ def safe_json_text(text: str) -> str:
     """Return the text of a JSON document in which every character that could act on a terminal is escaped."""
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself has escaped the other controls
+    # A line end stands between the parts of a document: inside of its texts JSON itself has escaped it.
     return "".join(
-        json.dumps(character)[1:-1]
-        if character == "\x7f" or (character != "\n" and _acts(character))
-        else character
+        json.dumps(character)[1:-1] if character != "\n" and _acts(character) else character
         for character in text
     )
 
@@ -125,6 +125,12 @@ class Output:
             print(text)
         else:
             self._console.print(text, style=style)
+
+    def facts(self, facts: Mapping[str, Any]) -> None:
+        """Print names and values in two columns."""
+        width = max(map(len, facts))
+        for name, value in facts.items():
+            self.line(f"{name.replace('_', ' '):<{width}}  {escape_text(str(value))}")
 
     def table(self, names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
         """Print rows under the names of their columns; those named in `right` are aligned to the right."""

@@ -38,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher, open_stream_reader
 
     check_watch_arguments(args)
-    if args.once or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    is_live = sys.stdin.isatty() and sys.stdout.isatty()
+    if args.once or args.json or not is_live:
         snapshot = open_fleet_watcher(args, silent_after_s=4.0).take_last_snapshot()
         if args.json:
             print(safe_json(document_of(snapshot), indent=2))

@@ -83,6 +83,25 @@ def begin_on_daemon(name: str, function: Callable[[], _Result]) -> Future[_Resul
     return future
 
 
+@contextlib.contextmanager
+def repeat_on_daemon(name: str, interval_s: float, step: Callable[[], bool]) -> Iterator[None]:
+    """Call `step` on a daemon thread while the body runs: every `interval_s`, until it returns True."""
+    has_ended = threading.Event()
+
+    def run() -> None:
+        while not has_ended.wait(interval_s):
+            if step():
+                return
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        thread.join()
+
+
 def map_on(
     pool: Pool, condition: Condition, function: Callable[[_Item], _Result], items: Iterable[_Item]
 ) -> Iterator[_Result]:

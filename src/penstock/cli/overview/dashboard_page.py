@@ -15,6 +15,7 @@ from penstock.cli.overview.cells import (
     shard_cells,
     state_text,
     stream_name,
+    summary_of,
 )
 from penstock.cli.overview.drawings import (
     LEGEND,
@@ -25,7 +26,7 @@ from penstock.cli.overview.drawings import (
     html_text,
 )
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
-from penstock.cli.overview.snapshot import Trouble, moment_of
+from penstock.cli.overview.snapshot import NOT_READ, moment_of
 from penstock.cli.terminal import counted, escape_text
 
 if TYPE_CHECKING:
@@ -65,8 +66,7 @@ def page_of_application(
     snapshot: ApplicationSnapshot, points: Sequence[LagPoint], limit_s: float, interval_s: float
 ) -> str:
     """Return the page of one application."""
-    ended = len(snapshot.shards) - snapshot.unfinished_count
-    summary = f"{counted(snapshot.unfinished_count, 'shard')}, {snapshot.trouble_count} in trouble, {ended} ended, lag {duration(snapshot.lag_ms)}"
+    summary = f"{summary_of(snapshot)}, lag {duration(snapshot.lag_ms)}"
     streams = ", ".join(_stream_link(each) for each in snapshot.shards_by_stream) or "-"
     parts = [
         f"<h2>{html_text(snapshot.application)} {_pill(snapshot)}</h2><p>stream {streams}, {html_text(summary)}</p>",
@@ -131,17 +131,14 @@ def page_of_shard(
 def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
     if not records:
         return "<p>Nothing: all records are done.</p>"
-    columns = ("sequence number", "arrived", "bytes", "key", "data")[: 5 if shows_records else 3]
-    rows = [
-        (
-            html_text(record.place),
-            moment_of(record.arrival_ms),
-            str(record.byte_count),
-            html_text("-" if record.partition_key is None else record.partition_key),
-            html_text(_payload(record)),
-        )[: len(columns)]
-        for record in records
-    ]
+    columns = ["sequence number", "arrived", "bytes"] + (["key", "data"] if shows_records else [])
+    rows = []
+    for record in records:
+        cells = [html_text(record.place), moment_of(record.arrival_ms), str(record.byte_count)]
+        if shows_records:
+            key = "-" if record.partition_key is None else record.partition_key
+            cells += [html_text(key), html_text(_payload(record))]
+        rows.append(cells)
     note = "" if shows_records else "<p>Keys and payloads are shown with --show-records.</p>"
     return f"{table(columns, rows)}{note}"
 
@@ -186,23 +183,20 @@ def _pill(snapshot: ApplicationSnapshot) -> str:
     if not snapshot.trouble_count:
         text = state_text(snapshot, "well") if snapshot.shards else "no leases yet"
         return f'<span class="pill">{html_text(text)}</span>'
-    kind = (
-        "bad"
-        if snapshot.worst in (Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE)
-        else "trouble"
-    )
+    kind = "bad" if snapshot.worst in NOT_READ else "trouble"
     return f'<span class="pill {kind}">{snapshot.trouble_count} {html_text(snapshot.worst.value)}</span>'
 
 
 def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
-    why = snapshot.problems[0] if snapshot.problems else snapshot.shards[0].why if snapshot.shards else ""
+    """Return the link to an application's page: its state, its worst problem and its lag over time."""
+    whys = [*snapshot.problems, *(row.why for row in snapshot.shards[:1]), ""]
     text = (
         f"{stream_name(snapshot.stream)} · {counted(snapshot.unfinished_count, 'shard')} · {counted(len(snapshot.workers), 'worker')} · lag "
         f"{duration(snapshot.lag_ms)}"
     )
     return (
         f'<a class="card" href="{escape(address_of(snapshot.application))}"><strong>{html_text(snapshot.application)}</strong> '
-        f"{_pill(snapshot)}<p>{html_text(text)}</p><p>{html_text(why)}</p>{draw_spark(points)}</a>"
+        f"{_pill(snapshot)}<p>{html_text(text)}</p><p>{html_text(whys[0])}</p>{draw_spark(points)}</a>"
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import duration, short_shard
 from penstock.cli.overview.lineage import place_shards
-from penstock.cli.overview.snapshot import Trouble, moment_of
+from penstock.cli.overview.snapshot import NOT_READ, moment_of
 from penstock.cli.overview.stream_cells import bytes_text
 from penstock.cli.terminal import escape_text
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow
     from penstock.cli.overview.stream_load import LoadPoint
 
-_BAD: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
 LEGEND: Final = (
     ("lag0", "next to no lag"),
     ("lag1", "less than half of the limit"),
@@ -48,7 +47,7 @@ def colour_of(row: ShardRow | None, limit_s: float) -> str:
     """
     if row is None:
         return "unread"
-    if row.trouble in _BAD:
+    if row.trouble in NOT_READ:
         return "bad"
     if row.state == "ended":
         return "ended"

@@ -39,6 +39,8 @@ class Trouble(Enum):
 
 
 _RANKS: Final = {trouble: rank for rank, trouble in enumerate(Trouble)}
+NOT_READ: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
+"""The problems of shards that no worker reads."""
 
 
 @dataclass(frozen=True, slots=True)
