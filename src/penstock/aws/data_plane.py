@@ -160,7 +160,8 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
     length = headers.get("content-length")
     if length is not None and "content-encoding" not in headers and int(length) != len(body):
         raise ResponseParserError(f"the answer was cut off: {len(body)} of {length} bytes arrived")
-    if body or (shape is not None and shape.members):
+    has_output = shape is not None and shape.members
+    if body or has_output:
         try:
             msgspec.json.decode(body, type=msgspec.Raw)
         except msgspec.MsgspecError as error:
@@ -264,7 +265,7 @@ class PageParser:
         if status < 300:
             _check_sender(headers, body)
         read = _READ_HERE.get(shape.name) if status == 200 and shape is not None else None
-        if read is None:
+        if read is None:  # an error, or an operation that is left to botocore
             if status < 300:
                 _check_whole(response, headers, shape)
             parsed: dict[str, Any] = self._parser.parse(response, shape)

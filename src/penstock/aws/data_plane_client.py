@@ -236,6 +236,7 @@ class _Operation:
         return pattern.exchange.exchange(pattern.head(request.headers) + request.body)
 
     def _parsed(self, answer: Answer) -> Any:
+        """Return an answer as botocore would, with the members of a modelled error."""
         response = {
             "headers": answer.headers,
             "status_code": answer.status,

@@ -130,7 +130,7 @@ class Receiver:
         self.pass_on()
 
     def pass_on(self) -> None:
-        """Pass on the outcomes that are ready."""
+        """Report the outcomes that are ready: a refusal once it is complete, requested events, then the end."""
         if self.is_over:
             return
         if self.status != 200:
@@ -146,12 +146,17 @@ class Receiver:
         except BrokenFrameError as error:
             self._fail(Lost(str(error)))
             return
-        if self._has_ended and not self.is_over and (self._is_requested or not len(self.frames)):
-            left_bytes = len(self.frames)
-            self.report(
-                Lost(f"it ended inside a frame, {left_bytes} bytes into it") if left_bytes else Ended()
-            )
+        if self._has_ended:
+            self._report_end()
         self._return_window()
+
+    def _report_end(self) -> None:
+        """Report the end, unless events are left that were not requested yet."""
+        left_bytes = len(self.frames)
+        if not left_bytes:
+            self.report(Ended())
+        elif self._is_requested:  # no whole event is left
+            self.report(Lost(f"it ended inside a frame, {left_bytes} bytes into it"))
 
     def _on_frame(self, frame: Frame) -> None:
         headers = frame.headers
@@ -288,11 +293,12 @@ class EventConnection(asyncio.Protocol):
                     self.ready.set_result(None)
 
     def _on_data(self, event: DataReceived, now_s: float, touched: dict[int, Receiver]) -> None:
+        """Add received bytes to their receiver, and the receiver to those that are `touched`."""
         self._unreturned_bytes += event.flow_controlled_length or 0
         number = event.stream_id or 0
         receiver = self._receivers.get(number)
         if receiver is None:
-            return  # closed here a moment ago
+            return  # its stream was closed from here
         if receiver.status != 200 and len(receiver.frames) > _ERROR_BYTES_MAX:
             receiver.report(Lost(f"an answer of status {receiver.status} is too long"))
             self.drop(receiver)

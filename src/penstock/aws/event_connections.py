@@ -114,6 +114,7 @@ class EventConnections:
             return connection
 
     async def _dial(self, origin: Origin) -> EventConnection:
+        """Open a connection, through the proxy if there is one, and wait until the service's settings are known."""
         context = _tls_context(origin.ca_file) if origin.scheme == "https" else None
         make = functools.partial(
             EventConnection,

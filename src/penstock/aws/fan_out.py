@@ -100,6 +100,7 @@ class AwsFanOut:
     def _sign(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, resource: str
     ) -> tuple[str, SignedRequest]:
+        """Have botocore make and sign a request, which a hook of `data_plane` takes before it is sent; return its address too."""
         position: dict[str, Any] = {"Type": start.type.value}
         if start.sequence_number is not None:
             position["SequenceNumber"] = start.sequence_number

@@ -100,6 +100,7 @@ class DynamoKcl3Tables:
         return None
 
     def _fetch_layout(self) -> _Layout:
+        """Read the fleet's version and leader, from the lease table or those of KCL 3.0 to 3.4, and find the workers' metrics."""
         version = self._item(self._leases, _VERSION)
         leader = self._item(self._leases, _LEADER)
         if version is not None and leader is not None:
@@ -114,12 +115,13 @@ class DynamoKcl3Tables:
         leader = leader or old.get(_LEADER)
         has_old_tables = any(item is not None for item in old.values())
         is_moved = _text(old.get(_MOVED) or {}, "tm") in _METRICS_MOVED
+        metrics = self._leases
+        if has_old_tables and not is_moved:
+            metrics = _Place(f"{self._lease_table}-WorkerMetricStats", _METRICS_KEY)
         return _Layout(
             None if version is None else _text(version, "cv"),
             None if leader is None else _read_lock(leader),
-            _Place(f"{self._lease_table}-WorkerMetricStats", _METRICS_KEY)
-            if has_old_tables and not is_moved
-            else self._leases,
+            metrics,
         )
 
     def _item(self, place: _Place, key: str) -> Item | None:

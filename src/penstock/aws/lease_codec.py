@@ -228,6 +228,7 @@ def _distance_text(position: Position, other: Position) -> str:
 
 
 def _read_distance(text: str, other: Position) -> Position:
+    """Return a position that is stored by its distance from another one: a sign and a number, or as it is."""
     if text[:1] not in ("+", "-"):
         return parse_position(text)
     digits, _, sub = text[1:].partition(".")
@@ -242,6 +243,7 @@ def _claims(item: Item) -> tuple[BatchClaim, ...]:
 
 
 def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
+    """Return the claim that a worker's map stores: its batch and range, and the batches that it claimed before."""
     batch, end = int(document[CLAIM_BATCH]["N"]), parse_position(document[CLAIM_END]["S"])
     start = _read_distance(document["start"]["S"], end)
     earlier = document["earlier"]["S"].split() if "earlier" in document else []
@@ -263,6 +265,7 @@ def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
 def _read_past_claims(
     texts: Iterable[str], planners: Iterable[str | None], batch: int, start: Position
 ) -> Iterator[PastClaim]:
+    """Yield earlier claims, newest first. Each is stored by its distances from the one after it, whose batch and start are given."""
     for each, planner in zip(texts, planners, strict=True):
         gap, start_text, *ends = each.split(",")
         end = _read_distance(ends[0], start) if ends else start

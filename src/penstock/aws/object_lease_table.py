@@ -151,6 +151,7 @@ class ObjectLeaseTable:
     # --- writing ------------------------------------------------------------------------------------------
 
     def write(self, write: LeaseWrite) -> Outcome:
+        """Decide by the cached row first; a refusal or a lost race is decided again by the row as it is in the store."""
         with self._lock:
             row = self._rows.get(write.key)
         lost_answer: UnknownOutcome | None = None
@@ -201,7 +202,7 @@ class ObjectLeaseTable:
         name = _name_of(key)
         try:
             if lease is None:
-                assert row is not None, f"lease {key}: nothing can be deleted where nothing stands"
+                assert row is not None, f"lease {key}: there is no row to delete"
                 is_done = self._store.delete(name, row.tag)
                 written = None
             else:

@@ -67,14 +67,14 @@ class AwsQueues:
         arguments: dict[str, Any] = {"QueueARN": queue_arn, "Limit": limit, "WaitTimeSeconds": wait_s}
         if visibility_s is not None:
             arguments["VisibilityTimeoutSeconds"] = visibility_s
-        answer = _call_on_records("Receive{}QueueRecords", arguments, self._poll_options, is_dead=is_dead)
+        answer = _call_on_records(f"Receive{_kind(is_dead)}QueueRecords", arguments, self._poll_options)
         return [_record_of(each) for each in answer["QueueRecords"]]
 
     def acknowledge(
         self, queue_arn: str, handles: Sequence[str], *, is_dead: bool = False
     ) -> Sequence[EntryResult]:
         entries = [{"ReceiptHandle": handle} for handle in handles]
-        return self._call_on_entries("Acknowledge{}QueueRecords", queue_arn, entries, is_dead=is_dead)
+        return self._call_on_entries(f"Acknowledge{_kind(is_dead)}QueueRecords", queue_arn, entries)
 
     def set_visibility(
         self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int], *, is_dead: bool = False
@@ -83,17 +83,18 @@ class AwsQueues:
             {"ReceiptHandle": handle, "VisibilityTimeoutSeconds": each}
             for handle, each in zip(handles, seconds, strict=True)
         ]
-        return self._call_on_entries("Update{}QueueRecordsVisibility", queue_arn, entries, is_dead=is_dead)
+        return self._call_on_entries(f"Update{_kind(is_dead)}QueueRecordsVisibility", queue_arn, entries)
 
     def restore(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
         entries = [{"ReceiptHandle": handle} for handle in handles]
-        return self._call_on_entries("Restore{}QueueRecords", queue_arn, entries, is_dead=True)
+        return self._call_on_entries("RestoreDeadLetterQueueRecords", queue_arn, entries)
 
     def _call_on_entries(
-        self, operation: str, queue_arn: str, entries: list[dict[str, Any]], *, is_dead: bool
+        self, operation: str, queue_arn: str, entries: list[dict[str, Any]]
     ) -> list[EntryResult]:
+        """Call for entries; return their results in the same order."""
         arguments = {"QueueARN": queue_arn, "Entries": entries}
-        answer = _call_on_records(operation, arguments, self._options, is_dead=is_dead)
+        answer = _call_on_records(operation, arguments, self._options)
         results = {each["ReceiptHandle"]: _APPLIED for each in answer.get("Successful") or ()}
         for each in answer.get("Failed") or ():
             results[each["ReceiptHandle"]] = _failed(each["ErrorCode"], each.get("ErrorMessage") or "")
@@ -174,12 +175,14 @@ _APPLIED: Final = EntryResult(EntryOutcome.APPLIED)
 _UNANSWERED: Final = EntryResult(EntryOutcome.UNKNOWN, "", "the answer names the handle nowhere")
 
 
-def _call_on_records(
-    operation: str, arguments: Mapping[str, Any], options: AwsOptions, *, is_dead: bool
-) -> Any:
-    """Make a call once; `{}` in the name of its operation stands for what names dead letters."""
-    name = operation.format("DeadLetter" if is_dead else "")
-    return _call(name, arguments, f"queue {arguments['QueueARN']}", options, is_write=True, retried=())
+def _kind(is_dead: bool) -> str:
+    """Return the part of an operation's name that distinguishes dead letters."""
+    return "DeadLetter" if is_dead else ""
+
+
+def _call_on_records(operation: str, arguments: Mapping[str, Any], options: AwsOptions) -> Any:
+    """Make a call once, without retries."""
+    return _call(operation, arguments, f"queue {arguments['QueueARN']}", options, is_write=True, retried=())
 
 
 def _call(

@@ -70,10 +70,8 @@ class Signing:
         added = {_DATE: stamp}
         if keys.token:
             added[_TOKEN] = keys.token
-        lines = [
-            f"{name}:{value if value is not None else stamp if name == 'x-amz-date' else keys.token}\n"
-            for name, value in self._lines
-        ]
+        own = {_DATE.lower(): stamp, _TOKEN.lower(): keys.token}
+        lines = [f"{name}:{own[name] if value is None else value}\n" for name, value in self._lines]
         request = f"POST\n/\n\n{''.join(lines)}\n{self._names}\n{sha256(body).hexdigest()}"
         scope = f"{stamp[:8]}/{self._region}/{self._service}/aws4_request"
         text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(request.encode()).hexdigest()}"

@@ -113,7 +113,8 @@ class Engine:
         record = Receipt(data, partition_key, explicit_hash_key)
         batcher = self._batcher
         with self._lock:
-            if batcher.waiting_bytes >= self._buffer_bytes_max and not self._done.wait_for(
+            is_full = batcher.waiting_bytes >= self._buffer_bytes_max
+            if is_full and not self._done.wait_for(
                 lambda: batcher.waiting_bytes < self._buffer_bytes_max or not self._takes_records, timeout_s
             ):
                 return None
@@ -298,6 +299,7 @@ class Engine:
         return len(lost)
 
     def _next_step(self) -> PutRequest | FetchShards | Stuck | _Expired | None:
+        """Wait for the next step of the batcher, or for expired records; None when the engine ends."""
         clock = self._ports.clock
         with self._lock:
             while self._takes_records:

@@ -129,6 +129,7 @@ class _Terminations:
 
     @property
     def are_watched(self) -> bool:
+        """Whether `watch` has run in this process, and not only in the one that it was forked from."""
         return self._process_id == os.getpid()
 
     def watch(self) -> None:
@@ -197,7 +198,8 @@ def _end_in_order_when_terminated() -> None:
 def _exit_in_order(number: int, frame: FrameType | None) -> None:
     """Handle SIGTERM by raising SystemExit, so that the finalizers run."""
     del frame
-    if not _terminations.are_watched:  # forked from such a child, and without a producer
+    if not _terminations.are_watched:
+        # This process was forked from one with this handler, and has no producer: the signal ends it as if there were none.
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
     # A Pool asks its processes to end, and sends SIGTERM a moment later. By then this one may be closing a producer already.
@@ -238,9 +240,8 @@ def warn_of_open_end(stream: str) -> None:
     the handler that ends the process in order. Elsewhere a function around this call may end the process by `os._exit`.
     """
     servers = sys.modules.get("uvicorn.server")
-    if servers is not None and isinstance(
-        getattr(signal.getsignal(signal.SIGTERM), "__self__", None), servers.Server
-    ):
+    owner = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)  # of the handler's method
+    if servers is not None and isinstance(owner, servers.Server):
         _log.warning(
             "stream %s: uvicorn ends its process by the signal itself once its shutdown is over, and no hook closes this producer "
             "then: close it in the lifespan of the application (`async with AsyncProducer(Producer(...))`), or its last records are "

@@ -256,16 +256,17 @@ class Producer:
         """
         self._home.check()
         self._check_no_callback("flush")
-        self._flush(timeout_s, "they go on being sent")
+        self._flush(timeout_s, fate_of_rest="they go on being sent")
 
-    def _flush(self, timeout_s: float | None, what_follows: str) -> None:
+    def _flush(self, timeout_s: float | None, *, fate_of_rest: str) -> None:
+        """Wait until all records are acknowledged; the error says `fate_of_rest` of those that are not in time."""
         engine = self._engine
         if engine is None:
             return
         if not engine.flush(timeout_s):
             raise DeliveryFailed(
                 f"stream {self.stream}: {engine.waiting_count} records were not acknowledged within {timeout_s} s; "
-                f"{what_follows}"
+                f"{fate_of_rest}"
             )
         failed_count, cause = engine.take_failures()
         if failed_count:
@@ -287,11 +288,11 @@ class Producer:
                 return
             self._check_no_callback("close")
             self._is_closed = True
-        self._end_hook.cancel()
+        self._end_hook.cancel()  # it would close the producer at the end of the process
         if self._engine is None:
             return
         try:
-            self._flush(timeout_s, "they fail")
+            self._flush(timeout_s, fate_of_rest="they fail")
         finally:
             self._engine.stop(_JOIN_S)
 

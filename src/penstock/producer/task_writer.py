@@ -291,6 +291,7 @@ class TaskWriter:
             assert self._memory.used_bytes >= 0
 
     def _carry_out(self, sender: Sender, *, flushes: bool) -> float:
+        """Carry out the batcher's next step; return the seconds to wait before the one after it."""
         now_s = self._ports.clock.monotonic_s()
         step = sender.batcher.plan_step(now_s, flushes=flushes)
         match step:

@@ -54,7 +54,7 @@ def settings_of(
     gather_s: float = 0.0,
     is_brief: bool = False,
 ) -> BatcherSettings:
-    """Return the batcher's settings for checked options."""
+    """Return the batcher's settings for checked options; the other arguments are its settings of the same names."""
     percent = options.rate_limit_percent
     return BatcherSettings(
         aggregates=aggregates,

@@ -165,6 +165,7 @@ class QueueLoop(Loop[QueueEvent]):
             self._stop_further(now_s)
 
     def _begin_due(self, now_s: float) -> None:
+        """Begin the handler's calls that have room, the acknowledgements and renewals that are due, and receives."""
         while (call := self._delivery.take(now_s)) is not None:
             self._begin_call(call)
         for due in self._delivery.due(now_s):
@@ -217,6 +218,7 @@ class QueueLoop(Loop[QueueEvent]):
             self._return_records([each.handle for each in received])
 
     def _arrival_of(self, received: ReceivedRecord) -> tuple[Arrival, list[QueueRecord]]:
+        """Return the machine's view of a received record, and the user records in it."""
         counts = DecodeCounts()
         records = records_of(received, self._queue.name, counts)
         if counts.aggregates:
@@ -287,6 +289,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._records.update(zip(numbers, (records for _, records in taken), strict=True))
 
     def _on_receive_failed(self, number: int, error: Exception, now_s: float) -> None:
+        """Handle a failed receive: refusals that will last stop the consumer, others are tried again by the pace."""
         self._pace.on_failed(number, now_s, self._chance.random())
         text = describe_error(error)
         self._metrics.count("queue_receives", 1, {"result": type(error).__name__})
@@ -329,6 +332,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._delivery.on_call_ended(call.number, rest, now_s, u)
 
     def _result_of(self, error: BaseException) -> Settled:
+        """Return the result of records whose handler raised; log and count it."""
         kind = type(error)  # isinstance would read the object's `__class__`, which is user code
         if issubclass(kind, IterationEnded):
             return Settled.UNHANDLED
@@ -361,6 +365,7 @@ class QueueLoop(Loop[QueueEvent]):
 
     def _send(self, call: QueueCall) -> None:
         if not isinstance(call, Acknowledge):
+            # Shorter timeouts return records.
             renewals = sum(seconds == self._visibility_s for seconds in call.seconds)
             if renewals:
                 self._metrics.count("queue_visibility_renewals", renewals)
@@ -394,6 +399,7 @@ class QueueLoop(Loop[QueueEvent]):
         text: str | None,
         now_s: float,
     ) -> None:
+        """Handle the end of a call; `text` describes why it failed in whole or in part."""
         kind = "acknowledge" if isinstance(call, Acknowledge) else "visibility"
         for outcome in (EntryOutcome.REFUSED, EntryOutcome.UNKNOWN, EntryOutcome.VOID):
             count = outcomes.count(outcome)
@@ -450,10 +456,12 @@ class QueueLoop(Loop[QueueEvent]):
                 )
 
     def _stop_further(self, now_s: float) -> None:
+        """Return the handler's records after the timeout; end the loop when nothing is left to wait for."""
         assert self._stop_s is not None
         passed_s = now_s - self._stop_s
         timeout_s = self._options.shutdown_timeout_s
-        if passed_s >= timeout_s and not self._is_abandoned:
+        is_late = passed_s >= timeout_s
+        if is_late and not self._is_abandoned:
             self._is_abandoned = True
             if self._delivery.running_calls:
                 log.warning(
@@ -467,9 +475,10 @@ class QueueLoop(Loop[QueueEvent]):
             for end in self._delivery.take_ends():
                 self._on_end(end)
         # A long poll cannot be cancelled: the service may still answer it with a record, which then is invisible for a whole timeout.
-        has_answers = not self._pace.open_count or passed_s >= timeout_s
-        is_done = self._delivery.is_idle and (self._is_abandoned or not self._delivery.running_calls)
-        if (is_done and has_answers) or passed_s >= timeout_s + _LAST_CALLS_S:
+        awaits_receives = self._pace.open_count > 0 and not is_late
+        awaits_handler = self._delivery.running_calls > 0 and not self._is_abandoned
+        is_done = self._delivery.is_idle and not awaits_receives and not awaits_handler
+        if is_done or passed_s >= timeout_s + _LAST_CALLS_S:
             self._report(now_s)
             self._health = self._make_health(now_s, has_ended=True)
             self.finish()
@@ -489,6 +498,7 @@ class QueueLoop(Loop[QueueEvent]):
     # --- measuring ------------------------------------------------------------------------------------
 
     def _report(self, now_s: float) -> None:
+        """Set the gauges; warn once when the records in flight approach the service's bound."""
         self._gauged_s = now_s
         in_flight = self._delivery.in_flight_count(now_s)
         self._metrics.gauge("queue_in_hand_records", self._delivery.in_hand_count)
@@ -520,12 +530,11 @@ class QueueLoop(Loop[QueueEvent]):
         if in_flight >= _IN_FLIGHT_ALARM:
             problems.append(self._in_flight_problem(in_flight))
         oldest_s = self._delivery.oldest_age_s(now_s)
+        is_running = self._stop_s is None and self.failure is None
+        is_answered = self._answered_s is not None and not self._pace.refusals
         return QueueHealth(
             is_healthy=not problems,
-            is_ready=self._stop_s is None
-            and self.failure is None
-            and self._answered_s is not None
-            and not self._pace.refusals,
+            is_ready=is_running and is_answered,
             problems=tuple(problems),
             queue=self._queue.name,
             queue_arn=self._queue.arn,
