@@ -162,6 +162,7 @@ class KinesisApplication:
     # -- the others -----------------------------------------------------------------------------------------
 
     async def _other(self, service: str, operation: str, request: Request) -> Response:
+        """Answer a request to another service than Kinesis: by a fault, or by moto and then perhaps by a fault of its answer."""
         body_bytes_max = moto_bridge.body_bytes_max(request)
         if len(request.body) > body_bytes_max:
             message = f"this request to {service} may have at most {body_bytes_max} bytes"

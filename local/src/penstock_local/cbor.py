@@ -135,9 +135,9 @@ class _CborReader:
         amount = self._amount(info)
         match major:
             case 0:
-                return self._sure(amount)
+                return self._definite(amount)
             case 1:
-                return -1 - self._sure(amount)
+                return -1 - self._definite(amount)
             case 2:
                 return self._string(amount, major)
             case 3:
@@ -147,7 +147,7 @@ class _CborReader:
             case 5:
                 return self._map(amount, depth)
             case _:
-                return self._tagged(self._sure(amount), depth)
+                return self._tagged(self._definite(amount), depth)
 
     def _amount(self, info: int) -> int | None:
         if info < 24:
@@ -159,7 +159,7 @@ class _CborReader:
         size = 1 << (info - 24)
         return int.from_bytes(self._take(size), "big")
 
-    def _sure(self, amount: int | None) -> int:
+    def _definite(self, amount: int | None) -> int:
         if amount is None:
             raise ValueError("indefinite length where a number must be")
         return amount
@@ -182,7 +182,7 @@ class _CborReader:
                 raise ValueError("a chunk of another type in a string")
             self._counted()
             self.at += 1
-            pieces.append(self._take(self._sure(self._amount(first & 31))))
+            pieces.append(self._take(self._definite(self._amount(first & 31))))
         self.at += 1
         return b"".join(pieces)
 

@@ -156,9 +156,8 @@ def _stream(text: str) -> tuple[str, int]:
 
 
 def _check_pace(args: argparse.Namespace) -> None:
-    pace = (
-        "--step" if args.step else "--at-once" if args.at_once else None if args.speed is None else "--speed"
-    )
+    paces = {"--step": args.step, "--at-once": args.at_once, "--speed": args.speed is not None}
+    pace = next((flag for flag, is_given in paces.items() if is_given), None)
     if pace is not None and not args.replay:
         raise OptionError(f"{pace} is for a replay: name a recording with --replay FILE")
     if pace in ("--step", "--speed") and args.time_factor not in (1.0, args.speed):

@@ -213,14 +213,13 @@ class FaultBook:
         found = []
         for active in self._active:
             fault = active.fault
-            if (
-                fault.operation in names
-                and (fault.stream is None or fault.stream == stream)
-                and (fault.queue is None or fault.queue == queue)
-                and (fault.kind == "omit" or fault.shard is None or fault.shard in shards)
-                and (fault.table is None or fault.table in tables)
-                and active.fires()
-            ):
+            is_about = fault.stream in (None, stream) and fault.queue in (None, queue)
+            if fault.table is not None and fault.table not in tables:
+                is_about = False
+            # An omit fault names a shard to leave out of an answer, not one of the call.
+            if fault.shard is not None and fault.kind != "omit" and fault.shard not in shards:
+                is_about = False
+            if fault.operation in names and is_about and active.fires():
                 found.append(Hit(fault, active.chance))
         self._active = [active for active in self._active if not active.spent]
         return found

@@ -93,7 +93,8 @@ class FirstBytes(asyncio.Protocol):
 
     def _decide(self) -> None:
         """Pass the connection to HTTP/2 as soon as its bytes are the preface, or to HTTP/1.1 as soon as they differ from it."""
-        if self._transport is None or (_PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)):
+        is_undecided = _PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)
+        if self._transport is None or is_undecided:
             return
         kind = Http2Protocol if self._first.startswith(_PREFACE) else Http1Protocol
         speaker = kind(self._application, self._loop, self._connections)

@@ -29,8 +29,8 @@ from penstock_local.state_folder import StateFolder
 
 _MAGIC = b"penstock journal 2\n"
 _HEAD = struct.Struct(">IcI")
-_SEAL = struct.Struct(">I")
-_HEAD_BYTES = _HEAD.size + _SEAL.size
+_CHECKSUM = struct.Struct(">I")
+_HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 _READ_BYTES = 1 << 20
 _RETRY_S = 60.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -56,8 +56,8 @@ class FrameFile:
         self._folder = folder
         self._name = name
         self._fd = -1
-        self._seal = 0
-        self._tail_is_loose = False
+        self._checksum = 0
+        self._has_partial_tail = False
         self._failing = False
         self._retry_at_s = 0.0
 
@@ -82,14 +82,14 @@ class FrameFile:
             raise OptionError(f"{self.path} cannot be opened: {error}") from error
         reader = _FrameReader(self._fd, os.fstat(self._fd).st_size, self.damaged)
         yield from reader.frames()
-        self.size, self._seal = reader.at, reader.seal
+        self.size, self._checksum = reader.at, reader.checksum
         if reader.at < reader.size:
             log.warning(
                 "%s: its last %d bytes were cut short by a crash and are dropped",
                 self.path,
                 reader.size - reader.at,
             )
-            self._tail_is_loose = True
+            self._has_partial_tail = True
 
     def damaged(self, at: int, why: str) -> OptionError:
         """Return the error that names the damaged place in the file and the way out."""
@@ -111,22 +111,22 @@ class FrameFile:
         Raises:
             RequestRefused: It cannot be written. The file is unchanged, or is repaired before the next frame.
         """
-        frame, seal = _sealed(kind, payload, self._seal)
+        frame, checksum = _encode(kind, payload, self._checksum)
         try:
-            self._cut_loose_tail()
-            self._tail_is_loose = True
+            self._cut_partial_tail()
+            self._has_partial_tail = True
             _write(self._fd, frame)
-            self._tail_is_loose = False
+            self._has_partial_tail = False
         except OSError as error:
             if not self._failing:
                 self._failing = True
                 log.exception("%s cannot be written: writes are refused until it can", self.path)
-            self._try_to_cut_loose_tail()
+            self._try_to_cut_partial_tail()
             raise _refusal(f"{self.path} cannot be written", error) from error
         if self._failing:
             self._failing = False
             log.warning("%s can be written again", self.path)
-        self._seal = seal
+        self._checksum = checksum
         self.size += len(frame)
 
     def replace(self, fresh: Iterable[Frame], is_same: Callable[[Iterator[Frame]], bool]) -> None:
@@ -143,7 +143,7 @@ class FrameFile:
         aside = f"{self._name}.new"
         fd = self._folder.create(aside)
         try:
-            size, seal = _write_all(fd, fresh)
+            size, checksum = _write_all(fd, fresh)
             os.fsync(fd)
             self._require_same(_FrameReader(fd, size, self._misread), is_same)
             self._folder.rename(aside, self._name)
@@ -152,8 +152,8 @@ class FrameFile:
             raise
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self.size, self._seal = fd, size, seal
-        self._tail_is_loose = False
+        self._fd, self.size, self._checksum = fd, size, checksum
+        self._has_partial_tail = False
         # last, because the file is the new one already, whether or not this succeeds
         self._folder.sync()
 
@@ -186,15 +186,15 @@ class FrameFile:
             os.close(self._fd)
             self._fd = -1
 
-    def _cut_loose_tail(self) -> None:
+    def _cut_partial_tail(self) -> None:
         """Cut off part of a frame that could not be written whole: everything after it would be unreadable."""
-        if self._tail_is_loose:
+        if self._has_partial_tail:
             os.ftruncate(self._fd, self.size)
-            self._tail_is_loose = False
+            self._has_partial_tail = False
 
-    def _try_to_cut_loose_tail(self) -> None:
+    def _try_to_cut_partial_tail(self) -> None:
         try:
-            self._cut_loose_tail()
+            self._cut_partial_tail()
         except OSError:
             # the next append tries again first; a start would drop the tail too
             log.exception("%s could not be cut back to its last whole frame", self.path)
@@ -213,13 +213,13 @@ class _FrameReader:
 
     Attributes:
         at: Bytes that were read as whole frames.
-        seal: Checksum of the last frame; the checksum in the next frame's head continues it.
+        checksum: That of the last frame's head, which the next frame's continues.
     """
 
     def __init__(self, fd: int, size: int, damaged: Callable[[int, str], OptionError]) -> None:
         self.size = size
         self.at = 0
-        self.seal = 0
+        self.checksum = 0
         self._damaged = damaged
         self._file = os.fdopen(os.dup(fd), "rb", _READ_BYTES)
         self._file.seek(0)
@@ -242,8 +242,8 @@ class _FrameReader:
     def _next(self) -> Frame | None:
         """Read a frame; None when it was cut short."""
         head = self._file.read(_HEAD.size)
-        (found,) = _SEAL.unpack(self._file.read(_SEAL.size))
-        if found != zlib.crc32(head, self.seal):
+        (found,) = _CHECKSUM.unpack(self._file.read(_CHECKSUM.size))
+        if found != zlib.crc32(head, self.checksum):
             raise self._damaged(self.at, "the head of a record has the wrong checksum")
         length, kind, checksum = _HEAD.unpack(head)
         if self.at + _HEAD_BYTES + length > self.size:
@@ -251,7 +251,7 @@ class _FrameReader:
         payload = self._file.read(length)
         if zlib.crc32(payload) != checksum:
             raise self._damaged(self.at, f"a record of {length} bytes has the wrong checksum")
-        self.seal = found
+        self.checksum = found
         return kind, payload
 
 
@@ -262,20 +262,20 @@ def _why_not_ours(begin: bytes) -> str:
     return "it does not begin as a journal of this version does"
 
 
-def _sealed(kind: bytes, payload: bytes, before: int) -> tuple[bytes, int]:
-    """Return a frame and the checksum that the next frame continues."""
+def _encode(kind: bytes, payload: bytes, before: int) -> tuple[bytes, int]:
+    """Return a frame and its head's checksum, which continues the one `before` it."""
     head = _HEAD.pack(len(payload), kind, zlib.crc32(payload))
-    seal = zlib.crc32(head, before)
-    return head + _SEAL.pack(seal) + payload, seal
+    checksum = zlib.crc32(head, before)
+    return head + _CHECKSUM.pack(checksum) + payload, checksum
 
 
 def _write_all(fd: int, fresh: Iterable[Frame]) -> tuple[int, int]:
     """Write a file from its beginning; return its size and the checksum that the next frame continues."""
-    size, seal = len(_MAGIC), 0
+    size, checksum = len(_MAGIC), 0
     held = [_MAGIC]
     held_bytes = size
     for kind, payload in fresh:
-        frame, seal = _sealed(kind, payload, seal)
+        frame, checksum = _encode(kind, payload, checksum)
         held.append(frame)
         held_bytes += len(frame)
         size += len(frame)
@@ -283,7 +283,7 @@ def _write_all(fd: int, fresh: Iterable[Frame]) -> tuple[int, int]:
             _write(fd, b"".join(held))
             held, held_bytes = [], 0
     _write(fd, b"".join(held))
-    return size, seal
+    return size, checksum
 
 
 def _write(fd: int, data: bytes) -> None:

@@ -78,16 +78,12 @@ class Calls:
 
     def failed(self, operation: str, code: str | None = None) -> int:
         """Return how often an operation was answered with an error or hit by a fault; with `code`, only with this one."""
-        return sum(
-            n
-            for name, codes in self.errors.items()
-            if _names(name, operation)
-            for its_code, n in codes.items()
-            if code in (None, its_code)
-        )
+        found = [codes for name, codes in self.errors.items() if _names(name, operation)]
+        return sum(n for codes in found for its_code, n in codes.items() if code in (None, its_code))
 
 
 def _names(name: str, operation: str) -> bool:
+    """Return whether `service.operation` is the operation, which may be given without its service."""
     return operation in (name, name.partition(".")[2])
 
 

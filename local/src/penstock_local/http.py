@@ -115,10 +115,10 @@ def answer_of(application: Application, request: Request) -> Response | asyncio.
     if isinstance(answer, Response):
         answer.is_head = request.method == "HEAD"
         return answer
-    return asyncio.get_running_loop().create_task(_sure(request, answer))
+    return asyncio.get_running_loop().create_task(_answer_later(request, answer))
 
 
-async def _sure(request: Request, answer: Awaitable[Response]) -> Response:
+async def _answer_later(request: Request, answer: Awaitable[Response]) -> Response:
     try:
         response = await answer
     except Exception:

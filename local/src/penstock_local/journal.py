@@ -302,7 +302,7 @@ class _Replay:
         stream = self.streams[uid]
         for index, ordinal, texts, sizes in batches:
             shard = stream.shards[shard_id(index)]
-            shard.restart_at(ordinal)
+            shard.restart_at(ordinal)  # if it is empty: the records before are past the retention
             if shard.next_ordinal != ordinal:
                 raise ValueError(
                     f"{shard.id} of {stream.name} goes on with record {ordinal} after {shard.next_ordinal - 1}"

@@ -179,6 +179,7 @@ class MotoBridge:
         return response
 
     def _moto(self, service: str, operation: str, region: str, request: Request) -> Response:
+        """Have moto answer a request. Its exceptions are answered with an error: the request's fault unless memory or IO failed."""
         try:
             status, headers, raw = self._account.dispatch(_HOSTS[service].format(region), request)
         except Exception as error:

@@ -154,6 +154,7 @@ class Subscriptions:
             del self._by_stream[subscription.stream_uid]
 
     def _changed(self, stream: Stream, shards: Sequence[Shard]) -> None:
+        """Wake the subscriptions to changed shards; without shards the stream itself has changed, and all of its are woken."""
         found = self._by_stream.get(stream.uid, {})
         for name in [shard.id for shard in shards] or list(found):
             for subscription in found.get(name, ()):

@@ -210,6 +210,7 @@ def _difference(
 def _whole_difference(
     backend: moto_tables.Backend, region_name: str, region: RegionImage, operation: str
 ) -> Delta:
+    """Return what differs between moto's tables and their image, after an operation that may have changed any of them."""
     delta = Delta(region_name)
     states = {name: moto_tables.table_state(table) for name, table in backend.tables.items()}
     for name in region.tables:

@@ -27,7 +27,7 @@ _DATA_AT = _TIME_END + len(',"Data":"')
 _KEY_GAP = len('","PartitionKey":')
 
 # no partition key ends like this: a quote within a key follows a backslash
-_ENCRYPTED = b',"EncryptionType":"KMS"}'
+_ENCRYPTED = b',"EncryptionType":"KMS"}'  # the end of an encrypted record's text; other texts end in the brace alone
 _TIMESTAMP_HEAD = b"\xc1"
 _QUOTE = ord('"')
 _QUOTED_BASE64 = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"'

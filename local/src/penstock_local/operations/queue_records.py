@@ -167,13 +167,14 @@ def _restore(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delive
 
 
 def _by_handle(call: ServiceCall, request: Document, apply: Apply, *, dead: bool) -> Document:
+    """Carry out an operation on the deliveries that receipt handles name; return which entries succeeded and failed."""
     queue = call.delivering_queue(request["QueueARN"])
     stream = call.service.store.queues.stream_of(queue)
     call.admit(stream)
     queue.deliveries.settle(call.now_ms)
     failed: list[Document] = []
     found: list[tuple[Document, Delivery]] = []
-    places: set[tuple[int, int]] = set()
+    places: set[tuple[int, int]] = set()  # shard and record, so that one record is not named twice
     for entry in request["Entries"]:
         handle = entry["ReceiptHandle"]
         try:

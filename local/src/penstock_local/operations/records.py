@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock_local import growth, request_model, sequence
 from penstock_local.faults import Hit
@@ -27,6 +27,13 @@ ANSWER_RECORDS_MAX = 10_000
 
 
 # -- put ----------------------------------------------------------------------------------------------------
+
+
+class _ScriptedFailure(NamedTuple):
+    """The result of an entry that a fault fails, and whether it is stored all the same."""
+
+    result: EntryResult
+    is_stored: bool
 
 
 class _ShardBatch:
@@ -98,19 +105,20 @@ def PutRecords(call: ServiceCall, body: bytes) -> bytes:
 def _put_all(
     call: ServiceCall, stream: Stream, entries: list[Entry], sizes: list[int], shards: list[Shard]
 ) -> tuple[list[EntryResult], int]:
+    """Store the entries that neither a fault nor a shard's rate refuses; return the results in order, and how many failed."""
     now_ms = call.now_ms
     arrival = arrival_text(now_ms)
-    refused = _scripted_failures(call, stream, shards)
+    scripted = _scripted_failures(call, stream, shards)
     quotas = call.service.quotas
     batches: dict[int, _ShardBatch] = {}
     results: list[EntryResult] = []
-    throttled = [shards[i].id for i, (result, _) in refused.items() if result.code == THROUGHPUT_EXCEEDED]
+    throttled = [shards[i].id for i, each in scripted.items() if each.result.code == THROUGHPUT_EXCEEDED]
     failed = 0
     for i, (entry, size_bytes, shard) in enumerate(zip(entries, sizes, shards, strict=True)):
-        failure = refused.get(i)
-        if failure is not None and not failure[1]:
+        failure = scripted.get(i)
+        if failure is not None and not failure.is_stored:
             failed += 1
-            results.append(failure[0])
+            results.append(failure.result)
             continue
         if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, now_ms):
             failed += 1
@@ -123,7 +131,7 @@ def _put_all(
         number = batch.add(entry, size_bytes, arrival)
         if failure is not None:
             failed += 1
-            results.append(failure[0])
+            results.append(failure.result)
         else:
             results.append(EntryResult(shard.id, number))
     _store(call, stream, batches.values())
@@ -150,9 +158,9 @@ def _throttled(stream: Stream, shard: Shard) -> EntryResult:
 
 def _scripted_failures(
     call: ServiceCall, stream: Stream, shards: Sequence[Shard]
-) -> dict[int, tuple[EntryResult, bool]]:
-    """Return the entries that a fault fails, each with its answer and whether it is stored all the same."""
-    found: dict[int, tuple[EntryResult, bool]] = {}
+) -> dict[int, _ScriptedFailure]:
+    """Return the failures of the entries that a fault fails, by their place."""
+    found: dict[int, _ScriptedFailure] = {}
     for hit in call.answering:
         fault = hit.fault
         candidates = [i for i, shard in enumerate(shards) if fault.shard is None or shard.id == fault.shard]
@@ -168,7 +176,7 @@ def _scripted_failures(
                 result = result._replace(
                     code=fault.code or result.code, message=fault.message or "Internal service failure."
                 )
-            found[i] = (result, fault.applied)
+            found[i] = _ScriptedFailure(result, fault.applied)
     return found
 
 

@@ -41,6 +41,7 @@ def ListShards(call: ServiceCall, request: Document) -> Document:
 
 
 def _first_page(call: ServiceCall, request: Document) -> Document:
+    """Check a request without a token; return the state of the listing that tokens carry from page to page."""
     stream = call.stream_created_at(request)
     shard_filter = request.get("ShardFilter", {"Type": "FROM_TRIM_HORIZON"})
     kind = shard_filter["Type"]
@@ -65,6 +66,7 @@ def _first_page(call: ServiceCall, request: Document) -> Document:
 
 
 def _next_page(call: ServiceCall, request: Document) -> Document:
+    """Check a request with a token; return the state of the listing that the token carries."""
     for member in ("StreamName", "StreamCreationTimestamp", "ExclusiveStartShardId"):
         if member in request:
             raise invalid_argument(f"NextToken and {member} cannot be provided together.")

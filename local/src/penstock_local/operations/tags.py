@@ -63,6 +63,7 @@ def _stream(call: ServiceCall, request: Document) -> _Tagged:
 
 
 def _resource(call: ServiceCall, arn: str) -> _Tagged:
+    """Return the tags of a queue, channel, consumer or stream, with the function that replaces them."""
     store = call.service.store
     if ":queue/" in arn:
         queue = call.queue(arn)

@@ -70,12 +70,12 @@ class Picked(NamedTuple):
 
     Attributes:
         received: The records.
-        again: Those among them that were delivered before, removed from their line.
+        redelivered: Those among them that were delivered before, removed from their line.
         read_to: By shard index, the next undelivered record after this receive.
     """
 
     received: list[Received]
-    again: list[Delivery]
+    redelivered: list[Delivery]
     read_to: dict[int, int]
 
 
@@ -97,6 +97,8 @@ class Queue:
         next_ordinals: By shard index, the first record that was not delivered yet; 1 for a missing shard.
         deliveries: The records that were delivered and are not acknowledged.
         number_last: Number of the last delivery.
+        _unread_shards: Indexes of the shards that have undelivered records, the next to read first; an ordered set.
+        _begins_unread: Whether the last receive began with undelivered records.
     """
 
     name: str
@@ -112,8 +114,8 @@ class Queue:
     next_ordinals: dict[int, int] = field(default_factory=dict)
     deliveries: Deliveries = field(default_factory=lambda: Deliveries(None))
     number_last: int = 0
-    _unread: dict[int, None] = field(default_factory=dict)
-    _unread_first: bool = True
+    _unread_shards: dict[int, None] = field(default_factory=dict)
+    _begins_unread: bool = True
 
     def __post_init__(self) -> None:
         self.deliveries.receive_count_max = self.settings.attributes.receive_count_max
@@ -160,11 +162,11 @@ class Queue:
 
     def on_records(self, shards: Iterable[Shard]) -> None:
         """Handle that shards got records: the next receives read these shards."""
-        self._unread.update(dict.fromkeys(shard.index for shard in shards))
+        self._unread_shards.update(dict.fromkeys(shard.index for shard in shards))
 
     def any_visible(self, *, dead: bool) -> bool:
         """Return whether a receive may return a record."""
-        return self.deliveries.any_visible(dead=dead) or (not dead and bool(self._unread))
+        return self.deliveries.any_visible(dead=dead) or (not dead and bool(self._unread_shards))
 
     def counts(self, stream: Stream, now_ms: int) -> dict[str, int]:
         """Return how many records are visible, in flight, and visible as dead letters."""
@@ -172,7 +174,7 @@ class Queue:
         unread = sum(
             shard.next_ordinal - self._begin(stream, shard, now_ms)
             for shard in stream.shards.values()
-            if shard.index in self._unread
+            if shard.index in self._unread_shards
         )
         visible, dead = self.deliveries.visible_counts()
         return {"visible": unread + visible, "in_flight": self.deliveries.in_flight, "dead_letters": dead}
@@ -195,16 +197,16 @@ class Queue:
         if in_flight_max is not None:
             limit = min(limit, in_flight_max - self.deliveries.in_flight)
         picked = Picked([], [], {})
-        self._unread_first = not self._unread_first
+        self._begins_unread = not self._begins_unread
         room_bytes = ANSWER_BYTES_MAX
-        if self._unread_first and not dead:
+        if self._begins_unread and not dead:
             room_bytes -= self._pick_unread(picked, stream, now_ms, limit, room_bytes)
-        room_bytes -= self._pick_again(picked, stream, now_ms, limit, room_bytes, dead=dead)
-        if not self._unread_first and not dead:
+        room_bytes -= self._pick_visible_again(picked, stream, now_ms, limit, room_bytes, dead=dead)
+        if not self._begins_unread and not dead:
             self._pick_unread(picked, stream, now_ms, limit, room_bytes)
         return picked
 
-    def _pick_again(
+    def _pick_visible_again(
         self, picked: Picked, stream: Stream, now_ms: int, limit: int, room_bytes: int, *, dead: bool
     ) -> int:
         """Choose records that are visible again; return their bytes."""
@@ -222,29 +224,33 @@ class Queue:
                 self.deliveries.put_back([delivery], dead=dead)
                 break
             taken_bytes += size_bytes
-            picked.again.append(delivery)
+            picked.redelivered.append(delivery)
             picked.received.append(Received(delivery, text))
         return taken_bytes
 
     def _pick_unread(self, picked: Picked, stream: Stream, now_ms: int, limit: int, room_bytes: int) -> int:
-        """Choose records that were not delivered yet, from each shard in turn; return their bytes."""
+        """Choose records that were not delivered yet; return their bytes.
+
+        Reads each unread shard once. One with more records becomes the last, so that the shards take turns.
+        """
         taken_bytes = 0
-        for _ in range(len(self._unread)):
+        for _ in range(len(self._unread_shards)):
             wanted = limit - len(picked.received)
             if wanted <= 0:
                 break
-            index = next(iter(self._unread))
-            del self._unread[index]
+            index = next(iter(self._unread_shards))
+            del self._unread_shards[index]
             shard = stream.shards.get(shard_id(index))
             if shard is None:
                 continue
             begin = self._begin(stream, shard, now_ms)
             following, texts, size_bytes = shard.read(begin, wanted, max(room_bytes - taken_bytes, 0))
-            if picked.received and taken_bytes + size_bytes > room_bytes:
-                self._unread[index] = None
+            # A shard returns a first record of any size: only a receive without others may return it.
+            has_room = not picked.received or taken_bytes + size_bytes <= room_bytes
+            if not has_room or following < shard.next_ordinal:
+                self._unread_shards[index] = None
+            if not has_room:
                 break
-            if following < shard.next_ordinal:
-                self._unread[index] = None
             taken_bytes += size_bytes
             if texts:
                 picked.read_to[index] = following
@@ -292,8 +298,8 @@ class Queue:
 
     def undo_pick(self, picked: Picked, *, dead: bool) -> None:
         """Undo `pick`."""
-        self.deliveries.put_back(picked.again, dead=dead)
-        self._unread.update(dict.fromkeys(picked.read_to))
+        self.deliveries.put_back(picked.redelivered, dead=dead)
+        self._unread_shards.update(dict.fromkeys(picked.read_to))
 
     def record(self, stream: Stream, delivery: Delivery, now_ms: int) -> tuple[bytes, int] | None:
         """Return the text and size of a record that was delivered; None if it is past the retention."""

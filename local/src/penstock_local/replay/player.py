@@ -120,6 +120,7 @@ class Player:
         return (moments[-1] - now_ms) / 1000 if moments else 0.0
 
     def _tick(self) -> None:
+        """Report the records that have appeared to the store, and set the timer for the next ones."""
         assert self._clock is not None, "it was loaded"
         assert self._store is not None, "it was loaded"
         now_ms = self._clock.now_ms()
@@ -150,6 +151,7 @@ def _shards_of(stream: ReplayedStream) -> list[ReplayedShard]:
 
 
 def _stream_of(file: RecordingFile, store: Store, clock: VirtualClock) -> ReplayedStream:
+    """Return the stream of a recording, in the server's account and region. Its shards open and close at their recorded moments."""
     metadata = file.metadata
     from_ms, until_ms = metadata.recorded.from_ms, metadata.recorded.until_ms
     blank = store.blank_stream(
@@ -173,10 +175,10 @@ def _stream_of(file: RecordingFile, store: Store, clock: VirtualClock) -> Replay
         file=file,
     )
     # A reshard after the slice is left out: no record shows it.
+    before_slice_ms = min(from_ms, metadata.stream.created_ms)
     for recorded in metadata.shards:
-        if recorded.opened_ms is None or recorded.opened_ms < until_ms:
-            before_ms = min(from_ms, metadata.stream.created_ms)
-            opened_ms = before_ms if recorded.opened_ms is None else recorded.opened_ms
+        opened_ms = before_slice_ms if recorded.opened_ms is None else recorded.opened_ms
+        if opened_ms < until_ms:
             shard = ReplayedShard(recorded, file, opened_ms, clock.now_ms)
             stream.upcoming.append(shard)
             if recorded.closed_ms is not None and recorded.closed_ms < until_ms:

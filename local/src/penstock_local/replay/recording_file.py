@@ -23,6 +23,7 @@ _FORMAT: Final = "penstock recording"
 _DOCUMENT, _CHECKSUM = b"penstock.recording", b"penstock.recording.crc32"
 _READ_BYTES: Final = 1 << 20
 _CACHE_BYTES_MAX: Final = 256 * 1024 * 1024
+_ROW_OVERHEAD_BYTES: Final = 200  # of the objects that a row becomes, beside its text
 _NUMBER_DIGITS: Final = 56  # digits of every sequence number: the stored form of a record relies on them
 
 
@@ -157,7 +158,8 @@ class RecordingFile:
         ]
         sizes = [len(blob) + len((key or "").encode()) for blob, key in zip(data, keys, strict=True)]
         ends = array("q", accumulate(sizes))
-        return Rows(texts, ends, [int(number) for number in numbers], sum(map(len, texts)) + 200 * len(texts))
+        memory_bytes = sum(map(len, texts)) + _ROW_OVERHEAD_BYTES * len(texts)
+        return Rows(texts, ends, [int(number) for number in numbers], memory_bytes)
 
     # --- checks ---
 

@@ -49,7 +49,7 @@ class ReplayedShard(Shard):
         batches = [(i, batch) for i, batch in enumerate(file.metadata.batches) if batch.shard == recorded.id]
         self._indexes = [i for i, _ in batches]
         self._last_numbers = [int(batch.last_sequence_number) for _, batch in batches]
-        self._first_ordinals = [1, *accumulate((batch.records for _, batch in batches), initial=1)][1:]
+        self._first_ordinals = list(accumulate((batch.records for _, batch in batches), initial=1))
         # Arrivals of neighbours may differ by milliseconds in the wrong order; none appears before the one before it.
         arrivals = (moment for i in self._indexes for moment in file.arrivals_ms(i))
         self._arrivals = array("q", accumulate(arrivals, max))
@@ -138,28 +138,31 @@ class ReplayedShard(Shard):
     # --- reading ---
 
     def read(self, ordinal: int, count_max: int, bytes_max: int) -> tuple[int, list[bytes], int]:
-        """Read records from a position on; as `Shard.read`."""
-        place = max(ordinal, 1)
-        end = min(place + count_max, self.next_ordinal)
+        """Return the position after the read records, their texts and their bytes.
+
+        It reads row group by row group up to `bytes_max`; the first record is read even if it is larger.
+        """
+        position = max(ordinal, 1)
+        end = min(position + count_max, self.next_ordinal)
         texts: list[bytes] = []
         size_bytes = 0
-        while place < end:
-            batch = bisect_right(self._first_ordinals, place) - 1
+        while position < end:
+            batch = bisect_right(self._first_ordinals, position) - 1
             rows = self._file.rows(self._indexes[batch])
-            begin = place - self._first_ordinals[batch]
-            stop_max = min(len(rows.texts), begin + end - place)
-            before = rows.ends[begin - 1] if begin else 0
-            stop = bisect_right(rows.ends, before + bytes_max - size_bytes, begin, stop_max)
-            if stop == begin and not texts:
-                stop = begin + 1
+            begin = position - self._first_ordinals[batch]
+            stop_max = min(len(rows.texts), begin + end - position)
+            bytes_before = rows.ends[begin - 1] if begin else 0
+            stop = bisect_right(rows.ends, bytes_before + bytes_max - size_bytes, begin, stop_max)
+            if not texts:
+                stop = max(stop, begin + 1)
             if stop == begin:
                 break
             texts += rows.texts[begin:stop]
-            size_bytes += rows.ends[stop - 1] - before
-            place += stop - begin
+            size_bytes += rows.ends[stop - 1] - bytes_before
+            position += stop - begin
             if stop < stop_max:
                 break
-        return place, texts, size_bytes
+        return position, texts, size_bytes
 
     # --- a recording does not change ---
 
