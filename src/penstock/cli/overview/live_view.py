@@ -237,12 +237,12 @@ def _shards(
         return shard_cells(each), "dim" if each.state == "ended" else _STYLES[each.trouble]
 
     rows = application.shards
-    at = [each.shard for each in application.shards].index(row.shard)
-    # On a small terminal, the lines below the shards are left out first.
-    room = max(height - _FRAME_LINES - len(below), min(len(rows), (height - _FRAME_LINES) // 2))
-    table = _table(SHARD_COLUMNS, rows, draw, at, room)
-    left = height - _FRAME_LINES - min(room, len(rows))
-    return [heading, Text(""), table, *below[: max(0, left)]]
+    at = [each.shard for each in rows].index(row.shard)
+    # On a small terminal, the lines below are left out first: the shards have at least half of it if they need that.
+    lines_max = height - _FRAME_LINES
+    room = max(lines_max - len(below), min(len(rows), lines_max // 2))
+    left = lines_max - min(room, len(rows))
+    return [heading, Text(""), _table(SHARD_COLUMNS, rows, draw, at, room), *below[: max(0, left)]]
 
 
 def _workers(application: ApplicationSnapshot) -> list[RenderableType]:
