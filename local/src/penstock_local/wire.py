@@ -26,8 +26,9 @@ _TIME_END = _TIME_AT + len("1700000000.123")
 _DATA_AT = _TIME_END + len(',"Data":"')
 _KEY_GAP = len('","PartitionKey":')
 
+# the end of an encrypted record's text; others end in the brace alone, and
 # no partition key ends like this: a quote within a key follows a backslash
-_ENCRYPTED = b',"EncryptionType":"KMS"}'  # the end of an encrypted record's text; other texts end in the brace alone
+_ENCRYPTED = b',"EncryptionType":"KMS"}'
 _TIMESTAMP_HEAD = b"\xc1"
 _QUOTE = ord('"')
 _QUOTED_BASE64 = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"'

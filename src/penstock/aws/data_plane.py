@@ -428,6 +428,7 @@ def _set_records_aside(params: dict[str, Any], context: dict[str, Any], **_: Any
 
 
 def _place_records(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    """Put the encoded records that were set aside into the body that botocore has made with a placeholder."""
     records = context.get("penstock_records")
     if records is not None:
         document = msgspec.json.decode(params["body"])

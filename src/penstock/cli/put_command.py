@@ -102,7 +102,14 @@ def run(args: argparse.Namespace) -> int:
         )
         raise
     if args.json:
-        print(json.dumps({"acknowledged": report.user_record_count, "bytes": report.bytes_count, "refused": report.refused_count, "possible_duplicates": report.possible_duplicate_count, "shards": {shard_id: counts.kinesis_record_count for shard_id, counts in report.by_shard.items()}}))  # fmt: skip
+        document = {
+            "acknowledged": report.user_record_count,
+            "bytes": report.bytes_count,
+            "refused": report.refused_count,
+            "possible_duplicates": report.possible_duplicate_count,
+            "shards": {shard_id: each.kinesis_record_count for shard_id, each in report.by_shard.items()},
+        }
+        print(json.dumps(document))
     else:
         print(f"acknowledged: {report} in {time.monotonic() - began_s:.1f} s")
     return 0

@@ -351,7 +351,7 @@ class Producer:
                 )
             if self._engine is not None:
                 return self._engine
-            if not self._is_entered:
+            if not self._is_entered:  # without a `with` block, only a hook at the process's end closes it
                 refuse_open_end(self.stream)
                 warn_of_open_end(self.stream)
             options = self.options
