@@ -6,6 +6,7 @@ import errno
 import json
 import locale
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -280,6 +281,30 @@ def test_folders_of_hadoop_are_listed_and_a_missing_permission_is_one():
     system.exists.side_effect = Py4JJavaError("", denied)
     with pytest.raises(PermissionError, match="Permission denied"):
         files.read("hdfs:///lake/lost+found/delivery.json")
+
+
+@pytest.mark.parametrize(
+    ("text", "has_way"),
+    [
+        ("org.apache.hadoop.fs.s3a.auth.NoAuthWithAWSException: No AWS Credentials provided", True),
+        ("S3Exception: Forbidden (Service: S3, Status Code: 403, Request ID: null):null", True),
+        # a session token that has expired
+        (
+            "AWSBadRequestException: S3Exception: Bad Request (Service: S3, Status Code: 400, Request ID: null)",
+            True,
+        ),
+        ("S3Exception: The bucket does not exist (Service: S3, Status Code: 404, Request ID: null)", False),
+        ("org.apache.hadoop.security.AccessControlException: Permission denied", False),
+    ],
+)
+def test_credentials_that_s3_refuses_are_answered_with_the_way_to_new_ones(text, has_way):
+    spark, refusal = MagicMock(), MagicMock(_target_id="o1")
+    refusal.__str__.return_value = text
+    system = spark._jvm.org.apache.hadoop.fs.Path.return_value.getFileSystem.return_value
+    system.exists.side_effect = Py4JJavaError("", refusal)
+    with pytest.raises(OSError, match=re.escape(text)) as error:
+        HadoopFiles(spark, "s3a://lake/orders").read("s3a://lake/orders.penstock/orders/delivery.json")
+    assert ("renew AWS_ACCESS_KEY_ID" in str(error.value)) == has_way
 
 
 @pytest.mark.parametrize(("encoding", "chosen"), [("UTF-8", None), ("ANSI_X3.4-1968", "C.UTF-8")])

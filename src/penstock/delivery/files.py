@@ -20,6 +20,12 @@ _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NO_SYSTEM: Final = re.compile("No FileSystem for scheme|ClassNotFoundException")
 _DENIED: Final = re.compile(r"^[\w.]+\.Access(Control|Denied)Exception\b")
 """Errors of Hadoop that are those of a missing permission."""
+_NO_CREDENTIALS: Final = re.compile(r"\bNoAuthWithAWSException\b|\(Service: S3, Status Code: 40[013]\b")
+"""S3 found no credentials, or refused them. It gives no reason: the first call is a HEAD, whose answer has no text."""
+_CREDENTIALS: Final = (
+    "; Spark's credentials for S3 are missing, wrong, expired or without this permission: renew AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
+    "AWS_SESSION_TOKEN, or the machine's role, or name a provider with --conf spark.hadoop.fs.s3a.aws.credentials.provider=…"
+)
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 """Hadoop's option for a write that is refused if the name is taken: in S3A since Hadoop 3.4.2."""
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
@@ -286,6 +292,7 @@ def _java_errors() -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         text = str(error.java_exception)
+        text += _CREDENTIALS if _NO_CREDENTIALS.search(text) else ""
         raise (PermissionError(text) if _DENIED.search(text) else OSError(text)) from error
 
 
