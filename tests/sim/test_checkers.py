@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import (
     Checkpoint,
@@ -18,10 +17,7 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
-from penstock.core.starting import StartingPosition
 from penstock_sim.checker import Broken
-from penstock_sim.checkers import Suite
-from penstock_sim.events.base import HistoryEntry
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
 from penstock_sim.events.processes import (
     CallMade,
@@ -46,6 +42,7 @@ from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardClosed, 
 from penstock_sim.liveness_checkers import must_be_even
 from penstock_sim.loss_checkers import LossesReported, OnlyFailuresAreGivenUp
 from penstock_sim.plan import EPOCH_MS
+from sim.judging import judge
 
 A, B = "a#1", "b#1"
 
@@ -94,32 +91,6 @@ def ended(who=A, key="s", counter=1, parents=()):
 
 def created(key):
     return LeaseWritten(A, Create(row(key)), None, row(key))
-
-
-def judge(*lines, start=TRIM_HORIZON, more=(), only=None, at_end=False, quiet=False, **known):
-    """Feed a history (a number moves the clock) to all checkers, or to one; return the invariant that it breaks.
-
-    Args:
-        lines: Events and numbers, and lists of them.
-        more: Checkers beside those of every fleet.
-        only: The invariant of the checkers that judge.
-        known: Fields of the history.
-    """
-    suite = Suite(CoordinatorOptions(start=StartingPosition(default=start)), more, **known)
-    if only is not None:
-        for kind, listeners in suite._listeners.items():
-            suite._listeners[kind] = [found for found in listeners if found[0].invariant == only]
-    suite.history.is_quiet = quiet
-    now = 0.0
-    for line in (part for each in lines for part in (each if isinstance(each, list) else [each])):
-        if isinstance(line, int | float):
-            now = float(line)
-        else:
-            suite.see(HistoryEntry(now, line))
-            now += 0.001
-    if at_end:
-        suite.finish()
-    return None if suite.violation is None else suite.violation.invariant
 
 
 judge_losses = partial(

@@ -9,14 +9,11 @@ from msgspec.structs import replace
 
 from penstock.cli.main import main
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Claim, Promote, Renew, Reset, Take
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
-from penstock.core.starting import StartingPosition
 from penstock.spark.tasks.task_subscription import TaskSubscription
-from penstock_sim.checkers import Suite
-from penstock_sim.events.base import HistoryEntry, name_of
+from penstock_sim.events.base import name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten
 from penstock_sim.events.processes import (
     CoordinatorReported,
@@ -50,6 +47,7 @@ from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.reading_presets import draw_query_scenario
 from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
+from sim.judging import judge
 
 SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
@@ -135,11 +133,11 @@ def test_a_log_goes_back_to_an_earlier_state_and_a_copy_does_not():
 # --- the checkers fail on a history that is made to break them ---------------------------------------------------
 
 SHARDS = [
-    HistoryEntry(0.0, ShardCreated("a", ())),
-    HistoryEntry(0.0, RecordPut("a", 5, 1)),
-    HistoryEntry(0.0, RecordPut("a", 6, 1)),
-    HistoryEntry(0.0, ShardCreated("b", ("a",))),
-    HistoryEntry(0.0, RecordPut("b", 9, 1)),
+    ShardCreated("a", ()),
+    RecordPut("a", 5, 1),
+    RecordPut("a", 6, 1),
+    ShardCreated("b", ("a",)),
+    RecordPut("b", 9, 1),
 ]
 AT5, AT6 = at_record("5"), at_record("6")
 MINE = Lease("a", owner="q", checkpoint=TRIM_HORIZON)
@@ -318,10 +316,7 @@ def logged(batch, start, *read):
     ],
 )
 def test_a_checker_finds_what_it_is_for(lines, expected):
-    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    for entry in [*SHARDS, *(HistoryEntry(1.0, line) for line in lines)]:
-        suite.see(entry)
-    assert (None if suite.violation is None else suite.violation.invariant) == expected
+    assert judge(SHARDS, 1, lines, more=QUERIES) == expected
 
 
 NAMELESS = LeaseWritten(
@@ -330,41 +325,27 @@ NAMELESS = LeaseWritten(
 STRANGE = replace(TAKEN, who="z/stranger#1")
 
 
-def renewed(at_s, who="w#1"):
+def renewed(who="w#1"):
     before = Lease("a", 1, name_of(who))
-    return HistoryEntry(
-        at_s, LeaseWritten(who, Renew("a", 1, name_of(who)), before, replace(before, counter=2))
-    )
+    return LeaseWritten(who, Renew("a", 1, name_of(who)), before, replace(before, counter=2))
 
 
-def up(at_s, who="z/namesake#1"):
-    return HistoryEntry(at_s, ProcessStarted(who))
+UP = ProcessStarted("z/namesake#1")
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([renewed(1.0), renewed(4.0), up(5.0), renewed(7.0), HistoryEntry(8.0, NAMELESS)], "Q7"),
-        ([renewed(1.0), renewed(4.0), up(5.0), HistoryEntry(18.0, NAMELESS)], None),
-        ([renewed(1.0), renewed(4.0), up(5.0), renewed(19.0), HistoryEntry(20.0, NAMELESS)], None),
-        (
-            [
-                renewed(1.0),
-                HistoryEntry(4.0, ProcessExited("w#1", "crashed")),
-                up(5.0),
-                HistoryEntry(6.0, NAMELESS),
-            ],
-            None,
-        ),
-        ([up(1.0), renewed(4.0), HistoryEntry(5.0, NAMELESS)], None),
-        ([HistoryEntry(1.0, STRANGE)], "Q5"),
+        ([1, renewed(), 4, renewed(), 5, UP, 7, renewed(), 8, NAMELESS], "Q7"),
+        ([1, renewed(), 4, renewed(), 5, UP, 18, NAMELESS], None),
+        ([1, renewed(), 4, renewed(), 5, UP, 19, renewed(), 20, NAMELESS], None),
+        ([1, renewed(), 4, ProcessExited("w#1", "crashed"), 5, UP, 6, NAMELESS], None),
+        ([1, UP, 4, renewed(), 5, NAMELESS], None),
+        ([1, STRANGE], "Q5"),
     ],
 )
 def test_who_names_no_application_takes_nothing_where_somebody_lives(lines, expected):
-    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    for entry in [*SHARDS, *lines]:
-        suite.see(entry)
-    assert (None if suite.violation is None else suite.violation.invariant) == expected
+    assert judge(SHARDS, lines, more=QUERIES) == expected
 
 
 ALL_DONE_A = [RecordsHandled("q#1", "a", -1, (5, 6)), RecordsHandled("q#1", "b", -1, (9,))]
@@ -386,135 +367,63 @@ ENDS = ProcessExited("q#1", "done")
     ],
 )
 def test_a_query_that_reads_what_is_there_ends_when_all_of_it_is_read(lines, expected):
-    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    for entry in [
-        *SHARDS,
-        HistoryEntry(100.0, ProcessStarted("q#1")),
-        *(HistoryEntry(101.0, line) for line in lines),
-    ]:
-        suite.see(entry)
-    assert (None if suite.violation is None else suite.violation.invariant) == expected
+    assert judge(SHARDS, 100, ProcessStarted("q#1"), 101, lines, more=QUERIES) == expected
 
 
 def test_two_loads_of_one_query_do_not_go_on_beside_each_other():
-    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    numbers = iter(range(100))
-    for batch in range(1, 6):
-        assert suite.violation is None
-        for twin in ("z/twin0", "z/twin1"):
-            number = next(numbers)
-            suite.see(HistoryEntry(1.0, ShardCreated(f"s{number}", ())))
-            suite.see(HistoryEntry(1.0, RecordPut(f"s{number}", 1, 1)))
-            suite.see(HistoryEntry(1.0, BatchCommitted(twin, batch, ((f"s{number}", (1,)),))))
-    assert suite.violation is not None
-    assert suite.violation.invariant == "Q7"
+    def both_loads(batch_count):
+        for batch in range(batch_count):
+            for twin in ("z/twin0", "z/twin1"):
+                key = f"s{batch} of {twin}"
+                yield from (ShardCreated(key, ()), RecordPut(key, 1, 1))
+                yield BatchCommitted(twin, batch, ((key, (1,)),))
+
+    assert judge(1, *both_loads(4), more=QUERIES) is None
+    assert judge(1, *both_loads(5), more=QUERIES) == "Q7"
 
 
 # --- losses -----------------------------------------------------------------------------------------------------
 
 KEY = "shardId-1"
 LOST = f"shard {KEY}: the record is gone. It goes on (failOnDataLoss=false)"
-TRIM_6 = HistoryEntry(20.0, RecordsTrimmed(KEY, 2, 6))
-DONE_5 = [
-    HistoryEntry(1.0, ShardCreated(KEY, ())),
-    *(HistoryEntry(1.0, RecordPut(KEY, each, EPOCH_MS)) for each in (5, 6, 7)),
-]
-DONE_5 += [HistoryEntry(2.0, RecordsHandled("q#1", KEY, -1, (5,)))]
-READS_ON = [
-    HistoryEntry(40.0, BatchPlanned("q#1", 2, ((KEY, AT5),), (KEY,))),
-    HistoryEntry(41.0, ReadTaskStarted("q#1", "executor0#1", 2, KEY)),
-]
-PASSED = HistoryEntry(42.0, BatchCommitted("q", 2, ((KEY, (7,)),)))
-ALL_DONE = HistoryEntry(3.0, RecordsHandled("q#1", KEY, -1, (6, 7)))
-LATE_TIP = HistoryEntry(39.0, TipProbed("q#1", KEY, EPOCH_MS + 39_000))
+TRIM_6 = RecordsTrimmed(KEY, 2, 6)
+DONE_5 = [1, ShardCreated(KEY, ()), *(RecordPut(KEY, each, EPOCH_MS) for each in (5, 6, 7))]
+DONE_5 += [2, RecordsHandled("q#1", KEY, -1, (5,))]
+READS_ON = [40, BatchPlanned("q#1", 2, ((KEY, AT5),), (KEY,))]
+READS_ON += [41, ReadTaskStarted("q#1", "executor0#1", 2, KEY)]
+PASSES = [42, BatchCommitted("q", 2, ((KEY, (7,)),))]
+REPORTS = [41.5, MessageLogged("executor0#1", "WARNING", LOST, "")]
+FAILS = [41.5, ReadTaskFailed("q#1", "executor0#1", "DataLossError", LOST)]
+TRIMS = [20, TRIM_6]
+ALL_DONE = [3, RecordsHandled("q#1", KEY, -1, (6, 7))]
+LATE_TIP = [39, TipProbed("q#1", KEY, EPOCH_MS + 39_000)]
+LOSES_LEASE = [39.5, CoordinatorReported("q#1", "LOST", "same_name", KEY)]
 
 
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [
-        ([TRIM_6, *READS_ON, PASSED], "S9"),
-        (
-            [
-                TRIM_6,
-                *READS_ON,
-                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
-                PASSED,
-            ],
-            None,
-        ),
-        ([*READS_ON, TRIM_6._replace(at_s=41.5), PASSED], None),
-        ([ALL_DONE, TRIM_6, *READS_ON, PASSED], None),
-        ([TRIM_6, *READS_ON, LocationCopied("q", "q#2"), PASSED], None),
-        ([*READS_ON, HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, ""))], "S9"),
-        (
-            [
-                ALL_DONE,
-                TRIM_6,
-                LATE_TIP,
-                *READS_ON,
-                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
-            ],
-            "S9",
-        ),
-        (
-            [
-                ALL_DONE,
-                TRIM_6,
-                *READS_ON,
-                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
-            ],
-            None,
-        ),
-        (
-            [
-                ALL_DONE,
-                TRIM_6,
-                LATE_TIP,
-                HistoryEntry(39.5, CoordinatorReported("q#1", "LOST", "same_name", KEY)),
-                *READS_ON,
-                HistoryEntry(41.5, MessageLogged("executor0#1", "WARNING", LOST, "")),
-            ],
-            None,
-        ),
-        (
-            [
-                ALL_DONE,
-                TRIM_6,
-                LATE_TIP,
-                *READS_ON,
-                HistoryEntry(41.5, ReadTaskFailed("q#1", "executor0#1", "DataLossError", LOST)),
-            ],
-            "S9",
-        ),
-        (
-            [
-                TRIM_6,
-                LATE_TIP,
-                *READS_ON,
-                HistoryEntry(41.5, ReadTaskFailed("q#1", "executor0#1", "DataLossError", LOST)),
-            ],
-            None,
-        ),
+        ([TRIMS, READS_ON, PASSES], "S9"),
+        ([TRIMS, READS_ON, REPORTS, PASSES], None),
+        ([READS_ON, 41.5, TRIM_6, PASSES], None),
+        ([ALL_DONE, TRIMS, READS_ON, PASSES], None),
+        ([TRIMS, READS_ON, LocationCopied("q", "q#2"), PASSES], None),
+        ([READS_ON, REPORTS], "S9"),
+        ([ALL_DONE, TRIMS, LATE_TIP, READS_ON, REPORTS], "S9"),
+        ([ALL_DONE, TRIMS, READS_ON, REPORTS], None),
+        ([ALL_DONE, TRIMS, LATE_TIP, LOSES_LEASE, READS_ON, REPORTS], None),
+        ([ALL_DONE, TRIMS, LATE_TIP, READS_ON, FAILS], "S9"),
+        ([TRIMS, LATE_TIP, READS_ON, FAILS], None),
     ],
 )
 def test_a_query_tells_losses_and_raises_no_false_alarm(lines, expected):
-    options = CoordinatorOptions(start=StartingPosition(TRIM_HORIZON))
-    suite = Suite(options, (QueryLossesReported,), retention_ms=30_000)
-    for entry in [*DONE_5, *lines]:
-        suite.see(entry if isinstance(entry, HistoryEntry) else HistoryEntry(41.0, entry))
-    assert (None if suite.violation is None else suite.violation.invariant) == expected
+    assert judge(DONE_5, *lines, more=(QueryLossesReported,), retention_ms=30_000) == expected
 
 
 def test_an_execution_that_comes_after_records_have_left_the_stream_holds_the_others():
-    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
-    for entry in [
-        *SHARDS,
-        *(HistoryEntry(1.0, line) for line in (executed(5, 6), RecordsTrimmed("a", 1, 5), executed(6))),
-    ]:
-        suite.see(entry)
-    assert suite.violation is None
-    suite.see(HistoryEntry(1.0, executed()))
-    assert suite.violation is not None
+    shortened = [*SHARDS, 1, executed(5, 6), RecordsTrimmed("a", 1, 5), executed(6)]
+    assert judge(shortened, more=QUERIES) is None
+    assert judge(shortened, executed(), more=QUERIES) == "Q1"
 
 
 def claim(end, batch=1):
@@ -533,12 +442,9 @@ def claim(end, batch=1):
     ],
 )
 def test_what_a_done_batch_held_and_nobody_read_counts_as_done(lines, is_broken):
-    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
     passed = Lease("a", owner="q", checkpoint=AT6)
     promoted = LeaseWritten("q#1", Promote("a", "q", 1, AT6), MINE, passed)
-    for entry in [*SHARDS, *(HistoryEntry(1.0, line) for line in (*lines, promoted))]:
-        suite.see(entry)
-    assert (suite.violation is not None) is is_broken
+    assert (judge(SHARDS, 1, lines, promoted, more=QUERIES) is not None) is is_broken
 
 
 # --- situations -----------------------------------------------------------------------------------------------------
