@@ -135,7 +135,6 @@ _MISTAKES = ("TypeError(", "AttributeError(", "NameError(")
 
 def _table(rule: Callable[[Lease | None, Any], Outcome | None]) -> Callable[..., Outcome]:
     def decide(self: SimTable, before: Lease | None, write: Any) -> Outcome:
-        del self
         wrong = rule(before, write)
         return apply_write(before, write) if wrong is None else wrong
 
@@ -205,7 +204,6 @@ def _take_keeps_handover(before: Lease | None, write: Any) -> Outcome | None:
 
 
 def _start_where_the_row_says(lease: Lease, has_parent: bool) -> Position:
-    del has_parent
     return lease.checkpoint
 
 
@@ -224,20 +222,17 @@ def _latest_children(children: Any) -> list[Lease]:
 
 @planted("end before the children", "several: SHARD_END first", 0, HeldLease, "_create_children")
 def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:
-    del view, now_s
     self.to_create = {}
     return []
 
 
 @planted("end never written", "vmware-go-kcl 72, SPARK-18020", 0, HeldLease, "_all_children_exist")
 def _never_end(self: HeldLease) -> bool:
-    del self
     return False
 
 
 @planted("parents are not waited for", "Hazelcast (A.5)", 4, LeaseView, "waits_for_parents")
 def _wait_for_nobody(self: LeaseView, lease: Lease) -> bool:
-    del self, lease
     return False
 
 
@@ -249,7 +244,6 @@ def _no_deadline(self: HeldLease) -> float:
 
 @planted("a refused renewal is a loss", "KCL 2: spurious lease loss", 1, HeldLease, "_reconcile")
 def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-    del write, turn
     return self._lose(StopWhy.LOST, row=row, row_gone=row is None)
 
 
@@ -278,7 +272,6 @@ def _release_without_checkpoint(self: HeldLease, now_s: float) -> Any:
 
 @planted("release while still reading", "KCL 265: stealing makes duplicates", 13, HeldLease, "stop")
 def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
-    del why
     if self.phase is not LeasePhase.DRAINED:
         self.phase = LeasePhase.STOPPED
     return []
@@ -337,7 +330,6 @@ def _nothing_is_missing(*_args: Any, **_kwargs: Any) -> list[Any]:
 
 @planted("retries without a pause", "retry storms on a throttled table", 20, HeldLease, "_retry_later")
 def _retry_at_once(self: HeldLease, now_s: float, turn: Turn) -> None:
-    del turn
     self.retry_s = now_s + 0.01
 
 
@@ -349,7 +341,6 @@ def _checkpoint_before_done(self: SimReader, call: Any) -> None:
 
 @planted("the first record again", "a Rust KCL (D13): the resume filter", 2, UnreadPage, "rows_after")
 def _repeat_the_first(self: UnreadPage, done: Position | None) -> Any:
-    del done
     return self.records
 
 
@@ -438,7 +429,6 @@ def _whole_calls_to_dead_letters(self: ShardDelivery[Any], piece: Any, error: Ba
     "_done_count",
 )
 def _forget_the_place_inside(self: ShardRun, records: Any) -> int:
-    del self, records
     return 0
 
 
@@ -508,7 +498,6 @@ def _watch_again_at_once(self: TableScans, problem: Any, now_s: float) -> bool:
     "is_overdue",
 )
 def _never_overdue(self: Handovers, lease: Lease, now_s: float) -> bool:
-    del self, lease, now_s
     return False
 
 

@@ -84,7 +84,6 @@ def test_no_guarantee_of_a_query_is_broken_where_subscriptions_bring_the_pages(s
 
 def test_subscriptions_that_leave_the_rest_of_an_event_behind_are_found(monkeypatch):
     def goes_on(self, _sequence_number, *, is_cut):
-        del is_cut
         return self.end is None
 
     monkeypatch.setattr(TaskSubscription, "continue_from", goes_on)

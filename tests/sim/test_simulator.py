@@ -95,13 +95,19 @@ def test_what_never_came_up_is_named():
     assert "refusal: COUNTER" not in never_met(["refusal: COUNTER of Take"], SeedKind.CONSUMERS)
 
 
-def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once():
-    workers = tuple(f"w{number}" for number in range(50))
-    scenario = calm(workers, 100, BalancePolicy.EVEN, with_readers=False, start_spread_s=0.5)
+def running(scenario, until_s):
+    """Return the world of a scenario at a moment, and its checkers."""
     suite = Suite(scenario.options)
     world = World(scenario, suite.see)
     world.begin()
-    world.run_until(25.0)
+    world.run_until(until_s)
+    return world, suite
+
+
+def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once():
+    workers = tuple(f"w{number}" for number in range(50))
+    scenario = calm(workers, 100, BalancePolicy.EVEN, with_readers=False, start_spread_s=0.5)
+    world, _ = running(scenario, 25.0)
     listings = Counter(
         event.who for _, event in world.history if isinstance(event, CallMade) and event.call == "list shards"
     )
@@ -111,10 +117,7 @@ def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once(
 
 def test_a_killed_workers_shards_move_within_the_lease_time_and_one_round():
     scenario = calm(("a", "b", "c"), 12, BalancePolicy.EVEN, start_spread_s=0.0)
-    suite = Suite(scenario.options)
-    world = World(scenario, suite.see)
-    world.begin()
-    world.run_until(40.0)
+    world, suite = running(scenario, 40.0)
     victim = world.workers["a"]
     assert any(row.owner == "a" for row in world.table.rows.values())
     world.is_healed = False
@@ -130,9 +133,7 @@ def test_a_killed_workers_shards_move_within_the_lease_time_and_one_round():
 
 def test_a_politely_stopped_workers_shards_move_within_one_round():
     scenario = calm(("a", "b", "c"), 12, BalancePolicy.EVEN, start_spread_s=0.0)
-    world = World(scenario, lambda entry: None)
-    world.begin()
-    world.run_until(40.0)
+    world, _ = running(scenario, 40.0)
     world.is_healed = False
     leaving = world.workers["a"]
     leaving.on_gone = lambda worker, how: (
@@ -146,10 +147,7 @@ def test_a_politely_stopped_workers_shards_move_within_one_round():
 
 def test_a_joining_worker_has_its_share_after_two_rounds_and_nothing_is_repeated():
     scenario = calm(("a", "b", "c"), 12, BalancePolicy.EVEN, start_spread_s=0.0)
-    suite = Suite(scenario.options)
-    world = World(scenario, suite.see)
-    world.begin()
-    world.run_until(40.0)
+    world, suite = running(scenario, 40.0)
     world.start_worker("d")
     world.run_until(40.0 + 2 * scenario.options.interval_s)
     counts = Counter(name_of(reader.who) for reader in suite.history.readers.values())

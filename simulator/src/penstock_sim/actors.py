@@ -41,7 +41,6 @@ class Actors(Subscriber):
         Raises:
             CannotStart: The process needs an answer of the service that it does not get.
         """
-        del name
         return None
 
     def handle_exit(self, process: SimProcess) -> None:
@@ -49,7 +48,6 @@ class Actors(Subscriber):
 
     def wants_restart(self, process: SimProcess) -> bool:
         """Whether people restart a process once the faults have ended."""
-        del process
         return False
 
     def heal(self) -> None:

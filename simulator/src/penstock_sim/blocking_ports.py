@@ -220,7 +220,6 @@ class SimFormerTable(SimLeaseTable):
         self._name = name
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        del part
         return LeaseScan(self.caller.call("scan former", lambda: self._world.serve_former_rows(self._name)))
 
 
@@ -277,7 +276,6 @@ class SimKinesis:
         return self._stream.summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        del stream
         kind = None if shard_filter is None else shard_filter.type
         moment_ms = None if shard_filter is None else shard_filter.timestamp_ms
         shards, server_ms = self._caller.call(
@@ -286,7 +284,6 @@ class SimKinesis:
         return ShardListing(shards, server_ms)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        del stream
         iterator: str = self._caller.call(
             "iterator",
             lambda: self._world.serve_iterator(shard_id, self.position_of(shard_id, start)),
@@ -295,7 +292,6 @@ class SimKinesis:
         return iterator
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
-        del stream
         key = iterator.partition(":")[0]
         page: RecordPage = self._caller.call(
             "read", lambda: self._world.serve_page(iterator, record_count_max), key, retried=False
@@ -318,7 +314,6 @@ class SimKinesis:
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
         """Send entries once; a retry is the batcher's to plan."""
-        del stream
         put = self._put
         assert put is not None, "this process does not write"
         answers: Sequence[PutAnswer] = self._caller.call("put", lambda: put(entries), retried=False)

@@ -398,7 +398,6 @@ class NothingSilent(Checker):
                 self._owed.setdefault((found.who, key), self.history.now)
 
     def _on_table_dropped(self, event: TableDropped) -> None:
-        del event
         if self._table_owed_s is None and self.history.readers:
             self._table_owed_s = self.history.now
 

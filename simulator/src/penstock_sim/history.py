@@ -324,12 +324,10 @@ class History(Subscriber):
                 self.exempt(child)
 
     def _on_application_renamed(self, event: ApplicationRenamed) -> None:
-        del event
         self.rows.clear()
         self.created.clear()
 
     def _on_table_dropped(self, event: TableDropped) -> None:
-        del event
         self.rows.clear()
         self.was_table_dropped = True
 
@@ -410,7 +408,6 @@ class History(Subscriber):
         self.leaders.add(name_of(event.who))
 
     def _on_version_changed(self, event: VersionChanged) -> None:
-        del event
         self.is_migrating = True
 
     def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
@@ -418,7 +415,6 @@ class History(Subscriber):
             self.fleet_modes[event.who] = (event.reason, self.now)
 
     def _on_faults_ended(self, event: FaultsEnded) -> None:
-        del event
         self.healed_s = self.now
 
 

@@ -47,7 +47,6 @@ class LeftToTheLeader(Checker):
         self._leader = (event.who, self.history.now)
 
     def _on_leader_lost(self, event: LeaderLost) -> None:
-        del event
         self._leader = None
 
     def _on_process_exited(self, event: ProcessExited) -> None:

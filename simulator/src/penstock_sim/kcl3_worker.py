@@ -93,7 +93,6 @@ class Kcl3Worker(SimWorker):
 
     def fetch_fleet(self, effect: FetchFleet) -> None:
         """Answer with the fleet's state, and with a leader if the fleet is native."""
-        del effect
         if self._plan.migrates:
             self.call("fetch fleet", lambda: self.world.kcl3.serve_fetch(()), self._on_version)
         else:
@@ -120,12 +119,10 @@ class Kcl3Worker(SimWorker):
 
     def report_worker(self, effect: ReportWorker) -> None:
         """Answer at once: this worker reports by itself."""
-        del effect
         self.later(0.01, self.feed, WorkerReported())
 
     def leave_fleet(self, effect: LeaveFleet) -> None:
         """Answer at once: the report of a KCL worker stays until it is old."""
-        del effect
         self.later(0.01, self.feed, FleetLeft())
 
     def as_seen(self, outcome: WriteOutcome) -> WriteOutcome:

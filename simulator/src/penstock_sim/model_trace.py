@@ -289,7 +289,6 @@ class _Extractor(Subscriber):
         self.emit(["Gone", "none", event.key])
 
     def _on_dropped(self, event: TableDropped) -> None:
-        del event
         self.left_out = self.left_out or "the table is deleted"
 
     # --- processes ------------------------------------------------------------------------------------

@@ -506,7 +506,6 @@ class PassesWhatIsDone(Checker):
 
     def _on_wall_clock_jumped(self, event: WallClockJumped) -> None:
         """Stop checking unread batches: the drivers' clocks are not reliable any more."""
-        del event
         self._has_jumped = True
 
     def _on_lease_written(self, event: LeaseWritten) -> None:

@@ -50,7 +50,6 @@ class EndsWhenAllIsRead(Checker):
         self._excused_shards.add(event.key)
 
     def _on_table_dropped(self, event: TableDropped | LeaseDeleted) -> None:
-        del event
         self._disturbed_s = self.history.now
 
     def _on_lease_written(self, event: LeaseWritten) -> None:

@@ -272,18 +272,15 @@ class DeliveredOnce(Checker):
         self._has_stopped = False
 
     def _on_put(self, event: QueueRecordPut) -> None:
-        del event
         self._put_count += 1
 
     def _on_received(self, event: QueueRecordReceived) -> None:
-        del event
         self._received_count += 1
 
     def _on_handler_began(self, event: QueueHandlerBegan) -> None:
         self._calls.update(event.parts)
 
     def _on_stopping(self, event: ProcessStopping) -> None:
-        del event
         self._has_stopped = True
 
     def at_end(self) -> None:

@@ -51,7 +51,6 @@ class _SimQueues:
         self._numbers = count()
 
     def receive(self, queue_arn: str, limit: int, wait_s: int, visibility_s: int) -> Sequence[ReceivedRecord]:
-        del queue_arn
         process, service = self._process, self._service
         received: Sequence[ReceivedRecord] = self._caller.call(
             "receive", lambda: service.serve_receive(process.who, limit, wait_s, visibility_s)
@@ -60,14 +59,12 @@ class _SimQueues:
         return received
 
     def acknowledge(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
-        del queue_arn
         service, who = self._service, self._process.who
         return self._call("acknowledge", lambda: service.serve_acknowledge(who, handles), handles, ())
 
     def set_visibility(
         self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int]
     ) -> Sequence[EntryResult]:
-        del queue_arn
         service = self._service
         return self._call("visibility", lambda: service.serve_visibility(handles, seconds), handles, seconds)
 

@@ -240,6 +240,5 @@ class _LossMetrics(NoMetrics):
         self._reader = reader
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        del value, labels
         if name == "possible_data_loss":
             self._reader.worker.world.record(LossReported(*self._reader.place))

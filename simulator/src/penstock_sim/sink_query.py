@@ -235,7 +235,6 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
     # --- streams ------------------------------------------------------------------------------------------
 
     def _on_shard_closed(self, event: ShardClosed) -> None:
-        del event
         chance, now_ms = self.world.chance, self.world.now_ms()
         if chance.random() < 0.5:
             other = self._streams[OTHER_STREAM].stream

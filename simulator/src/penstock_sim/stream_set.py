@@ -136,7 +136,6 @@ class StreamSet(Actors):
 
     def place_of(self, stream: str, shard_id: str) -> str:
         """Return how calls name a shard."""
-        del stream
         return shard_id
 
     def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
@@ -145,7 +144,6 @@ class StreamSet(Actors):
 
     def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
         """Return why the service takes no such position; a reader of one stream has none but its own."""
-        del stream, position
         return None
 
     # --- records ------------------------------------------------------------------------------------------

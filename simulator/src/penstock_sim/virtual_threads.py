@@ -61,7 +61,6 @@ class VirtualThreads:
         return VirtualCondition(self._process.world.fibers)
 
     def pool(self, name: str, thread_count: int) -> Pool:
-        del name
         return _VirtualPool(self._process, thread_count)
 
     def drive(

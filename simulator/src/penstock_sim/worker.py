@@ -302,7 +302,6 @@ class SimWorker(SimProcess):
         )
 
     def leave_fleet(self, effect: LeaveFleet) -> None:
-        del effect
         withdraw = self.world.kcl3.serve_withdrawal
         self.call("leave fleet", lambda: withdraw(self.name), lambda _result: self.feed(FleetLeft()))
 

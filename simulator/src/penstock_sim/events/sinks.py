@@ -199,7 +199,6 @@ class SinkSituations(SituationFinder):
         self._batch.pop(event.who, None)
 
     def _on_shard_closed(self, event: ShardClosed) -> None:
-        del event
         self.met[RESHARDED] += bool(self._batch)
 
     def _on_write_started(self, event: WriteStarted) -> None:
