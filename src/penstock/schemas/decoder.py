@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
-from penstock.errors import OptionError, UnknownSchema, UnsupportedSchema, UsageError
+from penstock.errors import NoSchemaHeader, OptionError, UnknownSchema, UnsupportedSchema, UsageError
 from penstock.ports.clock import Clock
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry, SchemaVersion
 from penstock.schemas.avro import AvroCodec, parse_avro
@@ -135,7 +135,12 @@ class SchemaDecoder:
         data = bytes(data)
         if self._passes and not has_header(data):
             return Decoded(data, None)
-        version_id, payload = split_header(data, self._payload_bytes_max)
+        try:
+            version_id, payload = split_header(data, self._payload_bytes_max)
+        except NoSchemaHeader as error:
+            raise NoSchemaHeader(
+                f'{error}; if some records have no schema, use without_header="pass"'
+            ) from None
         version, codec = self._versions.get(version_id)
         return Decoded(codec.decode(payload), version)
 

@@ -75,10 +75,7 @@ def _missing(data: bytes) -> str:
     begins = f"the data does not begin with the header of the Glue Schema Registry: {len(data)} bytes"
     if data:
         begins += f" that begin with 0x{data[:2].hex()}"
-    return (
-        f"{begins}, expected at least {HEADER_BYTES} that begin with 0x0300 or 0x0305; if some records have no "
-        'schema, use without_header="pass"'
-    )
+    return f"{begins}, expected at least {HEADER_BYTES} that begin with 0x0300 or 0x0305"
 
 
 def _decompress(compressed: bytes, bytes_max: int) -> bytes:

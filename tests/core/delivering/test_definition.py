@@ -157,6 +157,7 @@ def test_another_stream_gets_the_records_as_they_are():
         ("glue", ("default-registry", "orders")),
         ("glue:prices", ("default-registry", "prices")),
         ("glue:shop/prices", ("shop", "prices")),
+        ("glue: prices", ("default-registry", "prices")),
         ("glued STRING", None),
         ("raw", None),
     ],

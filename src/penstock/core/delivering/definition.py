@@ -156,7 +156,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
         word, _, name = self.schema.partition(":")
         if word != GLUE:
             return None
-        registry, _, last = name.rpartition("/")
+        registry, _, last = name.strip().rpartition("/")
         return registry or "default-registry", last or self.stream.rpartition("/")[2]
 
     @property
