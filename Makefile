@@ -154,8 +154,7 @@ model: setup # check the models of the leases and the batches: every order of ev
 # Without the slow tests: a branch that one seed in hundreds takes wants a test of its own.
 coverage: setup # branches of the core that no quick test takes: there are none
 	@$(PY) -m pytest -q -r fE $(PARALLEL) --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered \
-		--cov-fail-under=100 $(PYTEST_ARGS) -m "not slow and not soak" \
-		tests/core tests/sim tests/consumer tests/producer tests/testing tests/contract/ports
+		--cov-fail-under=100 $(PYTEST_ARGS) -m "not slow and not soak and not spark and not interop"
 
 # Fifteen minutes on two cores at most. awslabs' connector takes part if PENSTOCK_BENCH_AWSLABS_JARS names its jars.
 bench: setup ## measure speed, CPU and memory beside peers, and write docs/performance.md and README's table

@@ -153,3 +153,12 @@ def test_metrics_are_served_where_it_is_said_and_on_this_machine_by_default(text
 def test_an_address_that_is_none_is_refused(text):
     with pytest.raises(argparse.ArgumentTypeError, match=r"expected PORT or HOST:PORT|IPv6"):
         parse_address(text)
+
+
+def test_an_interruption_before_the_command_began_shows_no_traceback(monkeypatch, capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "build_parser", interrupted)
+    assert cli.main(["streams", "list"]) == 130
+    assert capsys.readouterr().err == ""

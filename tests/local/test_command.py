@@ -213,3 +213,12 @@ def test_calls_of_all_services_are_summed_unless_one_is_named():
     calls = Calls({"kinesis.TagResource": 2, "dynamodb.TagResource": 3}, {}, {}, [])
     assert calls.count("TagResource") == 5
     assert calls.count("dynamodb.TagResource") == 3
+    assert calls.count("*") == 5
+
+
+def test_calls_of_an_operation_that_does_not_exist_are_not_counted_as_none():
+    calls = Calls({"kinesis.PutRecord": 2}, {}, {}, [])
+    assert calls.count("PutRecords") == 0
+    for count in (calls.count, calls.failed):
+        with pytest.raises(OptionError, match=r"PutRecrod, which is no operation .*did you mean PutRecord\?"):
+            count("PutRecrod")

@@ -7,8 +7,10 @@ import socket
 import sys
 import threading
 
+import boto3
+import moto
 import pytest
-from botocore.exceptions import ConnectionClosedError
+from botocore.exceptions import ClientError, ConnectionClosedError
 
 from local.error_codes import code
 from penstock_local import LocalKinesis
@@ -198,6 +200,24 @@ def test_two_servers_of_one_process_share_no_tables():
         assert one.client("dynamodb").list_tables()["TableNames"] == ["leases"]
     with LocalKinesis() as next_one:
         assert next_one.client("dynamodb").list_tables()["TableNames"] == []
+
+
+def test_moto_beside_it_neither_sees_nor_empties_its_tables():
+    with LocalKinesis() as kinesis:
+        dynamodb = kinesis.client("dynamodb")
+        make_table(dynamodb, "leases")
+        with moto.mock_aws():
+            beside = boto3.client("dynamodb", region_name="us-east-1")
+            make_table(beside, "mine")
+            assert dynamodb.list_tables()["TableNames"] == ["leases"]
+            assert beside.list_tables()["TableNames"] == ["mine"]
+        dynamodb.put_item(TableName="leases", Item=ROW)
+
+
+def test_a_call_of_a_service_that_is_not_served_is_named_in_its_own_form(rig):
+    for service, call in (("s3", "list_buckets"), ("sqs", "list_queues")):
+        with pytest.raises(ClientError, match=r"no call of Kinesis, .*AWS_ENDPOINT_URL_S3"):
+            getattr(rig.client(service), call)()
 
 
 def test_every_server_of_a_process_has_the_account_of_its_streams():

@@ -11,6 +11,7 @@ from botocore.exceptions import ClientError
 from tests.local.conftest import ONE_ATTEMPT
 
 from penstock_local import LocalKinesis
+from penstock_local.moto_account import MotoAccount
 
 Change = Callable[[Any, str], object]
 
@@ -441,15 +442,19 @@ def test_records_of_a_table_stream_do_not_take_old_numbers_after_a_restart(tmp_p
     assert numbers == sorted(set(numbers))
 
 
-def test_what_cannot_be_kept_is_refused_and_does_not_stand(tmp_path):
-    from moto.dynamodb.models import dynamodb_backends
+def test_what_cannot_be_kept_is_refused_and_does_not_stand(tmp_path, monkeypatch):
+    accounts, tables_of = [], MotoAccount.tables
 
+    def tables(account, region):
+        accounts.append(account)
+        return tables_of(account, region)
+
+    monkeypatch.setattr(MotoAccount, "tables", tables)
     with LocalKinesis(limits=False, state_dir=tmp_path) as kinesis:
         client = kinesis.client("dynamodb", config=ONE_ATTEMPT)
         make(client, "table")
         before = shown(client, "table")
-        account = before["table"]["TableArn"].split(":")[4]
-        dynamodb_backends[account]["us-east-1"].tables["table"].odd = object()
+        tables_of(accounts[0], "us-east-1").tables["table"].odd = object()
         with pytest.raises(ClientError, match="penstock-local cannot keep this") as caught:
             client.update_table(TableName="table", BillingMode="PROVISIONED", ProvisionedThroughput=UNITS)
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500

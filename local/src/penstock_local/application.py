@@ -96,7 +96,8 @@ class KinesisApplication:
             return self._other(*other, request)
         message = (
             f"{request.method} {request.target[:200]} is no call of Kinesis, DynamoDB, CloudWatch or STS; "
-            f"this endpoint serves those and {PREFIX}*."
+            f"this endpoint serves those and {PREFIX}*. Clients of another service go elsewhere by a variable of "
+            "their own, such as AWS_ENDPOINT_URL_S3."
         )
         return self._dated(error_answer(request, "UnknownOperationException", message, 404))
 

@@ -7,6 +7,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from penstock_local import cbor
+from penstock_local.credentials import credential_of
 from penstock_local.http import Request, Response
 from penstock_local.service_errors import RequestRefused
 from penstock_local.wire import CBOR, Wire
@@ -24,7 +25,7 @@ def kinesis_error(wire: Wire, refusal: RequestRefused) -> Response:
 
 
 def error_answer(request: Request, code: str, message: str, status: int) -> Response:
-    """Return an error in the query protocol's XML, in CBOR, or in JSON, as the request is written.
+    """Return an error in XML (the query protocol, S3), in CBOR, or in JSON, as the request is written or signed.
 
     Args:
         request: The request to answer.
@@ -35,12 +36,11 @@ def error_answer(request: Request, code: str, message: str, status: int) -> Resp
     content_type = request.headers.get("content-type", "")
     kind = "Sender" if status < 500 else "Receiver"
     short = code.rpartition("#")[2]
-    if "x-www-form-urlencoded" in content_type:
-        xml = (
-            f"<ErrorResponse><Error><Type>{kind}</Type><Code>{escape(code)}</Code>"
-            f"<Message>{escape(message)}</Message></Error></ErrorResponse>"
-        )
-        return Response(status, xml.encode(), [("Content-Type", "text/xml")])
+    is_s3 = credential_of(request.headers.get("authorization", "")).service == "s3"
+    if is_s3 or "x-www-form-urlencoded" in content_type:
+        xml = f"<Error><Type>{kind}</Type><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error>"
+        answer = xml if is_s3 else f"<ErrorResponse>{xml}</ErrorResponse>"
+        return Response(status, answer.encode(), [("Content-Type", "text/xml")])
     # services that had only the query protocol in the past still send its codes, in this header
     headers = [("x-amzn-query-error", f"{short};{kind}"), ("x-amzn-ErrorType", short)]
     document = {"__type": code, "message": message, "Message": message}

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock_local.errors import OptionError, Unavailable
 from penstock_local.faults import Fault
+from penstock_local.operation_names import check_operation
 
 if TYPE_CHECKING:
     from penstock_local.keywords import AnyShardKeywords, FaultKeywords
@@ -62,10 +63,14 @@ class Calls:
         """Return how often an operation was called.
 
         Args:
-            operation: Name, for instance `GetRecords` or `dynamodb.UpdateItem`; without a service all are summed.
+            operation: Name, for instance `GetRecords` or `dynamodb.UpdateItem`; without a service all are summed. `*` is all.
             stream: Only calls that touched a shard of this stream.
             shard: Only calls that touched this shard.
+
+        Raises:
+            OptionError: There is no such operation.
         """
+        self._check(operation)
         if stream is None and shard is None:
             return sum(n for name, n in self.total.items() if _names(name, operation))
         total = 0
@@ -78,13 +83,18 @@ class Calls:
 
     def failed(self, operation: str, code: str | None = None) -> int:
         """Return how often an operation was answered with an error or hit by a fault; with `code`, only with this one."""
+        self._check(operation)
         found = [codes for name, codes in self.errors.items() if _names(name, operation)]
         return sum(n for codes in found for its_code, n in codes.items() if code in (None, its_code))
 
+    def _check(self, operation: str) -> None:
+        if not any(_names(name, operation) for name in self.total):
+            check_operation(operation, "the calls to count are of")
+
 
 def _names(name: str, operation: str) -> bool:
-    """Return whether `service.operation` is the operation, which may be given without its service."""
-    return operation in (name, name.partition(".")[2])
+    """Return whether `service.operation` is the operation, which may be `*` or given without its service."""
+    return operation in ("*", name, name.partition(".")[2])
 
 
 class Remote:

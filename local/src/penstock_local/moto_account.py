@@ -1,12 +1,15 @@
 """Calls moto at the point where its own botocore hook would call it; nothing is sent over a network.
 
 moto keeps its tables per process and account, and has no locks. So all servers of a process take turns,
-and each of them has its own account, emptied when the server stops.
+and each of them has its own account. moto has the account's data during a call only: `mock_aws` in a test empties all accounts,
+and has an account of the same number for the test's own tables.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from penstock_local.http import Request
@@ -31,8 +34,9 @@ class MotoAccount:
             while number in _accounts:
                 number += 1
             _accounts.add(number)
-        self._number = number
+        self._number = f"{number:012d}"
         self._used = False
+        self._kept: dict[str, Any] = {}
 
     def dispatch(self, host: str, request: Request) -> tuple[int, list[tuple[str, str]], bytes]:
         """Carry one request out.
@@ -44,19 +48,18 @@ class MotoAccount:
         Returns:
             Status, headers and body of the answer.
         """
-        with _turn:
+        with self._data():
             # imported late: a server that is asked for Kinesis only never pays for it
             from botocore.awsrequest import AWSPreparedRequest
             from botocore.compat import HTTPHeaders
             from moto.core.botocore_stubber import BotocoreStubber
 
-            self._begin()
             sent = HTTPHeaders()
             for name, value in request.headers.items():
                 if name not in ("host", "content-length"):
                     sent[name] = value
             sent["host"] = host
-            sent["x-moto-account-id"] = f"{self._number:012d}"
+            sent["x-moto-account-id"] = self._number
             prepared = AWSPreparedRequest(
                 method=request.method,
                 url=f"https://{host}{request.target}",
@@ -72,35 +75,51 @@ class MotoAccount:
         raw = body.encode() if isinstance(body, str) else bytes(body or b"")
         if host.startswith("sts."):
             # Callers compare it with the account of their streams' ARNs, which is the same for every server.
-            raw = raw.replace(f"{self._number:012d}".encode(), ACCOUNT.encode())
+            raw = raw.replace(self._number.encode(), ACCOUNT.encode())
         return int(status), kept, raw
 
     def tables(self, region: str) -> Any | None:
         """Return moto's DynamoDB of a region; None when moto knows no such region."""
-        with _turn:
+        with self._data():
             from moto.dynamodb.models import dynamodb_backends
 
-            self._begin()
             try:
-                return dynamodb_backends[f"{self._number:012d}"][region]
+                return dynamodb_backends[self._number][region]
             except KeyError:
                 return None
 
-    def _begin(self) -> None:
-        if not self._used:
-            install_serializer()
-            install_item_sizes()
-            self._used = True
+    @contextmanager
+    def _data(self) -> Iterator[None]:
+        """Take a turn, and give moto the account's data for it."""
+        with _turn:
+            from moto import backends
+            from moto.core.base_backend import backend_lock
+
+            if not self._used:
+                install_serializer()
+                install_item_sizes()
+                self._used = True
+            with backend_lock:  # `mock_aws` empties the accounts under this lock
+                held: list[Any] = [backends.get_backend(each) for each in _SERVICES]  # type: ignore[call-overload]
+                others = [accounts.pop(self._number, None) for accounts in held]
+                _put(held, self._number, [self._kept.get(each) for each in _SERVICES])
+                try:
+                    yield
+                finally:
+                    self._kept = {
+                        each: accounts.pop(self._number, None)
+                        for each, accounts in zip(_SERVICES, held, strict=True)
+                    }
+                    _put(held, self._number, others)
 
     def release(self) -> None:
-        """Empty the account; another server may use it then."""
+        """Forget the data; another server may use the account's number then."""
         with _turn:
-            if self._used:
-                from moto import backends
+            self._kept = {}
+            _accounts.discard(int(self._number))
 
-                for service in _SERVICES:
-                    all_accounts: Any = backends.get_backend(service)  # type: ignore[call-overload]
-                    its_own = all_accounts.pop(f"{self._number:012d}", None)
-                    if its_own is not None:
-                        its_own.reset()
-            _accounts.discard(self._number)
+
+def _put(held: list[Any], number: str, data: list[Any]) -> None:
+    for accounts, account in zip(held, data, strict=True):
+        if account is not None:
+            accounts[number] = account

@@ -110,6 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _run(arguments)
         finally:
             sys.stdout.flush()  # here an error can be handled; at the interpreter's end it could not
+    except KeyboardInterrupt:  # before the command began
+        return EXIT_INTERRUPTED
     except BrokenPipeError:
         _drop_output()  # the reader of the output has gone, as in `... | head`
         return EXIT_ERROR
