@@ -57,6 +57,7 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("- a\n- b\n", "expected names and values"),
         ("stream: [\n", "no YAML"),
         ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
+        ("stream: a\nto: /l\npartition-by: x\npartition_by: y\n", "partition-by is there twice"),
         ("deliveries: []\n", "is a list and stands alone"),
         ("deliveries:\n- {stream: a, to: /l}\n- {stream: b}\n", "delivery 2: to is missing"),
         ("deliveries:\n- text\n", "delivery 1 is no mapping"),
@@ -65,6 +66,11 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
 def test_a_mistake_in_a_file_names_the_place(file, capsys, text, message):
     assert main(["deliver", "-f", file(text)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_key_that_a_json_file_has_twice_is_refused(file, capsys):
+    assert main(["deliver", "-f", file('{"stream": "a", "to": "/l", "to": "/m"}', "orders.json")]) == 2
+    assert "to is there twice" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_there_are_no_lines_of_a_server_that_does_not_run():
     [
         (("--shards", "orders"), "--shards takes NAME=N with N of at least 1, not 'orders'"),
         (("--shards", "orders=0"), "--shards takes NAME=N"),
+        (("--shards", "orders=2", "orders=3"), "--shards names stream orders twice"),
         (("--time-factor", "-1"), "time_factor must be at least 0"),
         (("--settle", "inf"), "settle_s must be at least 0, not inf"),
         (("--state", ""), "state_dir is empty: name a folder"),

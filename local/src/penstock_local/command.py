@@ -123,6 +123,10 @@ def run(args: argparse.Namespace) -> int:
             print("\n".join(ask_about(args.port).lines()))  # noqa: T201 - a command line prints
             return 0
         streams = [_stream(text) for text in args.shards]
+        names = [name for name, _ in streams]
+        for name in names:
+            if names.count(name) > 1:
+                raise OptionError(f"--shards names stream {name} twice")
         _check_pace(args)
         is_paced = args.step or args.speed is not None
         options = LocalOptions(

@@ -301,7 +301,7 @@ def _read_file(path: Path) -> Mapping[str, Any]:
 
 def _parse_text(text: str, ending: str) -> Any:
     if ending == ".json":
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_json_object)
     if ending == ".toml":
         import tomllib
 
@@ -314,6 +314,17 @@ def _parse_text(text: str, ending: str) -> Any:
         raise ValueError(f"no YAML: {error}") from error
 
 
+def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    twice = _twice([key for key, _ in pairs])
+    if twice is not None:
+        raise ValueError(f"{twice} is there twice")
+    return dict(pairs)
+
+
+def _twice(keys: list[Any]) -> Any:
+    return next((key for key in keys if keys.count(key) > 1), None)
+
+
 def _yaml_loader(yaml: Any) -> Any:
     """Return a loader that keeps dates and times as texts, so that a moment means the same as on the command line.
 
@@ -322,8 +333,7 @@ def _yaml_loader(yaml: Any) -> Any:
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # loaded late
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            keys = [key.value for key, _ in node.value]
-            twice = next((key for key in keys if keys.count(key) > 1), None)
+            twice = _twice([key.value for key, _ in node.value])
             if twice is not None:
                 raise yaml.YAMLError(f"{twice} is there twice{node.start_mark}")
             return super().construct_mapping(node, deep)

@@ -179,7 +179,11 @@ def parse_delivery(given: Mapping[str, Any]) -> Delivery:
     Raises:
         OptionError: Anything unknown, missing or out of range.
     """
-    given = {str(key).replace("_", "-"): value for key, value in given.items()}
+    keys = [str(key).replace("_", "-") for key in given]
+    twice = next((key for key in keys if keys.count(key) > 1), None)
+    if twice is not None:
+        raise OptionError(f"{twice} is there twice, once with an underscore")
+    given = dict(zip(keys, given.values(), strict=True))
     check_names(given, KEYS, "key")
     values = {key: _read(key, kind, given[key]) for key, kind in _KINDS.items() if given.get(key) is not None}
     for key, what in (("stream", "the stream that is read"), ("to", "the table's folder")):
