@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a recording under a name for the query; repeat for several. A table in single quotes that ends in .penstock is a "
         "recording as well",
     )
+    parser.add_argument("--json", action="store_const", dest="format", const="json", help="--format json")
     parser.add_argument(
         "--format", choices=_FORMATS, help="default: by the name of --output, otherwise table"
     )

@@ -63,7 +63,7 @@ def test_two_streams_are_joined(shop, capsys):
 
 
 def test_a_user_in_another_time_zone_gets_the_same_answer(shop, capsys, new_york):
-    status, out, _ = penstock(capsys, "sql", JOIN.format(*shop), "--format", "json")
+    status, out, _ = penstock(capsys, "sql", JOIN.format(*shop), "--json")
     assert (status, [json.loads(line) for line in out.splitlines()]) == (0, JOINED)
 
 
