@@ -247,6 +247,13 @@ def test_files_are_moved_only_within_one_file_system(tmp_path):
         places(to="hdfs://host:8020/lake/orders", state="hdfs://host:9000/state")
 
 
+def test_an_address_that_would_be_another_folder_is_refused_with_the_one_that_is_meant(monkeypatch):
+    monkeypatch.setenv("LAKE", "/lake")
+    for to, meant in (("file://orders", "file:///lake/orders"), ("${LAKE}/orders", "write /lake/orders")):
+        with pytest.raises(OptionError, match=meant):
+            with_absolute_paths(parse_delivery({"stream": "orders", "to": to}))
+
+
 @pytest.mark.parametrize(
     ("text", "has_way"),
     [

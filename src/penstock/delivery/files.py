@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
-from penstock.errors import DeliveryFailed
+from penstock.errors import DeliveryFailed, OptionError
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """Begin of a place on another file system: Databricks and Hadoop write `dbfs:/lake` with one slash."""
@@ -305,9 +305,17 @@ def _way_to_s3(jvm: Any) -> str:
 
 
 def local_path(place: str) -> str | None:
-    """Return the absolute path of a place on this machine; None for a place elsewhere."""
+    """Return the absolute path of a place on this machine; None for a place elsewhere.
+
+    Raises:
+        OptionError: The first folder of a path stands where an address has its host.
+    """
     parts = urlsplit(place)
     if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise OptionError(
+                f"{place}: a folder on this machine has three slashes, such as file:///lake/orders"
+            )
         return _absolute(unquote(parts.path))
     # Spark would resolve a path without a scheme by `fs.defaultFS`.
     return _absolute(place) if _URI.match(place) is None else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import uuid
 from collections.abc import Callable
 from typing import Any, Final
@@ -80,6 +81,9 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
     def absolute(place: str | None) -> str | None:
         return None if place is None else local_path(place) or place
 
+    for place in (delivery.to, delivery.checkpoint, delivery.dead_letters, delivery.state_folder):
+        if place is not None and (meant := os.path.expandvars(place)) != place:
+            raise OptionError(f"{place}: variables are not replaced here; write {meant}")
     to = delivery.to
     if delivery.is_folder:
         to = local_path(to) or to

