@@ -75,7 +75,7 @@ READERS = {
     "claims": lambda value: tuple(a_claim(claim) for claim in value),
     "stream": lambda value: StreamIdentity(**value),
     "before": tuple,
-    "seen": lambda value: SeenClaim(value["worker"], tuple(value["identity"])),
+    "seen_claim": lambda value: SeenClaim(value["worker"], tuple(value["identity"])),
     "dropped": lambda value: tuple(tuple(claim) for claim in value),
 }
 
