@@ -249,7 +249,14 @@ def test_files_are_moved_only_within_one_file_system(tmp_path):
 
 def test_an_address_that_would_be_another_folder_is_refused_with_the_one_that_is_meant(monkeypatch):
     monkeypatch.setenv("LAKE", "/lake")
-    for to, meant in (("file://orders", "file:///lake/orders"), ("${LAKE}/orders", "write /lake/orders")):
+    monkeypatch.delenv("BUCKET", raising=False)
+    for to, meant in (
+        ("file://orders", "file:///lake/orders"),
+        ("${LAKE}/orders", "write /lake/orders"),
+        ("$LAKE/orders", "write /lake/orders"),
+        ("s3a://${BUCKET}/orders", "write the address itself"),
+        ("${LAKE}/${BUCKET}", "write the address itself"),
+    ):
         with pytest.raises(OptionError, match=meant):
             with_absolute_paths(parse_delivery({"stream": "orders", "to": to}))
 

@@ -82,8 +82,10 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
         return None if place is None else local_path(place) or place
 
     for place in (delivery.to, delivery.checkpoint, delivery.dead_letters, delivery.state_folder):
-        if place is not None and (meant := os.path.expandvars(place)) != place:
-            raise OptionError(f"{place}: variables are not replaced here; write {meant}")
+        if place is not None and ("${" in place or os.path.expandvars(place) != place):
+            meant = os.path.expandvars(place)
+            way = "the address itself" if "${" in meant else meant  # a variable may not be set here
+            raise OptionError(f"{place}: variables are not replaced here; write {way}")
     to = delivery.to
     if delivery.is_folder:
         to = local_path(to) or to
