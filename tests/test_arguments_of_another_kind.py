@@ -29,6 +29,17 @@ class Handlers:
         """Handle nothing."""
 
 
+class Proxied:
+    """A proxy whose object is not there yet, or a function whose annotations cannot be evaluated (Python 3.14)."""
+
+    @property
+    def __signature__(self):
+        raise NameError("name 'Batch' is not defined")
+
+    def __call__(self, batch):
+        """Handle nothing."""
+
+
 def with_session(handle):
     """Return a handler that passes a further argument on, as a decorator of the program may."""
 
@@ -142,6 +153,7 @@ def test_a_folder_of_leases_is_named_by_a_text(monkeypatch):
         lambda *arguments: None,
         [].append,
         Mock(),
+        Proxied(),
     ],
 )
 def test_whatever_can_be_called_with_a_batch_is_a_handler(handler):

@@ -35,8 +35,8 @@ def check_are_callable(argument_count: int | None = None, /, **given: object) ->
         try:
             # A decorator may pass further arguments to the function that it wraps.
             signature = inspect.signature(code, follow_wrapped=False)
-        except (TypeError, ValueError):
-            continue  # of a function in C, for instance
+        except Exception:  # noqa: BLE001, S112 - none for a function in C; a proxy or Python 3.14's annotations may raise anything
+            continue
         try:
             signature.bind(*[None] * argument_count)
         except TypeError as error:
