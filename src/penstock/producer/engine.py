@@ -115,7 +115,8 @@ class Engine:
         with self._lock:
             is_full = batcher.waiting_bytes >= self._buffer_bytes_max
             if is_full and not self._done.wait_for(
-                lambda: batcher.waiting_bytes < self._buffer_bytes_max or not self._takes_records, timeout_s
+                lambda: batcher.waiting_bytes < self._buffer_bytes_max or not self._takes_records,
+                min(timeout_s, threading.TIMEOUT_MAX),
             ):
                 return None
             if self._is_closing or self._defect is not None:
