@@ -8,6 +8,8 @@ import sys
 import pytest
 
 from penstock import Producer
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import environment_endpoint
 from penstock.errors import DeliveryFailed, Rejected
 from penstock.producer import producer as producer_module
 from penstock.producer.producer import send_waiting
@@ -98,6 +100,14 @@ def test_a_producer_of_a_test_sends_nothing_to_aws_when_the_environment_names_no
     unopened.close()
     with pytest.raises(DeliveryFailed, match="1 records failed"):
         opened.close()
+
+
+def test_an_endpoint_that_the_environment_has_ignored_is_none(monkeypatch):
+    """Such a producer reaches AWS from the beginning; it is not refused when the variable goes."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    assert environment_endpoint(AwsOptions()) == "http://127.0.0.1:9"
+    monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True")
+    assert environment_endpoint(AwsOptions()) is None
 
 
 def test_producers_may_be_opened_while_the_open_ones_are_listed(monkeypatch):

@@ -260,8 +260,10 @@ def _region_of(options: AwsOptions) -> str | None:
 
 
 def environment_endpoint(options: AwsOptions) -> str | None:
-    """Return the endpoint that the environment names for Kinesis, without its user; None if it names none, or the options have one."""
+    """Return the endpoint that the environment names for Kinesis, without its user; None if it names none that is used."""
     get = os.environ.get
+    if get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
+        return None
     url = get("AWS_ENDPOINT_URL_KINESIS") or get("AWS_ENDPOINT_URL")
     return without_user(url) if url and options.endpoint_url is None else None
 
