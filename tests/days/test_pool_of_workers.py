@@ -15,7 +15,7 @@ POOLS = """
     def work(number):
         global producer
         if producer is None:
-            producer = Producer(stream="events")
+            producer = Producer(stream="events", linger_s=60)  # the records wait until the process ends
         producer.put(b"%d" % number, "k")
         return number
 
@@ -59,7 +59,7 @@ FORKED = """
 
     child = os.fork()
     if child == 0:
-        producer = Producer(stream="events")
+        producer = Producer(stream="events", linger_s=60)  # the records wait until the process ends
         for number in range(11):
             producer.put(b"%d" % number, "k")
         sys.exit(0)
