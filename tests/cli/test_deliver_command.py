@@ -68,6 +68,13 @@ def test_a_mistake_in_a_file_names_the_place(file, capsys, text, message):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("key", ["endpoint-url", "endpoint_url"])
+def test_the_connection_of_a_file_counts_before_the_command_lines(file, key):
+    name = file(f"stream: a\nto: /l\n{key}: http://file:1\n")
+    (delivery,) = read("-f", name, "--endpoint-url", "http://line:2")
+    assert delivery.connection == (("endpointUrl", "http://file:1"),)
+
+
 def test_a_key_that_a_json_file_has_twice_is_refused(file, capsys):
     assert main(["deliver", "-f", file('{"stream": "a", "to": "/l", "to": "/m"}', "orders.json")]) == 2
     assert "to is there twice" in capsys.readouterr().err

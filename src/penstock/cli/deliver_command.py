@@ -267,7 +267,9 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
         if not isinstance(document, Mapping):
             raise OptionError(f"{args.file}: delivery {number} is no mapping of names and values")
         try:
-            deliveries.append(parse_delivery({**connection, **document}))
+            own = {str(key).replace("_", "-") for key in document}
+            rest = {key: value for key, value in connection.items() if key not in own}
+            deliveries.append(parse_delivery({**rest, **document}))
         except OptionError as error:
             place = f"{args.file}: delivery {number}" if len(documents) > 1 else args.file
             raise OptionError(f"{place}: {error}") from error
