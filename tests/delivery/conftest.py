@@ -33,7 +33,6 @@ class Batches:
             record=None,
             earlier=None,
             backfill_range=None,
-            starting="",
         )
         self._writer = TableWriter(
             delivery,
