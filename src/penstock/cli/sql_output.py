@@ -166,9 +166,8 @@ def _narrow(widths: list[int], room: int) -> None:
         widest = widths.index(max(widths))
         second = sorted(widths)[-2] if len(widths) > 1 else 0
         excess = sum(widths) - room
-        step = max(
-            1, min(widths[widest] - second, excess)
-        )  # to the second widest: then both are narrowed in turn
+        # To the second widest at most: then both are narrowed in turn.
+        step = max(1, min(widths[widest] - second, excess))
         widths[widest] = max(_CELL_MIN, widths[widest] - step)
 
 

@@ -136,8 +136,8 @@ class Worker:
         whole = replace(
             options.coordinator_options(),
             kcl3=ports.kcl3 is not None,
-            scans_for_free="://"
-            not in ports.table.name,  # a scan of a bucket or folder reads object by object
+            # A scan of a bucket or folder reads object by object.
+            scans_for_free="://" not in ports.table.name,
         )
         drawn = int(ports.chance.random() * 2**32)
         self.leases: LeaseLoop = LeaseLoop(

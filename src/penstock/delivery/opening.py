@@ -200,9 +200,8 @@ def others_run(delivery: Delivery, own: str) -> bool:
 def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
     """Finish the batches that killed runs have left, but none of a run that is under way."""
     for kind in (QUERY, RANGE, REDELIVERY):
-        lock = (
-            RunLock(None) if kind == own else try_lock(delivery.state, kind)
-        )  # this run holds the lock of its kind
+        # This run holds the lock of its own kind.
+        lock = RunLock(None) if kind == own else try_lock(delivery.state, kind)
         if lock is None:  # a run of this kind is under way
             continue
         try:

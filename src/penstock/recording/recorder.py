@@ -163,9 +163,8 @@ class Recorder:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, _ShardRecording]] = []
-        self._order = (
-            itertools.count()
-        )  # decides between shards that are due at one moment: they cannot be compared
+        # Decides between shards that are due at one moment: they cannot be compared.
+        self._order = itertools.count()
         self._busy = 0
         self._batch_bytes = _BATCH_BYTES_MAX
         self._failure: BaseException | None = None

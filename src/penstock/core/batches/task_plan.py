@@ -115,9 +115,8 @@ class SubscriptionTurns:
             return 0.0
         had_to_wait = shard.planned_s != shard.used_s
         if had_to_wait and now_s - shard.planned_s >= TURN_S:
-            shard.used_s = (
-                shard.planned_s + TURN_S
-            )  # the last task may have lasted long enough to subscribe then
+            # The last task may have lasted long enough to subscribe then.
+            shard.used_s = shard.planned_s + TURN_S
         shard.planned_s = now_s
         if now_s - shard.used_s < TURN_S:
             return TURN_S

@@ -247,9 +247,8 @@ class Acquisitions:
         """Return the write that makes a row in this worker's name a held lease, or completes its hand-over."""
         key = lease.key
         is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
-        if (
-            is_leaving and not self.options.keeps_claims
-        ):  # a query first repeats its interrupted batch, so it renews
+        # A query first repeats its interrupted batch, so it renews.
+        if is_leaving and not self.options.keeps_claims:
             late = self._late_checkpoints.take(key)
             position = None if late is None else late.position
             return Release(key, lease.counter, self.me, position, lease.owner)

@@ -55,9 +55,7 @@ _FETCHES_MAX: Final = 20
 _FREE_SCAN_DURATIONS: Final = 0.06  # between two scans for free leases alone, in lease durations
 _FREE_SCAN_SHARE: Final = 1 / 20  # of the budget, for those scans of all workers
 _FREE_SCAN_ROUNDS_MAX: Final = 1 / 2  # no such scans if the budget allows them only this far apart
-_FREE_SCAN_TABLE_ROWS_MAX: Final = (
-    400  # workers that start at the same time do not know yet how many they are
-)
+_FREE_SCAN_TABLE_ROWS_MAX: Final = 400  # workers that start together do not know yet how many they are
 _PAGE_ROWS: Final = 10  # about as many rows as DynamoDB's smallest read unit has
 _FETCH_AGAIN_S: Final = 1.0
 

@@ -81,9 +81,8 @@ class BatchSettler:
         # The claim of a shard's next batch also makes the end of its last batch the checkpoint. So a shard that gets records
         # now and then needs no promotion after each batch: at most one for each renewal of the lease.
         self._promote_after_s = min(options.lease_duration_s / 3, _PROMOTE_AFTER_S_MAX)
-        self._waiting: dict[
-            Promote, float
-        ] = {}  # pending promotions, each with the moment at which it was first seen
+        # Pending promotions, each with the moment at which it was first seen.
+        self._waiting: dict[Promote, float] = {}
         self._has_warned_of_unread = False
 
     def settle(

@@ -236,9 +236,8 @@ class Planner:
         has_other_start = any(not shards.states[key].position.is_record for key in search.wanted)
         if query.known_stream is not None and has_other_start:
             query.known_stream.check()
-        unverified = shards.unverified.intersection(
-            search.wanted
-        )  # their last seen claims may have been removed
+        # Shards whose last seen claims may have been removed.
+        unverified = shards.unverified.intersection(search.wanted)
         if unverified:
             shards.on_fresh_rows(unverified, self._settler.fetch_leases(unverified))
         end = shards.next_offset(

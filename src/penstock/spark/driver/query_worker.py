@@ -60,9 +60,8 @@ class QueryWorker:
         self._known_stream = known_stream
         self._changed = ports.threads.condition()
         self._commands: deque[StartReader | StopReader] = deque()
-        self._alive: set[tuple[str, int]] = (
-            set()
-        )  # shards that the planner has not released, each with its epoch
+        # Shards that the planner has not released, each with its epoch.
+        self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
         self._refusal: PenstockError | None = None  # why the lease table cannot be used
@@ -267,8 +266,8 @@ def coordinator_options(options: SourceOptions, *, is_new: bool, open_shard_coun
         max_leases=options.leases_max,
         leases_to_acquire=options.leases_to_acquire,
         keeps_claims=True,
-        scans_for_free="://"
-        not in options.lease_table,  # a scan of a bucket or folder reads object by object
+        # A scan of a bucket or folder reads object by object.
+        scans_for_free="://" not in options.lease_table,
         start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
         # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
         cold_start_jitter_s=cold_start_jitter_s(min(1.0, options.lease_duration_s / 10), open_shard_count),
