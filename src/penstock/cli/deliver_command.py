@@ -15,6 +15,7 @@ from msgspec import to_builtins
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 from penstock.cli.terminal import Output, counted, safe_json, warn
+from penstock.core.keyword_options import repeated_name
 from penstock.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
@@ -267,9 +268,7 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
         if not isinstance(document, Mapping):
             raise OptionError(f"{args.file}: delivery {number} is no mapping of names and values")
         try:
-            own = {str(key).replace("_", "-") for key in document}
-            rest = {key: value for key, value in connection.items() if key not in own}
-            deliveries.append(parse_delivery({**rest, **document}))
+            deliveries.append(parse_delivery(document, defaults=connection))
         except OptionError as error:
             place = f"{args.file}: delivery {number}" if len(documents) > 1 else args.file
             raise OptionError(f"{place}: {error}") from error
@@ -317,14 +316,11 @@ def _parse_text(text: str, ending: str) -> Any:
 
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    twice = _twice([key for key, _ in pairs])
+    """Return an object of JSON; refuse a key that is there twice."""
+    twice = repeated_name([key for key, _ in pairs])
     if twice is not None:
         raise ValueError(f"{twice} is there twice")
     return dict(pairs)
-
-
-def _twice(keys: list[Any]) -> Any:
-    return next((key for key in keys if keys.count(key) > 1), None)
 
 
 def _yaml_loader(yaml: Any) -> Any:
@@ -335,7 +331,7 @@ def _yaml_loader(yaml: Any) -> Any:
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # loaded late
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            twice = _twice([key.value for key, _ in node.value])
+            twice = repeated_name([key.value for key, _ in node.value])
             if twice is not None:
                 raise yaml.YAMLError(f"{twice} is there twice{node.start_mark}")
             return super().construct_mapping(node, deep)

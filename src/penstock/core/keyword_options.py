@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, Final, TypeVar
 
@@ -33,6 +33,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
     return f"did you mean {by_lower[near[0]]}? " if near else ""
+
+
+def repeated_name(names: Sequence[Any]) -> Any:
+    """Return the first name that is there more than once; None if each is there once."""
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.core.delivering.partitions import PartitionColumn, parse_partitions
-from penstock.core.keyword_options import check_names
+from penstock.core.keyword_options import check_names, repeated_name
 from penstock.core.option_table import SIZE, TEXT, Kind, duration, one_of
 from penstock.errors import OptionError
 
@@ -170,20 +170,21 @@ class Delivery(Struct, frozen=True, kw_only=True):
         return self.dead_letters or f"{self.state}/dead-letters"
 
 
-def parse_delivery(given: Mapping[str, Any]) -> Delivery:
+def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Delivery:
     """Return the definition from a mapping of keys, as a file or the command line gives it.
 
     Args:
         given: By key; dashes and underscores in a key are the same.
+        defaults: Values for keys that are not given, written with dashes.
 
     Raises:
         OptionError: Anything unknown, missing or out of range.
     """
     keys = [str(key).replace("_", "-") for key in given]
-    twice = next((key for key in keys if keys.count(key) > 1), None)
+    twice = repeated_name(keys)
     if twice is not None:
         raise OptionError(f"{twice} is there twice, once with an underscore")
-    given = dict(zip(keys, given.values(), strict=True))
+    given = {**(defaults or {}), **dict(zip(keys, given.values(), strict=True))}
     check_names(given, KEYS, "key")
     values = {key: _read(key, kind, given[key]) for key, kind in _KINDS.items() if given.get(key) is not None}
     for key, what in (("stream", "the stream that is read"), ("to", "the table's folder")):
