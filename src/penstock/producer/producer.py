@@ -45,6 +45,7 @@ from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
+from penstock.runtime.threads import living
 
 if TYPE_CHECKING:
     from penstock.producer.keywords import ProducerKeywords
@@ -392,7 +393,7 @@ class Producer:
 
 
 _following: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDictionary()
-"""The engines of producers whose endpoint is that of the environment. Unlike a `WeakSet`, it can be listed while threads add others."""
+"""The engines of producers whose endpoint is that of the environment."""
 # The threads that send, and those that hold the locks, are the parent's.
 os.register_at_fork(after_in_child=_following.clear)
 
@@ -403,10 +404,8 @@ def send_waiting(timeout_s: float) -> None:
     The fixture `local_kinesis` calls this before it restores the environment.
     """
     until_s = time.monotonic() + timeout_s
-    for reference in _following.keyrefs():
-        engine = reference()
-        if engine is not None:
-            engine.flush(max(0.0, until_s - time.monotonic()))
+    for engine in living(_following):
+        engine.flush(max(0.0, until_s - time.monotonic()))
 
 
 def _close_at_end(producer: Producer, home: HomeProcess) -> EndHook:

@@ -14,6 +14,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.runtime.home_process import HomeProcess, InOneProcess
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.thread_pull import ThreadPull
+from penstock.runtime.threads import living
 
 STOP_SLACK_S: Final = 10.0
 """Seconds beyond `shutdown_timeout_s` to wait for a consumer's end."""
@@ -257,13 +258,10 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
 
 
 _begun: Final[WeakKeyDictionary[ThreadedConsumer[Any, Any], None]] = WeakKeyDictionary()
-"""Unlike a `WeakSet`, it can be listed while threads add others."""
 
 
 @atexit.register
 def _warn_at_exit() -> None:
     """Warn of consumers that still run: a program whose last line is `start()` ends at once, and reads nothing."""
-    for reference in _begun.keyrefs():
-        consumer = reference()
-        if consumer is not None:
-            consumer._warn_at_exit()  # noqa: SLF001 - of a class of this file
+    for consumer in living(_begun):
+        consumer._warn_at_exit()  # noqa: SLF001 - of a class of this file

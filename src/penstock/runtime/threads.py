@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from penstock.ports.clock import Clock
 from penstock.runtime.loop import Condition, Loop, LoopThread, Pool, ThreadPool
@@ -81,6 +82,11 @@ def begin_on_daemon(name: str, function: Callable[[], _Result]) -> Future[_Resul
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return future
+
+
+def living(registered: WeakKeyDictionary[_Item, None]) -> list[_Item]:
+    """Return the registered objects that still live. Unlike those of a `WeakSet`, they can be listed while threads add others."""
+    return [item for reference in registered.keyrefs() if (item := reference()) is not None]
 
 
 @contextlib.contextmanager
