@@ -30,10 +30,15 @@ class RecordFilter:
 
     def lets_pass(self, record: Record) -> bool:
         """Return whether a record is shown."""
-        is_of_shard = self.shard_ids is None or record.shard_id in self.shard_ids
-        arrival_ms = round(record.approximate_arrival_timestamp.timestamp() * 1000)
-        is_in_time = self.until_ms is None or arrival_ms < self.until_ms
-        return is_of_shard and is_in_time and matches(record, self.key, self.pattern)
+        if self.shard_ids is not None and record.shard_id not in self.shard_ids:
+            return False
+        if not matches(record, self.key, self.pattern):
+            return False
+        return self.until_ms is None or _arrival_ms(record) < self.until_ms
+
+
+def _arrival_ms(record: Record) -> int:
+    return round(record.approximate_arrival_timestamp.timestamp() * 1000)
 
 
 def matches(record: Record | ReceivedRecord, key: str | None, pattern: re.Pattern[bytes] | None) -> bool:
