@@ -17,7 +17,6 @@ class Batches:
     def __init__(self, spark, delivery, texts):
         from penstock.delivery.files import open_files
         from penstock.delivery.opening import OpenDelivery, open_record_texts, parse_schema
-        from penstock.delivery.table_writer import TableWriter
         from penstock.delivery.targets.opening import open_target
 
         self._spark = spark
@@ -34,15 +33,21 @@ class Batches:
             earlier=None,
             backfill_range=None,
         )
-        self._writer = TableWriter(
-            delivery,
-            self._opened.files,
-            self._opened.schema,
-            self._opened.target,
-            texts=texts,
+        self._writer = self._new_writer()
+        self.table, self.letters = f"{delivery.to}/**/*.parquet", delivery.dead_letter_folder
+
+    def _new_writer(self):
+        from penstock.delivery.table_writer import TableWriter
+
+        opened = self._opened
+        return TableWriter(
+            opened.delivery,
+            opened.files,
+            opened.schema,
+            opened.target,
+            texts=opened.texts,
             report=self.reports.append,
         )
-        self.table, self.letters = f"{delivery.to}/**/*.parquet", delivery.dead_letter_folder
 
     def write(self, records):
         from penstock.delivery.table_writer import batch_label
@@ -60,7 +65,7 @@ class Batches:
     def redeliver(self):
         from penstock.delivery.redelivery import redeliver
 
-        redeliver(self._spark, self._opened, self.reports.append)
+        redeliver(self._spark, self._opened, self._new_writer())
 
 
 @pytest.fixture
