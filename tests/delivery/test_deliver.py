@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
 import pyarrow.dataset as ds
 import pytest
 
+from killed_deliveries import FAST, run_patiently
 from killed_steps import kill_at
 from penstock.core.delivering.definition import parse_delivery
+from penstock.core.moments import describe_moment
 from penstock.errors import DeliveryFailed, NotFound, OptionError
 from waiting import DEADLINE_S, wait_until
 
@@ -150,6 +155,52 @@ def test_a_backfill_ends_where_the_delivery_began(kinesis, deliver):
     assert ids(deliver.table) == list(range(10))
     with pytest.raises(OptionError, match="has run with format 'parquet', not 'json'"):
         deliver(format="json")
+
+
+@pytest.mark.timeout(900)
+def test_ranges_with_reshards_are_delivered_once_beside_the_running_delivery(kinesis, running_spark, deliver):
+    stream, table, client = deliver.stream, deliver.table, kinesis.client("kinesis")
+    both = {"stream": stream, "to": table, "schema": "id BIGINT, price DOUBLE", "options": FAST}
+    running, counted = {**both, "start": "LATEST"}, itertools.count()
+
+    def put_some():
+        put(kinesis, stream, orders(10 * next(counted), 10))
+
+    def reshard(change, **shards):
+        change(StreamName=stream, **shards)
+        summary = "StreamDescriptionSummary"
+        wait_until(
+            lambda: client.describe_stream_summary(StreamName=stream)[summary]["StreamStatus"] == "ACTIVE",
+            "the end of a reshard",
+        )
+
+    def moment():
+        """Return a moment after all records so far and before all later ones."""
+        now_ms = time.time_ns() // 10**6
+        wait_until(lambda: time.time_ns() // 10**6 > now_ms + 1, "the next moment")
+        return describe_moment(now_ms + 1)
+
+    first, second, left, right = (f"shardId-{number:012}" for number in range(4))
+    put_some()
+    since = moment()
+    put_some()
+    reshard(client.split_shard, ShardToSplit=first, NewStartingHashKey=str(2**125))
+    put_some()
+    middle = moment()
+    put_some()  # into the children of the split, which end in the second range
+    reshard(client.merge_shards, ShardToMerge=left, AdjacentShardToMerge=right)
+    put_some()
+    run_patiently(running_spark, running)
+    put_some()
+    reshard(client.split_shard, ShardToSplit=second, NewStartingHashKey=str(3 * 2**126))
+    put_some()
+
+    with ThreadPoolExecutor(1) as beside:
+        delivered = beside.submit(run_patiently, running_spark, running)
+        run_patiently(running_spark, {**both, "since": since, "until": middle})
+        run_patiently(running_spark, {**both, "since": middle})
+        delivered.result()
+    assert ids(table) == list(range(10, 70))
 
 
 def test_a_newcomer_reads_the_table_and_stops_the_delivery_in_order(kinesis, tmp_path):
