@@ -72,3 +72,13 @@ def test_a_page_that_comes_when_the_run_is_over_is_not_kept(why):
     assert run.waiting_bytes == 0
     run.on_deaggregated(DeaggregatedPage([], [], None))
     assert run.waiting_bytes == 0
+
+
+def test_an_answer_that_arrives_late_does_not_make_its_records_younger():
+    clock = MovedClock(1000.0)
+    run = running(clock)
+    started_s, answered_ms = clock.monotonic_s(), clock.wall_ms()
+    clock.sleep(6.0)  # between the service's answer and its arrival
+    page = RecordPage([WireRecord("1", b"x", "k", answered_ms / 1000)], "next", 0)
+    run.on_page(unread_page(page), started_s, answered_ms)
+    assert run.lag_ms(clock.monotonic_s()) == 6_000

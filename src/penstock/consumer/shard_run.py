@@ -390,8 +390,11 @@ class ShardRun:
             server_ms: The service's clock in the answer, if it has one.
         """
         with self.lock:
-            page = replace(page, service_ms=self._service_clock.on_answer(self._clock.wall_ms(), server_ms))
-            kept = self._reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
+            now_s = self._clock.monotonic_s()
+            call_ms = round((now_s - started_s) * 1000)
+            service_ms = self._service_clock.on_answer(self._clock.wall_ms(), server_ms, call_ms)
+            page = replace(page, service_ms=service_ms)
+            kept = self._reader.on_page(page, started_s, now_s, self._chance.random())
             if kept.warning is not None:
                 log.warning("%s", kept.warning)
             if kept.loss is not None:

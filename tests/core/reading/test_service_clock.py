@@ -31,6 +31,20 @@ def test_what_was_heard_last_counts_until_the_next_word():
     assert clock.on_answer(107_000, 107_000) == 107_000
 
 
+@pytest.mark.parametrize(
+    ("server_ms", "call_ms", "now_ms"),
+    [
+        (95_000, 6_000, 101_000),  # made before it was on its way for five seconds
+        (95_000, 1_000, 96_000),  # this machine's clock is five seconds ahead
+        (107_000, 6_000, 108_000),  # this machine's clock is behind: no delay explains it
+    ],
+)
+def test_a_slow_answer_counts_for_its_moment_and_shows_no_other_clock(server_ms, call_ms, now_ms):
+    clock = ServiceClock()
+    assert clock.on_answer(100_000, server_ms, call_ms) == server_ms
+    assert clock.now_ms(101_000) == now_ms
+
+
 def test_a_steady_clock_goes_on_from_the_last_answer_whatever_the_time_of_day_is():
     clock = SteadyServiceClock()
     assert clock.now_ms(50.0, 777) == 777

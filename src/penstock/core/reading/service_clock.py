@@ -40,16 +40,21 @@ class ServiceClock:
     def __init__(self) -> None:
         self._ahead_ms = 0
 
-    def on_answer(self, local_ms: int, server_ms: int | None) -> int:
+    def on_answer(self, local_ms: int, server_ms: int | None, call_ms: int = 0) -> int:
         """Handle an answer, and return the moment by the service's clock.
 
         Args:
             local_ms: This machine's clock at the answer.
             server_ms: The service's, or None if the answer has none: then the earlier estimate stays.
+            call_ms: How long the call took. A slow answer may have been made at its beginning: its moment counts for the answer
+                and does not show that the clocks differ.
         """
-        if server_ms is not None:
-            self._ahead_ms = service_now_ms(local_ms, server_ms) - local_ms
-        return self.now_ms(local_ms)
+        if server_ms is None:
+            return self.now_ms(local_ms)
+        moment_ms = service_now_ms(local_ms, server_ms)
+        may_agree = 0 <= local_ms - server_ms <= call_ms + _CLOCKS_AGREE_MS
+        self._ahead_ms = 0 if may_agree else moment_ms - local_ms
+        return moment_ms
 
     def now_ms(self, local_ms: int) -> int:
         """Return the moment by the service's clock."""
