@@ -332,7 +332,7 @@ def test_available_now_does_not_end_while_a_shard_gives_no_answer(server, query,
 
 
 def test_available_now_says_which_shard_it_could_not_read(server, query, client, monkeypatch):
-    monkeypatch.setattr("penstock.spark.driver.planner._AVAILABLE_NOW_WAIT_S", 0.5)
+    monkeypatch.setattr("penstock.spark.driver.planner._PATIENT_WAIT_S_MIN", 0.5)
     q = query(leaseDuration="1s")
     put(client, q.stream, numbered(0, 20))
     q.reader.prepareForTriggerAvailableNow()

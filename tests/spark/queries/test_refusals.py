@@ -123,7 +123,7 @@ def test_a_run_to_now_that_cannot_take_its_leases_ends_with_the_tables_error(ser
     running.table.ensure_exists()
     fail_writes(server, code="AccessDeniedException", status=400)
     running.reader.prepareForTriggerAvailableNow()
-    monkeypatch.setattr("penstock.spark.driver.planner._AVAILABLE_NOW_WAIT_S", 1.0)
+    monkeypatch.setattr("penstock.spark.driver.planner._PATIENT_WAIT_S_MIN", 1.0)
     with pytest.raises(Unavailable, match=r"creating leases has failed for \d+ s.*AccessDeniedException"):
         running.plan()
 
