@@ -71,7 +71,7 @@ def creation(**given):
     [
         (consumer, {"application": b"billing"}, "application=b'billing': expected a name"),
         (consumer, {"worker_id": 5}, "worker_id: expected a text, not int"),
-        (consumer, {"policy": ["even"]}, r"policy=\['even'\]: expected one of"),
+        (consumer, {"policy": ["even"]}, r"policy=\['even'\]: expected 'even', "),
         (consumer, {"options": {"max_records": 5}}, "options is of type dict: give a value of the options' class"),
         (consumer, {"connection": "eu-west-1"}, "connection is of type str: expected its fields"),
         (Producer, {"stream": "orders", "region": 5}, "region: expected a text, not int"),

@@ -131,8 +131,8 @@ def test_requests_say_who_sends_them(server):
     ("given", "message"),
     [
         ({"access_key_id": "a"}, "go together"),
-        ({"attempts_max": 0}, "at least one attempt"),
-        ({"read_timeout_s": 0}, "read_timeout_s is 0; it must be above 0"),
+        ({"attempts_max": 0}, "attempts_max=0: expected at least 1"),
+        ({"read_timeout_s": 0}, "read_timeout_s=0: expected more than 0"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(given, message):

@@ -534,12 +534,12 @@ def test_a_producer_that_is_forgotten_is_closed_when_the_process_ends(server, st
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"ordering": "kee"}, "ordering is 'kee'; use 'key' or 'none'"),
+        ({"ordering": "kee"}, "ordering='kee': expected 'key' or 'none'"),
         ({"aggregatoin": True}, "did you mean aggregation"),
-        ({"request_record_count_max": 501}, "1 to 500 are allowed"),
-        ({"linger_s": -1}, "linger_s is -1"),
-        ({"rate_limit_percent": 0}, "rate_limit_percent is 0"),
-        ({"buffer_bytes_max": 0}, "buffer_bytes_max is 0"),
+        ({"request_record_count_max": 501}, "request_record_count_max=501: expected 1 to 500"),
+        ({"linger_s": -1}, "linger_s=-1"),
+        ({"rate_limit_percent": 0}, "rate_limit_percent=0"),
+        ({"buffer_bytes_max": 0}, "buffer_bytes_max=0"),
         ({"aggregation": "no"}, "aggregation='no': expected True or False"),
         ({"connection": {"deadline_s": "60"}}, "deadline_s='60': expected a number"),
         ({"connection": {"regoin": "x"}}, "did you mean region"),

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from penstock.core.backoff import Backoff, RetryPlan
 from penstock.core.endpoint import has_user, without_user
-from penstock.core.keyword_options import check_names, check_types, field_names
+from penstock.core.keyword_options import check_above_zero, check_names, check_range, check_types, field_names
 from penstock.errors import OptionError
 
 _log: Final = logging.getLogger("penstock.aws")
@@ -68,11 +68,10 @@ class AwsOptions:
             raise OptionError(
                 f"role_arn (Spark: roleArn) is {self.role_arn!r}; expected arn:aws:iam::123456789012:role/NAME"
             )
-        if self.attempts_max < 1:
-            raise OptionError(f"attempts_max is {self.attempts_max}; at least one attempt is needed")
-        for name in ("connect_timeout_s", "read_timeout_s", "retry_base_s", "retry_cap_s", "deadline_s"):
-            if not getattr(self, name) > 0:
-                raise OptionError(f"{name} is {getattr(self, name)}; it must be above 0")
+        check_range(self, 1, None, "attempts_max")
+        check_above_zero(
+            self, "connect_timeout_s", "read_timeout_s", "retry_base_s", "retry_cap_s", "deadline_s"
+        )
 
     @property
     def backoff(self) -> Backoff:

@@ -25,6 +25,7 @@ from penstock.aws.lease_codec import (
 )
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import TABLE_PAGING, call_with_rows, pages_of
+from penstock.core.keyword_options import check_above_zero, check_choice, check_range
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
@@ -36,12 +37,7 @@ from penstock.core.leases.lease_writes import (
     Refusal,
     Refused,
 )
-from penstock.errors import (
-    AccessDenied,
-    OptionError,
-    Rejected,
-    ServiceError,
-)
+from penstock.errors import AccessDenied, Rejected, ServiceError
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
 from penstock.runtime.system_clock import SystemClock
@@ -80,17 +76,10 @@ class LeaseTableOptions(Struct, frozen=True):
     creation_deadline_s: float = 600.0
 
     def __post_init__(self) -> None:
-        if self.billing not in ("PAY_PER_REQUEST", "PROVISIONED"):
-            raise OptionError(f"billing is {self.billing!r}; use PAY_PER_REQUEST or PROVISIONED")
-        for name in ("read_capacity_units", "write_capacity_units", "scan_segment_count"):
-            if getattr(self, name) < 1:
-                raise OptionError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        if self.scan_segment_count > _SEGMENT_COUNT_MAX:
-            raise OptionError(
-                f"scan_segment_count is {self.scan_segment_count}; at most {_SEGMENT_COUNT_MAX} are read at once"
-            )
-        if not self.creation_deadline_s > 0:
-            raise OptionError(f"creation_deadline_s is {self.creation_deadline_s}; it must be above 0")
+        check_choice(self, "billing", "PAY_PER_REQUEST", "PROVISIONED")
+        check_range(self, 1, None, "read_capacity_units", "write_capacity_units")
+        check_range(self, 1, _SEGMENT_COUNT_MAX, "scan_segment_count")
+        check_above_zero(self, "creation_deadline_s")
 
 
 class DynamoLeaseTable:

@@ -6,7 +6,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from penstock.consumer.stream_argument import Start, parse_start
-from penstock.core.keyword_options import check_above_zero, check_range, check_types, check_unicode
+from penstock.core.keyword_options import (
+    check_above_zero,
+    check_choice,
+    check_range,
+    check_types,
+    check_unicode,
+)
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.limits import GET_RECORDS_COUNT_MAX, MIB, SUBSCRIPTIONS_APART_S
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
@@ -126,12 +132,9 @@ class ConsumerOptions:
         check_range(self, 1, GET_RECORDS_COUNT_MAX, "max_records")
         check_range(self, 0, None, "handler_retries_max")
         check_above_zero(self, "metrics_interval_s", "fan_out_after_s", "polling_after_s")
-        if self.policy not in [policy.value for policy in BalancePolicy]:
-            known = ", ".join(repr(policy.value) for policy in BalancePolicy)
-            raise OptionError(f"policy={self.policy!r}: expected one of {known}")
+        check_choice(self, "policy", *(policy.value for policy in BalancePolicy))
         self._check_retrieval()
-        if self.on_all_stopped not in ("stop_worker", "stay"):
-            raise OptionError(f"on_all_stopped={self.on_all_stopped!r}: expected 'stop_worker' or 'stay'")
+        check_choice(self, "on_all_stopped", "stop_worker", "stay")
         if self.concurrency > self.handler_threads:
             raise OptionError(
                 f"concurrency={self.concurrency} needs as many handler threads: set handler_threads="
@@ -143,8 +146,7 @@ class ConsumerOptions:
         self.coordinator_options()
 
     def _check_retrieval(self) -> None:
-        if self.retrieval not in ("polling", "fan-out", "auto"):
-            raise OptionError(f"retrieval={self.retrieval!r}: expected 'polling', 'fan-out' or 'auto'")
+        check_choice(self, "retrieval", "polling", "fan-out", "auto")
         if self.consumer_name is not None:
             if self.retrieval == "polling":
                 raise OptionError(

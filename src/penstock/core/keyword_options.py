@@ -121,17 +121,31 @@ def check_above_zero(options: object, *names: str) -> None:
             raise OptionError(f"{name}={value}: expected more than 0")
 
 
-def check_backoff(options: Any) -> None:
+def check_choice(options: object, name: str, *choices: str) -> None:
+    """Refuse a field that has none of these values.
+
+    Raises:
+        OptionError: The message names the field, its value and the choices.
+    """
+    value = getattr(options, name)
+    if value not in choices:
+        *others, last = map(repr, choices)
+        raise OptionError(f"{name}={value!r}: expected {', '.join(others)} or {last}")
+
+
+def check_backoff(options: Any, prefix: str = "") -> None:
     """Refuse bounds of a back-off that are not above 0 and in order.
+
+    Args:
+        prefix: Of the two names as the user has them, for the message.
 
     Raises:
         OptionError: The message has both.
     """
     low_s, high_s = options.backoff_min_s, options.backoff_max_s
     if not 0 < low_s <= high_s:
-        raise OptionError(
-            f"backoff_min_s={low_s}, backoff_max_s={high_s}: expected 0 < backoff_min_s <= backoff_max_s"
-        )
+        low, high = f"{prefix}backoff_min_s", f"{prefix}backoff_max_s"
+        raise OptionError(f"{low}={low_s}, {high}={high_s}: expected 0 < {low} <= {high}")
 
 
 def merge_options(options: T, single: Mapping[str, Any]) -> T:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
 from weakref import WeakKeyDictionary
 
-from penstock.core.keyword_options import check_types, merge_connection, merge_options
+from penstock.core.keyword_options import check_range, check_types, merge_connection, merge_options
 from penstock.core.stream_identity import in_region_of
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import check_record, plain_record
@@ -38,7 +38,6 @@ from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
     check_common,
-    check_range,
     settings_of,
 )
 from penstock.runtime.guarded_metrics import guard_metrics
@@ -96,12 +95,11 @@ class ProducerOptions:
     def __post_init__(self) -> None:
         check_types(self)
         check_common(self)
-        check_range("linger_s", self.linger_s, 0, 60)
-        check_range("put_timeout_s", self.put_timeout_s, 0, 86_400)
-        check_range("request_count_max", self.request_count_max, 1, 64)
-        check_range("map_age_max_s", self.map_age_max_s, 1, 86_400)
-        if self.record_ttl_s is not None:
-            check_range("record_ttl_s", self.record_ttl_s, 0.01, 604_800)
+        check_range(self, 0, 60, "linger_s")
+        check_range(self, 0, 86_400, "put_timeout_s")
+        check_range(self, 1, 64, "request_count_max")
+        check_range(self, 1, 86_400, "map_age_max_s")
+        check_range(self, 0.01, 604_800, "record_ttl_s")
 
 
 class Producer:

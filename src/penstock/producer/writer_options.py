@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from penstock.core.keyword_options import check_choice, check_range
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX, RECORD_BYTES_MAX
 from penstock.core.writing.batcher_steps import BatcherSettings
 from penstock.errors import OptionError
@@ -20,29 +21,15 @@ def check_common(options: Any) -> None:
     Raises:
         OptionError: A value is out of its range; names it and the range.
     """
-    if options.ordering not in ORDERINGS:
-        raise OptionError(f"ordering is {options.ordering!r}; use 'key' or 'none'")
-    check_range("request_record_count_max", options.request_record_count_max, 1, PUT_RECORDS_COUNT_MAX)
-    check_range(
-        "aggregate_bytes_max", options.aggregate_bytes_max, _AGGREGATE_BYTES_MIN, RECORD_BYTES_MAX - 1
-    )
-    check_range("aggregate_count_max", options.aggregate_count_max, 1, AGGREGATE_COUNT_DEFAULT)
+    check_choice(options, "ordering", *ORDERINGS)
+    check_range(options, 1, PUT_RECORDS_COUNT_MAX, "request_record_count_max")
+    check_range(options, _AGGREGATE_BYTES_MIN, RECORD_BYTES_MAX - 1, "aggregate_bytes_max")
+    check_range(options, 1, AGGREGATE_COUNT_DEFAULT, "aggregate_count_max")
+    check_range(options, 1, None, "rate_limit_percent")
     for name in ("buffer_bytes_max", "no_progress_deadline_s"):
         value = getattr(options, name)
         if not 0 < value < float("inf"):
-            raise OptionError(f"{name} is {value}; it must be above 0, and finite")
-    if options.rate_limit_percent is not None and options.rate_limit_percent < 1:
-        raise OptionError(f"rate_limit_percent is {options.rate_limit_percent}; it must be at least 1")
-
-
-def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Check that a number lies in a range, both ends included.
-
-    Raises:
-        OptionError: The number is outside the range.
-    """
-    if not low <= value <= high:
-        raise OptionError(f"{name} is {value}; {low} to {high} are allowed")
+            raise OptionError(f"{name}={value}: expected more than 0, and finite")
 
 
 def settings_of(

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.core.keyword_options import check_types, merge_connection
+from penstock.core.keyword_options import check_range, check_types, merge_connection
 from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.sizing.load_history import LoadHistory
@@ -26,7 +26,6 @@ from penstock.core.sizing.turn import TURN_S, Turn
 from penstock.core.stream_identity import in_region_of
 from penstock.errors import (
     NotFound,
-    OptionError,
     Rejected,
     ResourceBusy,
     Throttled,
@@ -78,12 +77,9 @@ class AutoscaleOptions:
     def __post_init__(self) -> None:
         check_types(self)
         limits_for(self.shards_min, self.shards_max, self.target)
-        if self.interval_s < 20:
-            raise OptionError(f"interval_s={self.interval_s:g}: expected 20 or more")
-        if not 1 <= self.steps_max <= 20:
-            raise OptionError(f"steps_max={self.steps_max}: expected 1 to 20")
-        if self.closed_lag_max_s < 0:
-            raise OptionError(f"closed_lag_max_s={self.closed_lag_max_s:g}: expected 0 or more")
+        check_range(self, 20, None, "interval_s")
+        check_range(self, 1, 20, "steps_max")
+        check_range(self, 0, None, "closed_lag_max_s")
 
 
 class AutoscalePorts(Struct, frozen=True):

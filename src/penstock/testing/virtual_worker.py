@@ -15,7 +15,8 @@ from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.worker import Worker
 from penstock.consumer.worker_ports import Pools
-from penstock.errors import OptionError, PenstockError, UsageError
+from penstock.core.keyword_options import check_range
+from penstock.errors import PenstockError, UsageError
 from penstock.runtime.loop import Task
 from penstock.testing.lease_table import WatchedLeaseTable
 from penstock.testing.memory_stream import MemoryStream
@@ -44,12 +45,8 @@ class Faults:
     refused_checkpoints: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("lease_lost_after", "lease_lost_during", "stop_during"):
-            number = getattr(self, name)
-            if number is not None and number < 1:
-                raise OptionError(f"{name}={number}: calls are counted from 1")
-        if self.refused_checkpoints < 0:
-            raise OptionError(f"refused_checkpoints={self.refused_checkpoints}: expected 0 or more")
+        check_range(self, 1, None, "lease_lost_after", "lease_lost_during", "stop_during")
+        check_range(self, 0, None, "refused_checkpoints")
 
 
 class VirtualClock:

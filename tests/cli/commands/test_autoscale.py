@@ -55,7 +55,7 @@ def test_shards_are_split_up_to_the_least(kinesis, stream, capsys, tmp_path):
     ("arguments", "said"),
     [
         (("--min", "5", "--max", "2"), "--min 5 and --max 2: expected 1 <= --min <= --max"),
-        (("--min", "1", "--max", "2", "--interval", "1"), "--interval 1: expected 20 or more"),
+        (("--min", "1", "--max", "2", "--interval", "1"), "--interval 1.0: expected at least 20"),
         (("--min", "1", "--max", "2", "--lease-table", "a b"), "lease table 'a b'"),
     ],
 )

@@ -482,10 +482,10 @@ def test_a_missing_table_is_not_found(dynamo):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"billing": "FREE"}, "use PAY_PER_REQUEST or PROVISIONED"),
-        ({"scan_segment_count": 0}, "scan_segment_count is 0; it must be at least 1"),
-        ({"scan_segment_count": 65}, "at most 64"),
-        ({"creation_deadline_s": 0}, "creation_deadline_s is 0; it must be above 0"),
+        ({"billing": "FREE"}, "billing='FREE': expected 'PAY_PER_REQUEST' or 'PROVISIONED'"),
+        ({"scan_segment_count": 0}, "scan_segment_count=0: expected 1 to 64"),
+        ({"scan_segment_count": 65}, "expected 1 to 64"),
+        ({"creation_deadline_s": 0}, "creation_deadline_s=0: expected more than 0"),
     ],
 )
 def test_a_table_option_that_cannot_be_is_refused(given, message):

@@ -11,9 +11,9 @@ from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from msgspec import Struct
 
-from penstock.core.keyword_options import check_range
+from penstock.core.keyword_options import check_backoff, check_choice, check_range
 from penstock.core.position import Position
-from penstock.errors import HandlerFailed, OptionError
+from penstock.errors import HandlerFailed
 
 FailurePolicy: TypeAlias = Literal["stop_shard", "stop_worker", "dead_letter"]
 RECORD_MEMORY_BYTES: Final = 400
@@ -78,17 +78,9 @@ class DeliveryOptions(Struct, frozen=True):
     def __post_init__(self) -> None:
         check_range(self, 1, None, "concurrency", "batch_records_max", "window_records_max")
         check_range(self, 0, None, "retries_max", "checkpoint_interval_s")
-        if not 0 < self.backoff_min_s <= self.backoff_max_s:
-            raise OptionError(
-                f"handler_backoff_min_s={self.backoff_min_s}, handler_backoff_max_s={self.backoff_max_s}: "
-                "expected 0 < handler_backoff_min_s <= handler_backoff_max_s"
-            )
-        if self.on_failure not in ("stop_shard", "stop_worker", "dead_letter"):
-            raise OptionError(
-                f"on_failure={self.on_failure!r}: expected 'stop_shard', 'stop_worker' or 'dead_letter'"
-            )
-        if self.checkpointing not in ("auto", "manual"):
-            raise OptionError(f"checkpointing={self.checkpointing!r}: expected 'auto' or 'manual'")
+        check_backoff(self, "handler_")
+        check_choice(self, "on_failure", "stop_shard", "stop_worker", "dead_letter")
+        check_choice(self, "checkpointing", "auto", "manual")
 
 
 # --- calls and verdicts ---------------------------------------------------------------------------------

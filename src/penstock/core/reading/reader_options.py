@@ -7,7 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct, field
 
 from penstock.core.backoff import Backoff
-from penstock.core.keyword_options import check_above_zero, check_backoff, check_range
+from penstock.core.keyword_options import check_above_zero, check_backoff, check_choice, check_range
 from penstock.core.limits import (
     GET_RECORDS_COUNT_MAX,
     GET_RECORDS_PER_S_MAX,
@@ -92,8 +92,7 @@ class ReaderOptions(Struct, frozen=True):
         check_backoff(self)
         check_above_zero(self, "deadline_s")
         check_range(self, 1, None, "page_bytes_aim", "stubborn_failures_max", "prefetch_bytes_max")
-        if self.on_data_loss not in ("fail", "warn"):
-            raise OptionError(f"on_data_loss={self.on_data_loss!r}: expected 'fail' or 'warn'")
+        check_choice(self, "on_data_loss", "fail", "warn")
 
     @property
     def backoff(self) -> Backoff:
