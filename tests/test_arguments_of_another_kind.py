@@ -50,6 +50,10 @@ def with_session(handle):
     return call
 
 
+async def made_later():
+    """Return a processor, but only when it is awaited."""
+
+
 def consumer(**given):
     return Consumer(**{"stream": "orders", "application": "billing", "handler": print, **given})
 
@@ -97,6 +101,13 @@ def creation(**given):
             r"processor_factory=<.*> is called with 1 argument, and takes \(\): too many",
         ),
         (async_consumer, {"handler": lambda: None}, r"handler=<.*> is called with 1 argument, and takes \(\): too many"),
+        (
+            async_consumer,
+            {"processor_factory": lambda stream: None},
+            r"processor_factory=<.*> is called with no arguments, and takes \(stream\): missing",
+        ),
+        (consumer, {"handler": None, "processor_factory": made_later}, "processor_factory is a coroutine function"),
+        (async_consumer, {"processor_factory": made_later}, "processor_factory is a coroutine function"),
         (QueueConsumer, {"queue": "invoices", "handler": lambda: None}, r"is called with 1 argument, and takes \(\)"),
         (AsyncQueueConsumer, {"queue": "invoices", "handler": lambda: None}, r"is called with 1 argument, and takes \(\)"),
         (creation, {"stream": 5}, "stream: expected a text, not int"),

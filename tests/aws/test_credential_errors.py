@@ -6,6 +6,7 @@ import json
 import os
 import traceback
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -124,6 +125,21 @@ def test_a_login_that_is_missing_or_over_is_an_error_of_credentials(
     text = failing(lambda: AwsKinesis(options).fetch_summary("s"))
     assert "SSO" in text
     assert text.endswith("; log in again: aws sso login --profile NAME")
+
+
+def test_a_role_that_asks_for_a_code_names_the_way_out_without_a_terminal(profile, monkeypatch, tmp_path):
+    def refuse(*_):
+        raise OSError("no terminal")
+
+    monkeypatch.setattr("getpass.os", SimpleNamespace(open=refuse, O_RDWR=0, O_NOCTTY=0))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
+    (tmp_path / "keys").write_text("[keys]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    role = "role_arn = arn:aws:iam::123456789012:role/reader\nsource_profile = keys\nmfa_serial = arn:aws:iam::1:mfa/me"
+    options = profile("code", role)
+    for _ in range(2):  # botocore has another error the second time
+        text = failing(lambda: AwsKinesis(options).fetch_summary("s"))
+        assert "asks for an MFA code (mfa_serial)" in text
+        assert "aws configure export-credentials" in text
 
 
 def test_a_profile_that_names_no_source_is_an_error_of_credentials(profile):

@@ -557,6 +557,10 @@ def test_a_wrong_option_is_named(arguments, message):
         (lambda: Producer(""), "stream='': expected a name or ARN"),
         (lambda: Producer("orders", metrics="log"), "metrics='log' has no gauge, observe"),
         (lambda: AsyncProducer("orders"), "'orders' is no Producer: give one, AsyncProducer"),
+        (
+            lambda: AsyncProducer(stream="orders", linger_s=0.5),
+            "stream, linger_s is no Producer: give one, AsyncProducer",
+        ),
     ],
 )
 def test_an_argument_of_the_wrong_kind_is_told(make, message):

@@ -9,7 +9,7 @@ import pytest
 
 from penstock import Producer
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import environment_endpoint
+from penstock.aws.connection import client_for, environment_endpoint, settled
 from penstock.errors import DeliveryFailed, Rejected
 from penstock.producer import producer as producer_module
 from penstock.producer.producer import send_waiting
@@ -108,6 +108,37 @@ def test_an_endpoint_that_the_environment_has_ignored_is_none(monkeypatch):
     assert environment_endpoint(AwsOptions()) == "http://127.0.0.1:9"
     monkeypatch.setenv("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "True")
     assert environment_endpoint(AwsOptions()) is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "environment", "named", "kept"),
+    [
+        (["endpoint_url = http://a"], {}, "http://a", "http://a"),
+        (["endpoint_url = http://a"], {"AWS_ENDPOINT_URL": "http://b"}, "http://b", "http://b"),
+        (["endpoint_url = http://a"], {"AWS_ENDPOINT_URL_KINESIS": "http://b"}, "http://b", None),
+        (["endpoint_url = http://a", "ignore_configured_endpoint_urls = true"], {}, None, None),
+        (["ignore_configured_endpoint_urls = true"], {"AWS_ENDPOINT_URL": "http://b"}, None, None),
+        (["services = x", "[services x]", "kinesis =", "  endpoint_url = http://a"], {}, "http://a", None),
+        (
+            ["services = x", "[services x]", "kinesis =", "  endpoint_url = http://a"],
+            {"AWS_ENDPOINT_URL": "http://b"},
+            "http://b",
+            "http://b",
+        ),
+    ],
+)
+def test_the_endpoint_of_the_profile_counts_as_that_of_the_environment(
+    monkeypatch, tmp_path, lines, environment, named, kept
+):
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    (tmp_path / "config").write_text("\n".join(["[default]", "region = us-east-1", *lines]))
+    for name, value in {"AWS_CONFIG_FILE": str(tmp_path / "config"), **environment}.items():
+        monkeypatch.setenv(name, value)
+    assert environment_endpoint(AwsOptions()) == named
+    assert settled(AwsOptions()).endpoint_url == kept
+    reached = client_for("kinesis", AwsOptions()).meta.endpoint_url
+    assert reached == (named or "https://kinesis.us-east-1.amazonaws.com")
 
 
 def test_producers_may_be_opened_while_the_open_ones_are_listed(monkeypatch):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock.aws")
 _RENEWALS_APART_S: Final = 1.0
 _KEYS_REMEMBERED: Final = 8
+_ENVIRONMENTS_REMEMBERED: Final = 16
 
 _VARIABLES: Final = (
     "AWS_ENDPOINT_URL",
@@ -260,12 +261,14 @@ def _region_of(options: AwsOptions) -> str | None:
 
 
 def environment_endpoint(options: AwsOptions) -> str | None:
-    """Return the endpoint that the environment names for Kinesis, without its user; None if it names none that is used."""
-    get = os.environ.get
-    if get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS", "").lower() == "true":
-        return None
-    url = get("AWS_ENDPOINT_URL_KINESIS") or get("AWS_ENDPOINT_URL")
-    return without_user(url) if url and options.endpoint_url is None else None
+    """Return the endpoint that the environment or its profile names for Kinesis, without its user; None if no endpoint is used."""
+    url = _configured_for_kinesis(options, _environment_of("kinesis"))
+    return without_user(url) if url else None
+
+
+@lru_cache(maxsize=_ENVIRONMENTS_REMEMBERED)
+def _configured_for_kinesis(options: AwsOptions, _environment: int) -> str | None:
+    return None if options.endpoint_url else _configured_endpoints(options)[0]
 
 
 def settled(options: AwsOptions) -> AwsOptions:
@@ -274,21 +277,28 @@ def settled(options: AwsOptions) -> AwsOptions:
     A worker that has started stays there, also if the program points its environment elsewhere, as a test does when it ends.
     Credentials are read from the environment whenever they are needed.
     """
-    endpoint_url = options.endpoint_url or os.environ.get("AWS_ENDPOINT_URL")
-    if not options.endpoint_url and endpoint_url:
-        names_services = any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
-        if names_services or _ignores_endpoints(options):
-            endpoint_url = None
+    endpoint_url = options.endpoint_url or _configured_endpoints(options)[1]
     return replace(options, region=_region_of(options), endpoint_url=endpoint_url or None)
 
 
-def _ignores_endpoints(options: AwsOptions) -> bool:
-    """Return whether the environment or the profile makes the SDK ignore `AWS_ENDPOINT_URL`."""
+def _configured_endpoints(options: AwsOptions) -> tuple[str | None, str | None]:
+    """Return the endpoints that the environment or the profile names, in the SDK's order: for Kinesis; and for all services if none has its own."""
+    get = os.environ.get
     try:
-        return bool(new_session(options).get_config_variable("ignore_configured_endpoint_urls"))
+        session = new_session(options)
+        if session.get_config_variable("ignore_configured_endpoint_urls"):
+            return None, None
+        profile = session.get_scoped_config()
+        services = session.full_config.get("services", {}).get(profile.get("services"), {})
     except sdk.BotoCoreError as error:  # the first call fails of the same, and names the way out
         _log.debug("the configuration cannot be read: %s", error)
-        return True
+        return None, None
+    for_all = get("AWS_ENDPOINT_URL") or profile.get("endpoint_url")
+    if get("AWS_ENDPOINT_URL"):  # counts before the profile's services
+        services = {}
+    of_kinesis = get("AWS_ENDPOINT_URL_KINESIS") or services.get("kinesis", {}).get("endpoint_url")
+    is_alone = not services and not any(name.startswith("AWS_ENDPOINT_URL_") for name in os.environ)
+    return of_kinesis or for_all, for_all if is_alone else None
 
 
 def _create(session: Any, service: str, **arguments: Any) -> Any:

@@ -20,6 +20,11 @@ _OTHER_VERSION: Final = "Unsupported version"
 _FETCHED_EXPIRED: Final = (
     "Check what issues them (credential_process, role, instance), and this machine's clock"
 )
+_PROMPT: Final = "getpass"
+_NEEDS_CODE: Final = (
+    "The profile's role asks for an MFA code (mfa_serial), and a service has no terminal to enter one: get temporary keys before "
+    "(aws configure export-credentials --profile NAME --format env), or use a credential_process or a role without MFA"
+)
 _UNREADABLE: Final = (
     "Check what issues them: a credential_process has to print one JSON object with Version (1), AccessKeyId, SecretAccessKey and, if "
     "they expire, Expiration in ISO 8601; run it by hand. What it printed is not shown, since it may hold secrets"
@@ -43,6 +48,8 @@ def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
 
 def _of_fetched(error: Exception) -> str | None:
     """Return a text of ours for an error of botocore that lacks a remedy or shows too much; None for any other."""
+    if isinstance(error, sdk.RefreshWithMFAUnsupportedError) or _PROMPT in _modules_of(error):
+        return _NEEDS_CODE
     if isinstance(error, RuntimeError) and _STILL_EXPIRED in str(error):
         return f"{error} {_FETCHED_EXPIRED}"
     if isinstance(error, sdk.CredentialRetrievalError) and _OTHER_VERSION in str(error):

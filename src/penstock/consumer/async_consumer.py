@@ -36,7 +36,7 @@ from penstock.errors import OptionError, PenstockError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.async_run import AsyncioConsumer
-from penstock.runtime.user_code import check_are_callable
+from penstock.runtime.user_code import check_are_callable, check_is_factory
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -102,7 +102,6 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
     ) -> None:
         check_are_callable(1, handler=handler)
         check_are_callable(2, dead_letter=dead_letter)
-        check_are_callable(processor_factory=processor_factory)
         calls = EventLoopCalls()
         pull: AsyncPull[AsyncBatch] | None = None
         if handler is None and processor_factory is None:
@@ -124,6 +123,8 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
             ports=ports,
             **_without_threads(single_options),
         )
+        # Of the wrapped consumer, which gets a function of ours as its factory.
+        check_is_factory(processor_factory, int(consumer._streams.are_several))  # noqa: SLF001
         super().__init__(consumer, calls, pull, noun="batch", log=log)
         self.stream: str = consumer.stream
         self.streams: tuple[str, ...] = consumer.streams

@@ -47,7 +47,7 @@ from penstock.runtime.home_process import random_worker_id
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
-from penstock.runtime.user_code import check_are_callable, check_is_plain
+from penstock.runtime.user_code import check_are_callable, check_is_factory, check_is_plain
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
@@ -125,7 +125,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         self._streams = parse_streams(stream, self.options.starting_position)
         self.streams: tuple[str, ...] = self._streams.names
         self.stream: str = ", ".join(self.streams)
-        check_are_callable(int(self._streams.are_several), processor_factory=processor_factory)
+        check_is_factory(processor_factory, int(self._streams.are_several))
         if self.options.on_failure == "dead_letter" and dead_letter is None:
             raise UsageError(
                 "on_failure='dead_letter' needs a dead_letter handler: Consumer(..., dead_letter=...)"

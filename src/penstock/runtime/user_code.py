@@ -46,6 +46,20 @@ def check_are_callable(argument_count: int | None = None, /, **given: object) ->
             ) from None
 
 
+def check_is_factory(factory: object, argument_count: int) -> None:
+    """Refuse a `processor_factory` whose call does not return the processor of a shard; None is no user code.
+
+    Raises:
+        UsageError: It cannot be called with so many arguments, or it is a coroutine function.
+    """
+    check_are_callable(argument_count, processor_factory=factory)
+    if inspect.iscoroutinefunction(factory):
+        raise UsageError(
+            "processor_factory is a coroutine function (async def): make it a plain function, or the class itself; it returns the "
+            "processor of a shard, and the methods of that may be coroutine functions in penstock.AsyncConsumer"
+        )
+
+
 def check_is_plain(handler: object, name: str, consumer: str = "Consumer") -> None:
     """Refuse a function whose call only returns a coroutine or a generator: its records would count as done without being run.
 
