@@ -268,7 +268,6 @@ class SimKinesis:
         self._stream = stream
 
     def without_retries(self) -> SimKinesis:
-        """Return the same service without retries."""
         return SimKinesis(self.process, _PROBE, self._stream, None)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
@@ -276,12 +275,8 @@ class SimKinesis:
         return self._stream.summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        kind = None if shard_filter is None else shard_filter.type
-        moment_ms = None if shard_filter is None else shard_filter.timestamp_ms
-        shards, server_ms = self._caller.call(
-            "list shards", lambda: self._world.serve_listing(kind, moment_ms, self._stream)
-        )
-        return ShardListing(shards, server_ms)
+        serve = partial(self._world.serve_listing, shard_filter, self._stream)
+        return ShardListing(*self._caller.call("list shards", serve))
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
         iterator: str = self._caller.call(

@@ -27,7 +27,6 @@ class Violation(Struct, frozen=True):
     what: str
 
     def __str__(self) -> str:
-        """Show on one line."""
         return f"{self.invariant} at {self.at_s:.3f} s: {self.what}"
 
 

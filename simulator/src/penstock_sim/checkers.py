@@ -41,8 +41,6 @@ from penstock_sim.history import History
 from penstock_sim.liveness_checkers import AllConsumed, Balanced, Covered
 
 _ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
-
-
 _RESHARDS_IN_BUDGET: Final = 5
 """A budget of listings suffices for so many reshards; for each further one a worker may list once more."""
 _SCANS_TO_BEGIN: Final = 4
@@ -268,9 +266,7 @@ class InOrder(Checker):
         shard = self.history.shards[key]
         begin = reader.next_index
         if begin < shard.trimmed and sequences[0] > shard.sequences[begin]:
-            begin = bisect_left(
-                shard.sequences, sequences[0], begin, shard.trimmed
-            )  # retention took the rest
+            begin = bisect_left(shard.sequences, sequences[0], begin, shard.trimmed)  # the rest has expired
         expected = shard.sequences[begin : begin + len(sequences)]
         if tuple(expected) != sequences:
             raise Broken(f"{event.who} delivers {sequences} of {key}, expected {tuple(expected)}")
@@ -391,9 +387,8 @@ class NothingSilent(Checker):
         key = event.key
         for found in self.history.readers.values():
             renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
-            still_holds = (
-                renewed_s < 0.8 * self.options.lease_duration_s
-            )  # otherwise it may have stopped the reader by itself
+            # With an older renewal it may have stopped the reader by itself.
+            still_holds = renewed_s < 0.8 * self.options.lease_duration_s
             if found.key == key and name_of(found.who) == event.reader and still_holds:
                 self._owed.setdefault((found.who, key), self.history.now)
 

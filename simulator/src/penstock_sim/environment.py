@@ -24,7 +24,7 @@ from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.shard import Shard
 from penstock.errors import AccessDenied, ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
-from penstock.ports.kinesis import RecordPage
+from penstock.ports.kinesis import RecordPage, ShardFilter
 from penstock_sim.events.base import Event, HistoryEntry
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import TimeStoodStill
@@ -318,14 +318,14 @@ class Environment:
         self.table.exists = True
 
     def serve_listing(
-        self, filter_type: str | None, timestamp_ms: int | None, stream: SimStream | None = None
+        self, shard_filter: ShardFilter | None, stream: SimStream
     ) -> Problem | tuple[tuple[Shard, ...], int]:
         """Answer ListShards: in any order, now and then incomplete."""
         if self.is_denied("stream"):
             return Problem.REFUSED
         if self.luck("stream_throttle"):
             return Problem.THROTTLED
-        shards = (stream or self.stream).list_shards(filter_type, timestamp_ms)
+        shards = stream.list_shards(shard_filter)
         self.chance.shuffle(shards)
         if self.luck("bad_listing") and len(shards) > 1:
             count = self.chance.randint(1, max(1, len(shards) // 3))

@@ -125,14 +125,11 @@ class History(Subscriber):
     # Workers of the KCL, 2.x (the foreign) and 3: they write no attribute of Penstock.
     kcl_workers: frozenset[str] = frozenset()
     producers: frozenset[str] = frozenset()  # workers that put records, and have no lease
-    is_migrating: bool = False
-    """Whether KCL 3 workers take leases as KCL 2.x does, at times."""
-    leaders: set[str] = field(default_factory=set)
-    """Workers of the KCL that have led a native fleet."""
+    is_migrating: bool = False  # whether KCL 3 workers take leases as KCL 2.x does, at times
+    leaders: set[str] = field(default_factory=set)  # workers of the KCL that have led a native fleet
     fleet_modes: dict[str, tuple[str, float]] = field(default_factory=dict)
     """The mode of lease decisions that each worker has last reported, and since when."""
-    is_quiet: bool = False
-    """Whether the fleet has settled, so that nothing may move any more."""
+    is_quiet: bool = False  # whether the fleet has settled, so that nothing may move any more
     now: float = 0.0
     shards: dict[str, ShardHistory] = field(default_factory=dict)
     rows: dict[str, Lease] = field(default_factory=dict)
@@ -147,16 +144,13 @@ class History(Subscriber):
     unread: set[tuple[str, int, str]] = field(default_factory=set)
     given_ms: dict[tuple[str, int], int] = field(default_factory=dict)
     healed_s: float | None = None
-    handled_s: float = float("-inf")
-    """When records were handled last."""
+    handled_s: float = float("-inf")  # when records were handled last
     key_of: dict[str, str] = field(default_factory=dict)
     """The key of each record that a producer or a sink can put: the records of one key have an order."""
-    bad_rows: dict[str, str] = field(default_factory=dict)
-    """Rows that the service can never accept, and why."""
+    bad_rows: dict[str, str] = field(default_factory=dict)  # rows that the service can never accept, and why
     planned_writes: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """The rows of each partition, by query and batch."""
-    attempts: dict[str, AttemptHistory] = field(default_factory=dict)
-    """Attempts of tasks that write, by name."""
+    attempts: dict[str, AttemptHistory] = field(default_factory=dict)  # attempts of tasks that write, by name
     pauses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """When each process was paused, and until when."""
     second_drivers: set[str] = field(default_factory=set)
@@ -165,8 +159,7 @@ class History(Subscriber):
     """Queries whose checkpoint location was set back to an earlier state."""
     copied: set[str] = field(default_factory=set)
     """Queries whose checkpoint location was copied: since then the number of a batch does not identify it."""
-    queues: QueuePlan | None = None
-    """The plan of a queue's workers."""
+    queues: QueuePlan | None = None  # the plan of a queue's workers
     streams: dict[str, StreamHistory] = field(default_factory=dict)
     """The streams by the prefix of their lease keys, which is empty unless several share the table."""
 

@@ -50,7 +50,6 @@ class LeftToTheLeader(Checker):
         self._leader = None
 
     def _on_process_exited(self, event: ProcessExited) -> None:
-        """Remember that there is no leader now, if it was the leader."""
         if self._leader is not None and self._leader[0] == event.who:
             self._leader = None
 
@@ -86,24 +85,20 @@ class LeftToTheLeader(Checker):
         self._judge_version()
         if self._leader is None or self.history.now_s_since(self._leader[1]) < _KNOWN_WITHIN_S:
             return
-        for who, (mode, since_s) in self.history.fleet_modes.items():
+        for who, mode, since_s in self._living_members():
             is_new = self.history.now_s_since(since_s) < _KNOWN_WITHIN_S
-            if (
-                who in self.history.alive
-                and name_of(who) not in self.history.leaders
-                and mode != "led"
-                and not is_new
-            ):
+            if name_of(who) not in self.history.leaders and mode != "led" and not is_new:
                 raise Broken(f"{self._leader[0]} leads, and {who} knows no leader: {mode}")
 
     def _judge_version(self) -> None:
         version, since_s = self._version
         if version in WITH_LEADER or self.history.now_s_since(since_s) < _KNOWN_WITHIN_S:
             return
-        for who, (mode, _) in self.history.fleet_modes.items():
-            if (
-                who in self.history.alive
-                and name_of(who) not in self.history.kcl_workers
-                and mode in _LED_MODES
-            ):
+        for who, mode, _ in self._living_members():
+            if name_of(who) not in self.history.kcl_workers and mode in _LED_MODES:
                 raise Broken(f"the fleet is {version}, and {who} waits for a leader: {mode}")
+
+    def _living_members(self) -> list[tuple[str, str, float]]:
+        """Return each member that has reported a mode and lives: its name, the mode, and since when."""
+        modes = self.history.fleet_modes.items()
+        return [(who, mode, since_s) for who, (mode, since_s) in modes if who in self.history.alive]

@@ -8,7 +8,7 @@ numbered from 1; 0 is before all records.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -26,7 +26,7 @@ from penstock.core.leases.lease_writes import (
     RequestHandover,
     Take,
 )
-from penstock.core.position import Position, Sentinel
+from penstock.core.position import Position
 from penstock.core.shard_graph import ancestors_of
 from penstock_sim.events.base import HistoryEntry, Subscriber, name_of
 from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
@@ -39,7 +39,8 @@ from penstock_sim.events.reading import (
     RecordsHandled,
     RecordsRedelivered,
 )
-from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardClosed, ShardCreated, ShardExpired
+from penstock_sim.events.streams import RecordPut, ShardClosed, ShardCreated
+from penstock_sim.history import History, ShardHistory
 from penstock_sim.plan import Scenario
 from penstock_sim.run import SeedResult
 from penstock_sim.table import Fate, TableCall
@@ -78,21 +79,9 @@ def number_of(position: Position) -> int:
 @dataclass
 class _Shard:
     parents: tuple[str, ...]
-    numbers: list[int] = field(default_factory=list)
-    arrivals_ms: list[int] = field(default_factory=list)
-    trimmed: int = 0
-    is_closed: bool = False
     ordinals: list[int] = field(default_factory=list)
     last: int | None = None
     """The number of the last record of a shard that is closed in this history; None while it is open, or has no record."""
-
-    def index_after(self, position: Position) -> int:
-        """Return the index of the first record that a position leaves to be read."""
-        if position.is_record:
-            return bisect_right(self.numbers, number_of(position))
-        if position.timestamp_ms is not None:
-            return bisect_left(self.arrivals_ms, position.timestamp_ms)
-        return len(self.numbers) if position.sentinel is Sentinel.LATEST else 0
 
     def ordinal_of(self, position: Position) -> int:
         """Return the ordinal of a checkpoint."""
@@ -150,6 +139,7 @@ class _Extractor(Subscriber):
     ) -> None:
         self._gets = gets
         self.scenario = scenario
+        self.history = History(scenario.options.start.default)
         self.shards = shards
         self.place = 0.0
         self.now_s = 0.0
@@ -164,7 +154,6 @@ class _Extractor(Subscriber):
         self._exits: dict[str, float] = {}
         self._deliveries: list[_Delivery] = []
         self._drained: dict[tuple[str, str], int] = {}
-        self._expired: set[str] = set()
         self._removed: set[str] = set()
         self._starts: dict[tuple[str, str], list[float]] = {}
 
@@ -230,7 +219,7 @@ class _Extractor(Subscriber):
             sent[2] = write.owner
         position = _position_of(write)
         at = 0 if position is None else self.shards[key].ordinal_of(position)
-        is_free = key in self._expired
+        is_free = self.history.shards[key].is_expired
         if isinstance(write, Create):
             is_free = key in self._removed
         if isinstance(write, Release):  # a reader that has stopped leaves all that it has done to the release
@@ -261,7 +250,7 @@ class _Extractor(Subscriber):
 
     def is_orphan(self, key: str) -> bool:
         """Whether a parent of a shard has left the stream."""
-        return not self._expired.isdisjoint(self.shards[key].parents)
+        return any(self.history.shards[parent].is_expired for parent in self.shards[key].parents)
 
     def row(self, row: Lease | None, key: str) -> list[Any]:
         """Return a row as the model has it."""
@@ -305,26 +294,10 @@ class _Extractor(Subscriber):
 
     # --- the stream and its readers -------------------------------------------------------------------
 
-    def _on_closed(self, event: ShardClosed) -> None:
-        self.shards[event.key].is_closed = True
-
-    def _on_expired(self, event: ShardExpired) -> None:
-        self._expired.add(event.key)
-
-    def _on_put(self, event: RecordPut) -> None:
-        shard = self.shards[event.key]
-        shard.numbers.append(event.number)
-        shard.arrivals_ms.append(event.arrival_ms)
-
-    def _on_trimmed(self, event: RecordsTrimmed) -> None:
-        self.shards[event.key].trimmed = event.count
-
     def _on_started(self, event: ReaderStarted) -> None:
-        shard = self.shards[event.key]
-        at = shard.ordinal_of(event.position)
-        self.readers[event.reader] = _Reader(
-            shard.index_after(event.position), at, self._gets.get(event.reader, set())
-        )
+        at = self.shards[event.key].ordinal_of(event.position)
+        index = self.history.index_after(event.key, event.position)
+        self.readers[event.reader] = _Reader(index, at, self._gets.get(event.reader, set()))
         self._starts.setdefault((event.who, event.key), []).append(self.place)
         if at:
             self.emit(["Start", name_of(event.who), event.key, at, self.is_orphan(event.key)])
@@ -340,18 +313,18 @@ class _Extractor(Subscriber):
             self.emit(["Begin", *who_key, self.is_orphan(event.key)])
 
     def _on_handled(self, event: RecordsHandled | RecordsDeadLettered) -> None:
-        reader, shard = self.readers.get(event.reader), self.shards[event.key]
+        reader, shard = self.readers.get(event.reader), self.history.shards[event.key]
         if reader is None:
             return
         reader.handled.update(event.numbers)
-        begun, first = self.place, reader.index
+        first = reader.index
         self._advance(reader, shard)
-        passed = shard.numbers[first : reader.index]
+        passed = shard.sequences[first : reader.index]
         if not passed:
             return
         begun = max(reader.begun.get(number, 0.0) for number in passed)
         # One step for each ordinal: a checkpoint may lie between two records of one call.
-        for at in dict.fromkeys(map(shard.ordinal, passed)):
+        for at in dict.fromkeys(map(self.shards[event.key].ordinal, passed)):
             if at != reader.at:
                 reader.at = at
                 self._deliveries.append(
@@ -380,21 +353,20 @@ class _Extractor(Subscriber):
             self.emit(["Deliver", name_of(each.who), each.key, each.at, each.is_orphan], place + 0.125)
 
     @staticmethod
-    def _advance(reader: _Reader, shard: _Shard) -> None:
-        numbers = shard.numbers
-        while reader.index < len(numbers):
-            number = numbers[reader.index]
+    def _advance(reader: _Reader, shard: ShardHistory) -> None:
+        while reader.index < len(shard.sequences):
+            number = shard.sequences[reader.index]
             is_lost = reader.index < shard.trimmed and number not in reader.gets
             if not is_lost and number not in reader.handled:
                 return
             reader.index += 1
 
     def _on_ended(self, event: ReaderEnded) -> None:
-        reader, shard = self.readers.pop(event.reader, None), self.shards[event.key]
+        reader, shard = self.readers.pop(event.reader, None), self.history.shards[event.key]
         if reader is None:
             return
         self._advance(reader, shard)
-        if shard.is_closed and reader.index == len(shard.numbers):
+        if shard.is_closed and reader.index == len(shard.sequences):
             self._drained[event.who, event.key] = reader.at
 
 
@@ -466,6 +438,7 @@ def _second_pass(extractor: _Extractor, result: SeedResult) -> None:
         elif place not in decided:
             row = extractor.row(entry.event.after, entry.event.write.key)
             extractor.emit(["Given", "none", entry.event.write.key, row], float(place))
+        extractor.history.take_in(entry)
     extractor.place_deliveries()
 
 

@@ -97,10 +97,7 @@ def _checkers_of(scenario: Scenario) -> tuple[type[Checker], ...]:
         keeps_order = scenario.producers.settings.keeps_key_order
         found += PRODUCERS if keeps_order else (AcknowledgedIsThere, RarelyTwice)
     if scenario.sinks is not None:
-        from penstock_sim.sink_checkers import (  # needs pyarrow, which fleets of consumers do not
-            IN_ORDER,
-            SINKS,
-        )
+        from penstock_sim.sink_checkers import IN_ORDER, SINKS  # needs pyarrow, as only queries do
 
         found += SINKS if scenario.sinks.options["ordering"] == "none" else (*SINKS, *IN_ORDER)
     if scenario.queues is not None:
@@ -135,7 +132,7 @@ def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> 
     if scenario.queues is not None:
         world.actors.append(QueueActors(world, scenario.queues))
     if scenario.queries:
-        from penstock_sim.query_actors import QueryActors  # needs pyarrow, which fleets of consumers do not
+        from penstock_sim.query_actors import QueryActors  # needs pyarrow, too
 
         world.actors.append(QueryActors(world))
     return world

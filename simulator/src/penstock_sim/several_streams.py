@@ -85,13 +85,10 @@ class SeveralStreams(StreamSet):
         return None if self.world.now < drawn.quiet_until and not self.world.is_healed else drawn.content
 
     def silence(self) -> None:
-        """Keep one stream quiet for a while, perhaps for so long that all of its records leave."""
         places = [place for place in self.there() if place.plan.retention_s is not None]
         if places:
             place = self.world.chance.choice(places)
-            place.quiet_until = self.world.now + self.world.chance.uniform(0.3, 1.5) * (
-                place.plan.retention_s or 0.0
-            )
+            place.quiet_until = self.draw_quiet_until(place.plan.retention_s)
             self.world.record(StreamQuiet(round(place.quiet_until, 3), place.content.stream_id))
 
     def reshard(self) -> None:

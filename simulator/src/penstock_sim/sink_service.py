@@ -169,18 +169,15 @@ class SinkKinesis(SimKinesis):
         )
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """List the shards, if the policy permits it."""
         target, world = self._streams[stream], self._world
-        kind = None if shard_filter is None else shard_filter.type
 
         def serve() -> Any:
             if world.scenario.faults.listing_denied:
                 world.met["fault: listing_denied"] += 1
                 return AccessDenied("ListShards is not permitted", code="AccessDeniedException")
-            return refusal(world, target) or world.serve_listing(kind, None, target.stream)
+            return refusal(world, target) or world.serve_listing(shard_filter, target.stream)
 
-        shards, server_ms = self._caller.call("list shards", serve)
-        return ShardListing(shards, server_ms)
+        return ShardListing(*self._caller.call("list shards", serve))
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
         puts = self._puts[stream]

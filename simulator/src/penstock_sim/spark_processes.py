@@ -190,7 +190,8 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         self.executors: dict[str, _Executor] = {}
         self._journal = Journal(world)
         for place in range(executor_count):
-            self._start_executor(f"executor{place}")
+            name = f"executor{place}"
+            self.executors[name] = self.make_executor(name)
 
     def make(self, name: str) -> _Driver | None:
         return self.make_driver(name) if name in self.names else None
@@ -229,9 +230,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
     def executors_now(self) -> list[_Executor]:
         return list(self.executors.values())
 
-    def _start_executor(self, name: str) -> None:
-        self.executors[name] = self.make_executor(name)
-
     def _kill_executor(self) -> None:
         self.end_executor(self.world.chance.choice(self.executors_now()))
 
@@ -244,7 +242,7 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         self.record_killed(executor)
         for attempt in left:
             attempt.driver.later(world.chance.uniform(0.5, 10.0), attempt.on_end, TaskFailed(None))
-        self._start_executor(executor.name)
+        self.executors[executor.name] = self.make_executor(executor.name)
 
     def record_killed(self, executor: _Executor) -> None:
         """Record the attempts that have ended with their executor."""

@@ -13,6 +13,7 @@ from penstock.core.position import LATEST, TRIM_HORIZON, Position, Sentinel, at_
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
+from penstock.ports.kinesis import ShardFilter
 from penstock_sim.plan import STREAM
 
 _PLAIN: Final = (b"", "key", 1)
@@ -204,12 +205,11 @@ class SimStream:
         )
         return [self._add(whole, (one.shard_id, other.shard_id), now_ms).shard_id]
 
-    def list_shards(self, filter_type: str | None, timestamp_ms: int | None) -> list[Shard]:
-        return [
-            self.describe(shard)
-            for shard in self.shards.values()
-            if not shard.is_expired and _passes(shard, filter_type, timestamp_ms or 0, self._horizon_ms)
-        ]
+    def list_shards(self, shard_filter: ShardFilter | None) -> list[Shard]:
+        found = [shard for shard in self.shards.values() if not shard.is_expired]
+        if shard_filter is not None:
+            found = [shard for shard in found if _passes(shard, shard_filter, self._horizon_ms)]
+        return [self.describe(shard) for shard in found]
 
     def describe(self, shard: SimShard) -> Shard:
         """Return a shard as a listing shows it."""
@@ -244,10 +244,11 @@ def position_of(start: IteratorStart) -> Position:
     return TRIM_HORIZON if start.type is IteratorType.TRIM_HORIZON else LATEST
 
 
-def _passes(shard: SimShard, filter_type: str | None, timestamp_ms: int, horizon_ms: int) -> bool:
+def _passes(shard: SimShard, shard_filter: ShardFilter, horizon_ms: int) -> bool:
+    timestamp_ms = shard_filter.timestamp_ms or 0
     moment_ms = max(timestamp_ms, horizon_ms)
-    match filter_type:
-        case None | "FROM_TRIM_HORIZON":
+    match shard_filter.type:
+        case "FROM_TRIM_HORIZON":
             return True
         case "AT_LATEST":
             return shard.closed_ms is None
@@ -256,4 +257,4 @@ def _passes(shard: SimShard, filter_type: str | None, timestamp_ms: int, horizon
             return born and (shard.closed_ms is None or shard.closed_ms > moment_ms)
         case "FROM_TIMESTAMP":
             return shard.closed_ms is None or shard.closed_ms > timestamp_ms
-    raise ValueError(f"unknown shard filter {filter_type}")
+    raise ValueError(f"unknown shard filter {shard_filter.type}")

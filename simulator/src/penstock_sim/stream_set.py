@@ -87,14 +87,9 @@ class StreamSet(Actors):
         """Return how long an iterator is valid: much shorter than the retention, as the service's five minutes are."""
         return 300.0 if all(place.content.retention_s is None for place in self.places) else 8.0
 
-    # --- the service; the caller of a call advances the time ------------------------------------------------
+    # --- methods of `penstock.ports.kinesis.Kinesis`; the caller of a call advances the time ------------------
 
     def fetch_summary(self, name: str) -> StreamSummary:
-        """Answer DescribeStreamSummary.
-
-        Raises:
-            NotFound, AccessDenied: The stream is gone, or refuses.
-        """
         place = self.find_place(name)
         if place is None:
             raise no_stream(name)
@@ -103,20 +98,13 @@ class StreamSet(Actors):
         return place.content.summary(name)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """Answer ListShards.
-
-        Raises:
-            NotFound, AccessDenied, Throttled: The stream is gone, or refuses.
-        """
         world, place = self.world, self.find_place(stream)
         if place is None:
             raise no_stream(stream)
         if world.now < max(place.refused_until, place.denied_until):
             answer: Any = world.chance.choice((Problem.REFUSED, Problem.THROTTLED))
-        elif shard_filter is None:
-            answer = world.serve_listing(None, None, place.content)
         else:
-            answer = world.serve_listing(shard_filter.type, shard_filter.timestamp_ms, place.content)
+            answer = world.serve_listing(shard_filter, place.content)
         if answer is Problem.REFUSED:
             raise AccessDenied("access is denied", code=world.denial)
         if isinstance(answer, Problem):
@@ -124,11 +112,6 @@ class StreamSet(Actors):
         return ShardListing(*answer)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """Answer GetShardIterator.
-
-        Raises:
-            PenstockError: The service's.
-        """
         answer = self.world.serve_iterator(self.place_of(stream, shard_id), position_of(start))
         if isinstance(answer, PenstockError):
             raise answer
@@ -182,9 +165,12 @@ class StreamSet(Actors):
                 self.world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
 
     def silence(self) -> None:
-        world = self.world
-        self.quiet_until = world.now + world.chance.uniform(0.3, 1.5) * (world.scenario.retention_s or 0.0)
-        world.record(StreamQuiet(round(self.quiet_until, 3)))
+        self.quiet_until = self.draw_quiet_until(self.world.scenario.retention_s)
+        self.world.record(StreamQuiet(round(self.quiet_until, 3)))
+
+    def draw_quiet_until(self, retention_s: float | None) -> float:
+        """Draw the end of a silence, which may be so long that all records leave the stream."""
+        return self.world.now + self.world.chance.uniform(0.3, 1.5) * (retention_s or 0.0)
 
     def trim(self) -> None:
         """Remove the records whose retention is over, each second."""
@@ -234,7 +220,7 @@ class StreamSet(Actors):
             return
         world.met["fault: rows_of_others"] += 1
         world.table.exists = True
-        for shard in stream.list_shards("AT_TRIM_HORIZON", None):
+        for shard in stream.list_shards(ShardFilter("AT_TRIM_HORIZON")):
             owner = chance.choice(("java/1", "spark/q1"))
             term = chance.choice((None, LeaseTerm("spark/q1", 30_000), LeaseTerm("spark/q2", 10**9)))
             hash_range = None if owner == "java/1" and chance.random() < 0.3 else shard.hash_range

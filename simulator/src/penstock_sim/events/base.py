@@ -46,6 +46,12 @@ class Event(Struct, frozen=True):
         return "|".join(map(str, (type(self).__name__, *self.values())))
 
 
+class ProcessEvent(Event, frozen=True):
+    """An event of one process."""
+
+    who: str  # its worker id and the number of its life, as in "worker#2"
+
+
 def shards_in(text: str) -> set[str]:
     """Return the shards that a text names."""
     return set(_SHARD.findall(text))

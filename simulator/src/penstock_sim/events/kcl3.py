@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from penstock.core.leases.lease_writes import Release, Take
-from penstock_sim.events.base import Event, SituationFinder, name_of
+from penstock_sim.events.base import Event, ProcessEvent, SituationFinder, name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited
 from penstock_sim.events.queries import BatchStarted
@@ -42,24 +42,21 @@ class FleetUnready(Event, frozen=True):
     story: ClassVar = "the fleet is not ready for {version}"
 
 
-class LeaderElected(Event, frozen=True):
+class LeaderElected(ProcessEvent, frozen=True):
     story: ClassVar = "{who} becomes the leader"
-    who: str
     meets: ClassVar = situation("a worker becomes the leader", KCL3)
     concerns_all: ClassVar = True
 
 
-class LeaderLost(Event, frozen=True):
+class LeaderLost(ProcessEvent, frozen=True):
     story: ClassVar = "{who} is the leader no more: {why}"
-    who: str
     why: str
     meets: ClassVar = situation("a leader loses its lock", KCL3)
     concerns_all: ClassVar = True
 
 
-class LeaderActed(Event, frozen=True):
+class LeaderActed(ProcessEvent, frozen=True):
     story: ClassVar = "{action} {key}, read by {reader}, for {to} ({who})"
-    who: str
     action: str
     key: str
     reader: str | None

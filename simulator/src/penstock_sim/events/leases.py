@@ -20,7 +20,7 @@ from penstock.core.leases.lease_writes import (
     Reset,
     Take,
 )
-from penstock_sim.events.base import Event, SituationFinder, name_of
+from penstock_sim.events.base import Event, ProcessEvent, SituationFinder, name_of
 from penstock_sim.events.processes import ProcessExited
 from penstock_sim.kinds import SeedKind, situation
 
@@ -30,10 +30,9 @@ REQUESTER_GONE: Final = situation(
 )
 
 
-class LeaseWritten(Event, frozen=True):
+class LeaseWritten(ProcessEvent, frozen=True):
     """A conditional write was applied to a row."""
 
-    who: str
     write: LeaseWrite
     before: Lease | None
     after: Lease | None

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from penstock_sim.events.base import Event
+from penstock_sim.events.base import Event, ProcessEvent
 
 
-class ProcessStarted(Event, frozen=True):
+class ProcessStarted(ProcessEvent, frozen=True):
     story: ClassVar = "{who} starts"
-    who: str
     concerns_all: ClassVar = True
 
 
-class ProcessExited(Event, frozen=True):
+class ProcessExited(ProcessEvent, frozen=True):
     """A process has ended: "stopped", "crashed" or for another reason."""
 
-    who: str
     how: str
     story: ClassVar = "{who} ends: {how}"
     concerns_all: ClassVar = True
@@ -25,16 +23,14 @@ class ProcessExited(Event, frozen=True):
         return "fault: crashes_per_min" if self.how == "crashed" else ""
 
 
-class ProcessStopping(Event, frozen=True):
+class ProcessStopping(ProcessEvent, frozen=True):
     story: ClassVar = "{who} is asked to stop"
-    who: str
     meets: ClassVar = "fault: stops_per_min"
     concerns_all: ClassVar = True
 
 
-class ProcessPaused(Event, frozen=True):
+class ProcessPaused(ProcessEvent, frozen=True):
     story: ClassVar = "{who} is paused until {until_s:.2f} s"
-    who: str
     until_s: float
     concerns_all: ClassVar = True
 
@@ -48,33 +44,29 @@ class SecondProcessStarted(Event, frozen=True):
     worker: str
 
 
-class CallMade(Event, frozen=True):
+class CallMade(ProcessEvent, frozen=True):
     """A process calls a service."""
 
-    who: str
     call: str
     key: str
 
 
-class CallRetried(Event, frozen=True):
+class CallRetried(ProcessEvent, frozen=True):
     """A process repeats a call that has failed."""
 
-    who: str
     call: str
     key: str
 
 
-class CoordinatorReported(Event, frozen=True):
+class CoordinatorReported(ProcessEvent, frozen=True):
     story: ClassVar = "{who} reports {topic} {reason} {key}"
-    who: str
     topic: str
     reason: str
     key: str | None
 
 
-class MessageLogged(Event, frozen=True):
+class MessageLogged(ProcessEvent, frozen=True):
     story: ClassVar = "{who} logs ({level}): {text}"
-    who: str
     level: str
     text: str
     error: str

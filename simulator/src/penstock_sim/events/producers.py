@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from penstock_sim.events.base import Event, SituationFinder
+from penstock_sim.events.base import Event, ProcessEvent, SituationFinder
 from penstock_sim.events.processes import ProcessExited
 from penstock_sim.events.reading import DeliveredTexts, RecordsDelivered, RecordsRedelivered
 from penstock_sim.kinds import SeedKind, situation
@@ -28,9 +28,8 @@ class RecordAdded(Event, frozen=True):
     key: str  # records with one key have an order
 
 
-class RecordsSent(Event, frozen=True):
+class RecordsSent(ProcessEvent, frozen=True):
     story: ClassVar = "{who} sends {texts}"
-    who: str
     texts: tuple[str, ...]
 
 
@@ -48,9 +47,8 @@ class RecordsStored(Event, frozen=True):
         return f"{self.key} takes {', '.join(self.texts)} as {self.number}{dropped}"
 
 
-class RecordsAcknowledged(Event, frozen=True):
+class RecordsAcknowledged(ProcessEvent, frozen=True):
     story: ClassVar = "{who} gets an acknowledgement of {texts} as {number} of {key}"
-    who: str
     key: str
     number: int
     texts: tuple[str, ...]
@@ -74,9 +72,8 @@ class RecordsMisrouted(Event, frozen=True):
         return f"another shard takes {', '.join(self.texts)} of {self.attempt}{dropped}"
 
 
-class RecordsGivenUp(Event, frozen=True):
+class RecordsGivenUp(ProcessEvent, frozen=True):
     story: ClassVar = "{who} gives {texts} up: {why}"
-    who: str
     texts: tuple[str, ...]
     why: str
 

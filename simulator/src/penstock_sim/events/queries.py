@@ -6,7 +6,7 @@ from typing import ClassVar, Final
 
 from penstock.core.leases.lease_writes import Take
 from penstock.core.position import Position
-from penstock_sim.events.base import Event, SituationFinder, name_of
+from penstock_sim.events.base import Event, ProcessEvent, SituationFinder, name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
 from penstock_sim.events.streams import RecordsTrimmed, ShardClosed
@@ -62,17 +62,15 @@ class ApplicationRenamed(Event, frozen=True):
     meets: ClassVar = "fault: moves_per_min"
 
 
-class QueryFailed(Event, frozen=True):
+class QueryFailed(ProcessEvent, frozen=True):
     story: ClassVar = "{who} fails with {error}: {text}"
-    who: str
     error: str
     text: str
 
 
-class TipProbed(Event, frozen=True):
+class TipProbed(ProcessEvent, frozen=True):
     """A driver's probe finds nothing more in a shard."""
 
-    who: str
     key: str
     server_ms: int
 
@@ -80,10 +78,9 @@ class TipProbed(Event, frozen=True):
 # --- batches ----------------------------------------------------------------------------------------------------
 
 
-class BatchPlanned(Event, frozen=True):
+class BatchPlanned(ProcessEvent, frozen=True):
     """A driver has logged the offsets of a batch."""
 
-    who: str
     batch: int
     starts: tuple[tuple[str, Position], ...]  # where it begins in each shard
     keys: tuple[str, ...]  # the shards that it reads
@@ -91,10 +88,9 @@ class BatchPlanned(Event, frozen=True):
     story: ClassVar = "{who} plans batch {batch} of {keys}"
 
 
-class BatchBounded(Event, frozen=True):
+class BatchBounded(ProcessEvent, frozen=True):
     """A batch leaves records that arrive from a moment on to a later query."""
 
-    who: str
     batch: int
     until_ms: int
     keys: tuple[str, ...]
@@ -107,9 +103,8 @@ class BatchBounded(Event, frozen=True):
         return (self.until_ms - EPOCH_MS) / 1000
 
 
-class BatchStarted(Event, frozen=True):
+class BatchStarted(ProcessEvent, frozen=True):
     story: ClassVar = "{who} runs batch {batch} of {keys}"
-    who: str
     batch: int
     keys: tuple[str, ...]
 
@@ -139,44 +134,39 @@ class ExecutorKilled(Event, frozen=True):
     meets: ClassVar = "fault: executor_kills_per_min"
 
 
-class ReadTaskStarted(Event, frozen=True):
+class ReadTaskStarted(ProcessEvent, frozen=True):
     story: ClassVar = "{executor} begins a task of batch {batch} on {key}"
-    who: str
     executor: str
     batch: int
     key: str
 
 
-class ReadTaskEnded(Event, frozen=True):
+class ReadTaskEnded(ProcessEvent, frozen=True):
     """An executor has ended the reading of a shard of a batch."""
 
-    who: str
     executor: str
     batch: int
     key: str
 
 
-class ReadTaskFailed(Event, frozen=True):
+class ReadTaskFailed(ProcessEvent, frozen=True):
     """An error ends a task."""
 
-    who: str
     executor: str
     error: str
     text: str
 
 
-class BatchRead(Event, frozen=True):
+class BatchRead(ProcessEvent, frozen=True):
     story: ClassVar = "a task of {who} has read {numbers} of {key} for batch {batch}"
-    who: str
     batch: int
     key: str
     numbers: tuple[int, ...]
 
 
-class BatchReadInPart(Event, frozen=True):
+class BatchReadInPart(ProcessEvent, frozen=True):
     """A query's action has taken only these records of a shard of a batch."""
 
-    who: str
     batch: int
     key: str
     numbers: tuple[int, ...]

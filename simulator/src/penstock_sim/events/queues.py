@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from penstock_sim.events.base import Event
+from penstock_sim.events.base import Event, ProcessEvent
 from penstock_sim.kinds import SeedKind, situation
 
 _QUEUES: Final = SeedKind.QUEUES
@@ -25,10 +25,9 @@ class QueueRecordPut(Event, frozen=True):
     story: ClassVar = "the queue gets {record}"
 
 
-class QueueRecordReceived(Event, frozen=True):
+class QueueRecordReceived(ProcessEvent, frozen=True):
     """The service takes a record into the answer to a receive."""
 
-    who: str
     record: str
     handle: str
     count: int
@@ -44,41 +43,36 @@ class QueueAnswerArrived(Event, frozen=True):
     handles: tuple[str, ...]
 
 
-class QueueCallSent(Event, frozen=True):
+class QueueCallSent(ProcessEvent, frozen=True):
     """A process sends handles to the service: to acknowledge them, or to set their visibility."""
 
-    who: str
     number: int  # names the call
     handles: tuple[str, ...]
     seconds: tuple[int, ...]  # the visibility of each; empty for an acknowledgement
     story: ClassVar = "{who} sends {handles} (visibility {seconds})"
 
 
-class QueueCallAnswered(Event, frozen=True):
+class QueueCallAnswered(ProcessEvent, frozen=True):
     story: ClassVar = "{who} gets the outcomes {outcomes}"
-    who: str
     number: int
     outcomes: tuple[str, ...]
 
 
-class QueueHandlerBegan(Event, frozen=True):
+class QueueHandlerBegan(ProcessEvent, frozen=True):
     """A handler is called with user records, each named by its record and its place in it."""
 
-    who: str
     parts: tuple[tuple[str, int], ...]
 
 
-class QueueHandlerEnded(Event, frozen=True):
+class QueueHandlerEnded(ProcessEvent, frozen=True):
     story: ClassVar = "the handler of {who} ends: done {done}, failed {failed}, rejected {rejected}"
-    who: str
     done: tuple[tuple[str, int], ...] = ()
     failed: tuple[tuple[str, int], ...] = ()
     rejected: tuple[tuple[str, int], ...] = ()
 
 
-class QueueRecordAcknowledged(Event, frozen=True):
+class QueueRecordAcknowledged(ProcessEvent, frozen=True):
     story: ClassVar = "{record} is acknowledged by {who}"
-    who: str
     record: str
     handle: str
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from penstock.core.position import Position
-from penstock_sim.events.base import Event
+from penstock_sim.events.base import ProcessEvent
 from penstock_sim.kinds import SeedKind, situation
 
 _CONSUMERS = (SeedKind.CONSUMERS, SeedKind.STREAMS)
 INSIDE_AGGREGATE = situation("a reader begins inside an aggregate", *_CONSUMERS)
 
 
-class ReaderEvent(Event, frozen=True):
+class ReaderEvent(ProcessEvent, frozen=True):
     """An event of one reader: the process, the shard, and a number that distinguishes the readers of both."""
 
-    who: str
     key: str
     epoch: int
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
-from penstock_sim.events.base import Event, SituationFinder, name_of
+from penstock_sim.events.base import Event, ProcessEvent, SituationFinder, name_of
 from penstock_sim.events.processes import ProcessExited, ProcessStarted
 from penstock_sim.events.producers import RecordsStored
 from penstock_sim.events.queries import RACING, REPEATED
@@ -59,21 +59,18 @@ class WritePlanned(Event, frozen=True):
         return f"{self.query} plans batch {self.batch}, of {rows} rows in {parts} partitions"
 
 
-class WriteStarted(Event, frozen=True):
+class WriteStarted(ProcessEvent, frozen=True):
     story: ClassVar = "{who} runs batch {batch}"
-    who: str
     batch: int
 
 
-class WriteTasksDone(Event, frozen=True):
+class WriteTasksDone(ProcessEvent, frozen=True):
     story: ClassVar = "the tasks of {who} are done with batch {batch}"
-    who: str
     batch: int
 
 
-class WriteCommitted(Event, frozen=True):
+class WriteCommitted(ProcessEvent, frozen=True):
     story: ClassVar = "the sink of {who} commits batch {batch}"
-    who: str
     batch: int
 
 
@@ -84,9 +81,8 @@ class WriteLogged(Event, frozen=True):
     attempts: tuple[str, ...]
 
 
-class WriteAborted(Event, frozen=True):
+class WriteAborted(ProcessEvent, frozen=True):
     story: ClassVar = "{who} gives batch {batch} up, of which {finished_count} tasks are done"
-    who: str
     batch: int
     finished_count: int
 
@@ -94,10 +90,9 @@ class WriteAborted(Event, frozen=True):
 # --- tasks ------------------------------------------------------------------------------------------------------
 
 
-class WriteTaskStarted(Event, frozen=True):
+class WriteTaskStarted(ProcessEvent, frozen=True):
     """An executor begins an attempt of a task."""
 
-    who: str
     executor: str
     # The attempt's unique name: the driver, the batch and the partition, the number of the attempt.
     attempt: str
@@ -146,9 +141,8 @@ class DeadLettersStored(Event, frozen=True):
     meets: ClassVar = situation("a row is put aside in a stream", _SINKS)
 
 
-class FileWritten(Event, frozen=True):
+class FileWritten(ProcessEvent, frozen=True):
     story: ClassVar = "{who} writes {name} into {location}"
-    who: str
     location: str
     name: str
     content: str

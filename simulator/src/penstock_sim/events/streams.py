@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar, Final
 
 from penstock.core.position import Position
-from penstock_sim.events.base import Event, SituationFinder, name_of
+from penstock_sim.events.base import Event, ProcessEvent, SituationFinder, name_of
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import ProcessStarted
 from penstock_sim.events.reading import ReaderStarted, ShardStopped
@@ -147,9 +147,8 @@ class ListChanged(Event, frozen=True):
     concerns_all: ClassVar = True
 
 
-class StreamsChosen(Event, frozen=True):
+class StreamsChosen(ProcessEvent, frozen=True):
     story: ClassVar = "{who} reads {stream_ids}"
-    who: str
     stream_ids: tuple[str, ...]
 
 
@@ -161,9 +160,8 @@ class StartFailed(Event, frozen=True):
     concerns_all: ClassVar = True
 
 
-class WorkerStoodStill(Event, frozen=True):
+class WorkerStoodStill(ProcessEvent, frozen=True):
     story: ClassVar = "{who} has no shard left that it can read"
-    who: str
     meets: ClassVar = STANDSTILL
     concerns_all: ClassVar = True
 
