@@ -79,6 +79,20 @@ def test_a_console_takes_no_markup_from_what_it_prints(capsys):
     assert capsys.readouterr().out == "[/x][bold]:smile: 1234\n"
 
 
+@pytest.mark.parametrize("has_rich", [True, False])
+def test_no_text_that_is_printed_acts_on_the_terminal(has_rich, monkeypatch, capsys):
+    if not has_rich:
+        hide_rich(monkeypatch)
+    output = terminal.Output()
+    output.line("row \x1b[2J", style="bold")
+    output.table(("data",), [("one\ntwo\x1b[2J",)])
+    output.bars("leases per worker", {"w\x1b[2J": 1})
+    output.facts({"name": "\x1b[2J"})
+    out = capsys.readouterr().out
+    assert "\x1b[2J" not in out
+    assert out.count("\\x1b[2J") == 4
+
+
 def hide_rich(monkeypatch):
     for name in ("rich", *(name for name in sys.modules if name.startswith("rich."))):
         monkeypatch.setitem(sys.modules, name, None)

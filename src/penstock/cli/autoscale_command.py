@@ -27,7 +27,6 @@ OPTION_FLAGS: Final = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.description = f"{DESCRIPTION} Runs until Ctrl-C or SIGTERM."
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     parser.add_argument("--min", type=int, required=True, metavar="N", help="never fewer shards")

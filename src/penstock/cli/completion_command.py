@@ -54,7 +54,6 @@ complete -c penstock -f -a '(__penstock_complete)'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "shell",
         choices=tuple(_SCRIPTS),

@@ -35,7 +35,6 @@ DESCRIPTION = "Print the records of one stream or several as a worker of an appl
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "streams",
         nargs="*",

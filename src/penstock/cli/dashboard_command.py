@@ -27,7 +27,6 @@ _STREAM_WAIT_S: Final = 2.0  # then the page is sent without figures, and reload
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.epilog = COST
     parser.add_argument("--port", type=int, default=0, help="TCP port (default: 0, a free one)")
     parser.add_argument(

@@ -14,7 +14,7 @@ from msgspec import to_builtins
 
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
-from penstock.cli.terminal import Output, counted, safe_json, warn
+from penstock.cli.terminal import Output, counted, escape_text, safe_json, warn
 from penstock.core.keyword_options import repeated_name
 from penstock.errors import OptionError, UsageError
 
@@ -48,7 +48,6 @@ _FLAGS: Final = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("stream", nargs="?", default=None, metavar="STREAM", help="name or ARN")
     parser.add_argument(
         "-f", "--file", metavar="FILE", help="read deliveries from a file: YAML, JSON or TOML"
@@ -132,7 +131,7 @@ def _run_deliveries(args: argparse.Namespace) -> int:
 
     def report(batch: BatchReport) -> None:
         with lock:
-            print(safe_json(to_builtins(batch)) if args.json else _as_line(batch), flush=True)
+            print(safe_json(to_builtins(batch)) if args.json else escape_text(_as_line(batch)), flush=True)
             if batch.dead_count and (folders := letter_folders.pop(batch.delivery, None)):
                 warn(
                     f"penstock deliver: the dead letters of {batch.delivery}, with reasons, are in "

@@ -24,7 +24,6 @@ _UNSAFE_IN_PATHS: Final = re.compile(r"[\x00-\x1f;\\#%?*\[\]{}]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True)
     pipeline = kinds.add_parser("pipeline", help=_PIPELINE, description=_PIPELINE)
     pipeline.add_argument(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import wiring
 from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, escape_text, safe_json, warn
+from penstock.cli.terminal import Output, print_line, safe_json, warn
 from penstock.errors import OptionError, PenstockError, ServiceError
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ DESCRIPTION = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "application",
         metavar="APPLICATION",
@@ -170,14 +169,14 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
         said.append(f"{len(plan.removed)} of shards that ended before it removed")
     if plan.kept:
         said.append(f"{len(plan.kept)} finished ones kept (give --stream to read finished shards again)")
-    print(escape_text(f"{', '.join(said)}; take it back with --restore {path}"))
+    print_line(f"{', '.join(said)}; take it back with --restore {path}")
 
 
 def _back_up(path: Path, table: LeaseTable, leases: Sequence[Lease]) -> None:
     from penstock.cli.lease_backup import write_backup
 
     write_backup(path, table.name, datetime.now(UTC).isoformat(), leases)
-    print(escape_text(f"backup of {len(leases)} leases: {path}"))
+    print_line(f"backup of {len(leases)} leases: {path}")
 
 
 def _warn_of_skipped(scan: LeaseScan) -> None:
@@ -225,7 +224,7 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 
     backup = read_backup(args.restore, table.name)
     written = apply_reset(table, leases, plan_restore(leases, backup))
-    print(escape_text(f"{written} leases restored from {args.restore}"))
+    print_line(f"{written} leases restored from {args.restore}")
 
 
 # --- showing --------------------------------------------------------------------------------------------
@@ -289,9 +288,7 @@ def _print_report(document: Mapping[str, Any], *, has_lag: bool) -> None:
     for row in rows:
         if row["stopped_reason"] is not None:
             output.line(
-                escape_text(
-                    f"{row['shard']} has stopped: {row['stopped_reason']} (more in the log of {row['owner']})"
-                ),
+                f"{row['shard']} has stopped: {row['stopped_reason']} (more in the log of {row['owner']})",
                 style="bold red",
             )
     output.bars("leases per worker", document["workers"], "no worker owns a lease")
@@ -317,16 +314,16 @@ def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
 
 
 def _print_fleet(output: Output, fleet: dict[str, Any]) -> None:
-    output.line(f"\nfleet of KCL 3 workers ({escape_text(fleet['state'])})", style="bold")
+    output.line("")
+    output.line(f"fleet of KCL 3 workers ({fleet['state']})", style="bold")
     output.line(fleet["mode_text"])
-    output.line(f"leader: {escape_text(fleet['leader'] or '-')}")
+    output.line(f"leader: {fleet['leader'] or '-'}")
     table = [
         [
-            escape_text(report["worker"]),
+            report["worker"],
             report["library"],
             f"{report['age_s']:.0f} s" + ("" if report["is_fresh"] else " (gone)"),
-            escape_text(", ".join(f"{name} {value:g}" for name, value in report["metrics"].items()))
-            or "throughput only",
+            ", ".join(f"{name} {value:g}" for name, value in report["metrics"].items()) or "throughput only",
         ]
         for report in fleet["reports"]
     ]
@@ -350,7 +347,7 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
         if has_lag:
             lag = row["millis_behind_latest"]
             cells.append("-" if lag is None else f"{lag / 1000:.1f} s")
-        table.append([escape_text(cell) for cell in cells])
+        table.append(cells)
     names = ("shard", "state", "owner", "counter", "age", "checkpoint", *(("lag",) if has_lag else ()))
     output.table(names, table, right=("counter", "age", "lag"))
 

@@ -36,31 +36,25 @@ class OnlyShards:
     unread: Mapping[str, RecordPage]
 
     def without_retries(self) -> OnlyShards:
-        """Return the same without retries."""
         return OnlyShards(self.inner.without_retries(), self.shard_ids, self.unread)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """Call DescribeStreamSummary."""
         return self.inner.fetch_summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """Call ListShards for every page."""
         return self.inner.fetch_shards(stream, shard_filter)
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """Call GetShardIterator for a shard that is read."""
         if shard_id in self.shard_ids:
             return self.inner.fetch_iterator(stream, shard_id, start)
         return f"{_UNREAD}{shard_id}"
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
-        """Call GetRecords for a shard that is read."""
         if not iterator.startswith(_UNREAD):
             return self.inner.fetch_records(stream, iterator, record_count_max)
         return self.unread.get(iterator.removeprefix(_UNREAD), RecordPage((), iterator, 0))
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
-        """Call PutRecords once."""
         return self.inner.put_records(stream, entries)
 
 

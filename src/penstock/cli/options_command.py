@@ -13,7 +13,6 @@ DESCRIPTION = "List the options of the Spark source and sink."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print the table of the documentation")
     parser.add_argument(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import wiring
 from penstock.cli.moments import ServiceNow, parse_age_or_moment
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, counted, escape_text, safe_json
+from penstock.cli.terminal import Output, counted, safe_json
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ OPTION_FLAGS: Final = {"shards_min": "--min", "shards_max": "--max", "target": "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.description = f"{DESCRIPTION} Changes nothing."
     parser.add_argument("stream", metavar="STREAM", nargs="?", help="name or ARN")
     parser.add_argument(
@@ -99,12 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(plan: SizingPlan, prices: Prices, stream: str) -> None:
-    output = Output()
-
-    def line(text: str, style: str = "") -> None:
-        output.line(escape_text(text), style=style) if style else output.line(escape_text(text))
-
-    usage = plan.usage
+    line, usage = Output().line, plan.usage
     line(f"{plan.stream}: {plan.now}, {counted(plan.shards_now, 'open shard')}", "bold")
     line(
         f"written: {usage.written_bytes_per_s / 1000:.4g} KB/s in {usage.put_units_per_s:.4g} PUT payload units a second on average; the busiest "

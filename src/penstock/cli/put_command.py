@@ -32,7 +32,6 @@ _READ_BYTES: Final = 65_536
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     # It has a default, since otherwise it would count as required.
     parser.add_argument(

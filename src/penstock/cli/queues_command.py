@@ -11,7 +11,7 @@ from penstock.cli.confirmation import confirm
 from penstock.cli.moments import FORMS, parse_position
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.cli.terminal import Output, print_line, safe_json
 from penstock.core.moments import describe_moment
 from penstock.errors import NotFound, OptionError, PenstockError, UsageError
 
@@ -26,7 +26,6 @@ _WAIT_S: Final = 300.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = add_action(actions, "list", "the queues of the region")
@@ -175,7 +174,7 @@ def _list(args: argparse.Namespace, queues: Queues) -> None:
         print(safe_json(rows))
         return
     for each in found:
-        print(escape_text(f"{each.name:<32} {each.status:<9} {each.stream_arn.rpartition('/')[2]}"))
+        print_line(f"{each.name:<32} {each.status:<9} {each.stream_arn.rpartition('/')[2]}")
 
 
 def _stream_arn(args: argparse.Namespace) -> str | None:
@@ -195,7 +194,7 @@ def _create(args: argparse.Namespace, queues: Queues) -> None:
         dead_letters=_dead_letters_of(args),
         tags=pairs_of(args.tag or (), "--tag"),
     )
-    print(escape_text(f"{created.name} is being created: {created.arn}"))
+    print_line(f"{created.name} is being created: {created.arn}")
     if args.wait:
         _wait(queues, created.arn, "ACTIVE")
 
@@ -248,7 +247,7 @@ def _update(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
     if args.visibility is None and dead_letters is None:
         raise UsageError("nothing to change: give --visibility, --max-receive-count or --no-dead-letters")
     queues.update_queue(queue.arn, visibility_s=args.visibility, dead_letters=dead_letters)
-    print(escape_text(f"{queue.name} is being changed; a new visibility timeout counts for later receives"))
+    print_line(f"{queue.name} is being changed; a new visibility timeout counts for later receives")
     if args.wait:
         _wait(queues, queue.arn, "ACTIVE")
 
@@ -260,7 +259,7 @@ def _delete(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
         queue.name,
     )
     queues.delete_queue(queue.arn)
-    print(escape_text(f"{queue.name} is being deleted"))
+    print_line(f"{queue.name} is being deleted")
     if args.wait:
         _wait(queues, queue.arn, None)
 

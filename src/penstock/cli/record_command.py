@@ -29,7 +29,6 @@ _MIB: Final = 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     parser.add_argument(
         "--since",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, escape_text, safe_json, shows
+from penstock.cli.terminal import Output, safe_json, shows
 from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ DESCRIPTION = "Show a stream's shards and their lineage through splits and merge
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_connection_arguments(parser)
@@ -57,7 +56,7 @@ def _print_tree(output: Output, stream: str, shards: tuple[Shard, ...]) -> None:
         known = [parent for parent in shard.parents if parent in listed]
         below.setdefault(known[0] if known else "", []).append((shard, known))
         listed.add(shard.shard_id)
-    output.line(escape_text(stream), style="bold")
+    output.line(stream, style="bold")
     # A loop, since a stream that was split and merged often is deeper than Python's stack.
     last, inner, beside = _BRANCHES if shows("".join(_BRANCHES)) else _ASCII_BRANCHES
     left = _with_last(below.get("", []), "")
@@ -83,4 +82,4 @@ def _label(shard: Shard, known: list[str]) -> str:
     gone = [parent for parent in shard.parents if parent not in known]
     if gone:
         notes.append(f"from {', '.join(gone)}, past the retention")
-    return escape_text(f"{shard.shard_id}  {', '.join(notes)}")
+    return f"{shard.shard_id}  {', '.join(notes)}"

@@ -30,7 +30,6 @@ _TELLING_SEEDS_MIN = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument(
         "--seeds", type=int, default=300, metavar="N", help="how many seeds to run (default: 300)"
     )

@@ -32,7 +32,6 @@ _EXIT_USAGE: Final = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.epilog = f'penstock sql "{_EXAMPLE}"'
     parser.add_argument(
         "query",

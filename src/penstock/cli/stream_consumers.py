@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import wiring
 from penstock.cli.service_options import options_of
-from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.cli.terminal import Output, safe_json
 
 if TYPE_CHECKING:
     from penstock.ports.fan_out import StreamConsumer
@@ -44,9 +44,7 @@ def run(args: argparse.Namespace) -> None:
         return
     output = Output()
     for consumer in consumers:
-        output.line(
-            escape_text(f"{consumer.name}  {consumer.status}  since {_since(consumer)}  {consumer.arn}")
-        )
+        output.line(f"{consumer.name}  {consumer.status}  since {_since(consumer)}  {consumer.arn}")
     output.line(f"{len(consumers)} registered")
 
 

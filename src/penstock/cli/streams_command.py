@@ -13,7 +13,7 @@ from penstock.cli.actions import add_action, wait_for_status
 from penstock.cli.confirmation import confirm
 from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, counted, escape_text, safe_json
+from penstock.cli.terminal import Output, counted, print_line, safe_json
 from penstock.errors import OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _RETENTION_HOURS: Final = (24, 8760)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     listing = actions.add_parser("list", help="the streams of the region")
@@ -105,7 +104,7 @@ def _list(args: argparse.Namespace) -> None:
         print(safe_json(names))
         return
     for name in names:
-        print(escape_text(name))
+        print_line(name)
 
 
 def _describe(args: argparse.Namespace) -> None:
@@ -148,7 +147,7 @@ def _create(args: argparse.Namespace) -> None:
         if count is None
         else f"{counted(count, 'shard')} will be billed"
     )
-    print(escape_text(f"{args.stream} is being created; {cost}"))
+    print_line(f"{args.stream} is being created; {cost}")
 
 
 def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
@@ -188,7 +187,7 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
         said = f"{summary.name} becomes {args.mode}; {cost}. The service allows two such changes in 24 hours"
     else:
         said = _set_retention(args, summary)
-    print(escape_text(said))
+    print_line(said)
 
 
 def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:

@@ -35,7 +35,6 @@ _LAG_ERROR_MS: Final = {"polling": 3_000, "fan-out": 8_000}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     start = parser.add_mutually_exclusive_group()
     start.add_argument(

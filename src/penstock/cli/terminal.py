@@ -103,10 +103,15 @@ def warn(message: str) -> None:
     print(escape_text(message), file=sys.stderr)
 
 
+def print_line(text: str) -> None:
+    """Print one line for people to stdout."""
+    print(escape_text(text))
+
+
 class Output:
     """Prints for people: with styles where `rich` is installed (the extra `cli`), as plain text otherwise.
 
-    Text has no markup: a style is a separate argument.
+    Every text is escaped, and has no markup: a style is a separate argument.
     """
 
     def __init__(self) -> None:
@@ -122,18 +127,19 @@ class Output:
     def line(self, text: str, style: str | None = None) -> None:
         """Print one line."""
         if self._console is None:
-            print(text)
+            print_line(text)
         else:
-            self._console.print(text, style=style)
+            self._console.print(escape_text(text), style=style)
 
     def facts(self, facts: Mapping[str, Any]) -> None:
         """Print names and values in two columns."""
         width = max(map(len, facts))
         for name, value in facts.items():
-            self.line(f"{name.replace('_', ' '):<{width}}  {escape_text(str(value))}")
+            self.line(f"{name.replace('_', ' '):<{width}}  {value}")
 
     def table(self, names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
         """Print rows under the names of their columns; those named in `right` are aligned to the right."""
+        rows = [[escape_text(cell) for cell in row] for row in rows]
         if self._console is None:
             widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
             for row in (names, *rows):
@@ -159,10 +165,11 @@ class Output:
             counts: By name.
             none: Printed if there are none.
         """
-        self.line(f"\n{title}", style="bold")
+        self.line("")
+        self.line(title, style="bold")
         largest = max(counts.values(), default=1)
         shown = {escape_text(name): number for name, number in counts.items()}
-        width = max((len(name) for name in shown), default=0)
+        width = max(map(len, shown), default=0)
         for name, number in shown.items():
             self.line(f"{name:<{width}}  {bar(max(1, round(40 * number / largest)))} {number}")
         if not counts and none:

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
-from penstock.cli.terminal import Output, escape_text, safe_json, warn
+from penstock.cli.terminal import Output, safe_json, warn
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ _KEYS = "Keys: arrows or j and k select, enter opens an application or a shard, 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     parser.description = f"{DESCRIPTION} {_KEYS}"
     parser.epilog = COST
     parser.add_argument(
@@ -87,7 +86,7 @@ def _print_queues(output: Output, snapshot: Snapshot) -> None:
             output.line("")
         output.table(QUEUE_COLUMNS, [queue_cells(row, snapshot.taken_ms) for row in queues.rows], RIGHT)
     for problem in queues.problems:
-        output.line(escape_text(problem), style="dim")
+        output.line(problem, style="dim")
 
 
 def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:
@@ -103,10 +102,8 @@ def _print_application(output: Output, snapshot: ApplicationSnapshot) -> None:
     for problem in snapshot.problems:
         warn(f"{snapshot.application}: {problem}")
     output.line(
-        escape_text(
-            f"{snapshot.application}: stream {stream_name(snapshot.stream)}, {summary_of(snapshot)}, "
-            f"lag {duration(snapshot.lag_ms)}"
-        ),
+        f"{snapshot.application}: stream {stream_name(snapshot.stream)}, {summary_of(snapshot)}, "
+        f"lag {duration(snapshot.lag_ms)}",
         style="bold",
     )
     unfinished = [shard_cells(row) for row in snapshot.shards if row.state != "ended"]
