@@ -66,14 +66,12 @@ class LocalFiles:
     """Files of this machine."""
 
     def size(self, path: str) -> int | None:
-        """Return a file's size."""
         try:
             return Path(path).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content."""
         try:
             return Path(path).read_bytes()
         except FileNotFoundError:
@@ -91,7 +89,6 @@ class LocalFiles:
         return True
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a file aside and give it its name."""
         Path(self._write_aside(path, content)).replace(path)
 
     def rename(self, source: str, target: str) -> None:
@@ -106,15 +103,12 @@ class LocalFiles:
             Path(source).unlink()
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder."""
         if Path(path).is_dir() and not Path(path).is_symlink():
             shutil.rmtree(path)
         else:
             Path(path).unlink(missing_ok=True)
 
     def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
-        """Return the files below a folder."""
-
         def on_error(error: OSError) -> None:
             # `os.walk` would leave the folder out. A folder that is missing has no files.
             is_skipped = skips_unreadable and isinstance(error, PermissionError) and error.filename != folder
@@ -129,7 +123,6 @@ class LocalFiles:
                     yield path, size
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in a folder."""
         try:
             with os.scandir(folder) as found:
                 return sorted(each.name for each in found if each.is_dir())
@@ -186,12 +179,10 @@ class HadoopFiles:
             raise DeliveryFailed(f"{place} cannot be opened: {error}{way_out}") from error
 
     def size(self, path: str) -> int | None:
-        """Return a file's size."""
         at = self._path(path)
         return int(self._system.getFileStatus(at).getLen()) if self._call("exists", at) else None
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content."""
         at = self._path(path)
         if not self._call("exists", at):
             return None
@@ -224,14 +215,12 @@ class HadoopFiles:
         self._fill(self._call("create", self._path(path), True), content)
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file."""
         at = self._path(target)
         self._call("mkdirs", at.getParent())
         if not self._call("rename", self._path(source), at):
             raise OSError(f"{source} cannot be renamed to {target}")
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder."""
         self._call("delete", self._path(path), True)
 
     def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
@@ -249,7 +238,6 @@ class HadoopFiles:
             yield str(status.getPath().toString()), int(status.getLen())
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in a folder."""
         at = self._path(folder)
         if not self._call("exists", at):
             return []

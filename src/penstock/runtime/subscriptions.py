@@ -120,7 +120,6 @@ class Subscriptions(Loop[_Event]):
     # --- the loop ---
 
     def handle_events(self, events: list[_Event], now_s: float) -> None:
-        """Handle events and due timers."""
         for event in events:
             event(now_s)
         while self._timers and self._timers[0][0] <= now_s:

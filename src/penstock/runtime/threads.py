@@ -60,7 +60,6 @@ class SystemThreads:
     def drive(
         self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
     ) -> Driving:
-        """Start a thread that drives a loop until it is finished."""
         thread = LoopThread(name, loop, clock, on_crash)
         thread.start()
         return thread

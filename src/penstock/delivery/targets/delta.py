@@ -55,23 +55,19 @@ class DeltaTable:
         return False
 
     def schema(self) -> StructType:
-        """Return the table's columns."""
         return self._spark.table(self.name).schema
 
     def partitions(self) -> Sequence[str]:
-        """Return the partition columns."""
         return [
             str(each)
             for each in self._spark.sql(f"DESCRIBE DETAIL {self.name}").collect()[0].partitionColumns
         ]
 
     def property(self, name: str) -> str | None:
-        """Return a property of the table."""
         found = self._spark.sql(f"DESCRIBE DETAIL {self.name}").collect()[0].properties
         return None if found.get(name) is None else str(found[name])
 
     def create(self, schema: StructType, partitions: Sequence[str]) -> None:
-        """Create the table without rows."""
         writer = self._spark.createDataFrame([], schema).write.format("delta").mode("append")
         if partitions:
             writer = writer.partitionBy(*partitions)
@@ -100,7 +96,6 @@ class DeltaTable:
         self._spark.sql(f"OPTIMIZE {self.name}")
 
     def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
-        """Append the rows of a batch, unless it was committed."""
         del before
         application, version = transaction_of(delivery_id, label)
         schema = self.schema()

@@ -44,11 +44,9 @@ class IcebergTable:
             )
 
     def exists(self) -> bool:
-        """Return whether there is such a table."""
         return self._spark.catalog.tableExists(self.name)
 
     def schema(self) -> StructType:
-        """Return the table's columns."""
         self._spark.catalog.refreshTable(self.name)
         return self._spark.table(self.name).schema
 
@@ -63,7 +61,6 @@ class IcebergTable:
         return [row.data_type for row in found if row.col_name.startswith("Part ")]
 
     def property(self, name: str) -> str | None:
-        """Return a property of the table."""
         rows = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
         return next((str(row.value) for row in rows if row.key == name), None)
 

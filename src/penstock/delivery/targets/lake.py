@@ -28,7 +28,7 @@ from penstock.core.delivering.manifest import Manifest
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.files import read_uri, spark_uri
 from penstock.delivery.table_rows import table_rows, unfindable_struct
-from penstock.delivery.targets.target import Placement
+from penstock.delivery.targets.target import Placement, Target
 from penstock.spark.schema import SCHEMA_DDL
 
 _log: Final = logging.getLogger("penstock.delivery")
@@ -77,7 +77,7 @@ class LakeTable(Protocol):
         """
 
 
-class LakeTarget:
+class LakeTarget(Target):
     """A table with transactions of its own.
 
     Args:
@@ -98,7 +98,6 @@ class LakeTarget:
         self._is_owner = False
 
     def known(self) -> StructType:
-        """Return the columns of the table that fields may fill."""
         if self._delivery.schema == "raw" or not self._table.exists():
             return StructType([])
         others = {each.name.lower() for each in self._delivery.partitions if not each.is_plain}
@@ -131,7 +130,6 @@ class LakeTarget:
         self._plan(self._rows_schema(schema))
 
     def changes(self, schema: StructType | None) -> tuple[str, ...]:
-        """Return the changes of the table that `commit` will make."""
         if not self._table.exists():
             return (f"the first batch creates {self._table.name}",)
         change = self._plan(self._rows_schema(schema))
@@ -160,7 +158,6 @@ class LakeTarget:
         )
 
     def unreadable(self) -> Mapping[str, str]:
-        """Return the table's columns that no field can fill: type by name."""
         return self._unreadable
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
@@ -177,7 +174,6 @@ class LakeTarget:
         return Placement(rows=folder, before=before, staged_count=len(staged))
 
     def compact(self) -> None:
-        """Merge small files by the table's own procedure."""
         if self._table.exists():
             self._table.compact(self._delivery.file_bytes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame
@@ -12,13 +12,13 @@ from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.manifest import Manifest, plan_moves
 from penstock.delivery.files import spark_uri
 from penstock.delivery.table_rows import table_rows
-from penstock.delivery.targets.target import Placement
+from penstock.delivery.targets.target import Placement, Target
 
 _ENDINGS: Final = {"parquet": "parquet", "json": "json"}
 
 
-class PlainFiles:
-    """A folder of Parquet files or of JSON lines.
+class PlainFiles(Target):
+    """A folder of Parquet files or of JSON lines. The delivery's state folder has its columns.
 
     Args:
         delivery: The definition.
@@ -29,24 +29,7 @@ class PlainFiles:
 
     @property
     def ending(self) -> str:
-        """End of the names of files."""
         return _ENDINGS[self._delivery.format]
-
-    def known(self) -> StructType:
-        """Return no columns: those of the folder are saved in the delivery's state folder."""
-        return StructType([])
-
-    def check(self, schema: StructType | None) -> None:
-        """Accept every schema."""
-
-    def changes(self, schema: StructType | None) -> tuple[str, ...]:
-        """Return no changes: each file has its own columns."""
-        del schema
-        return ()
-
-    def unreadable(self) -> Mapping[str, str]:
-        """Return no columns."""
-        return {}
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write the rows as they will be in the table."""
@@ -62,11 +45,13 @@ class PlainFiles:
             writer.json(spark_uri(folder))
 
     def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
-        """Return the files' places."""
         moves = plan_moves(
             self._delivery.name, label, staged, root=folder, to=self._delivery.to, ending=self.ending
         )
         return Placement(moves)
+
+    def check(self, schema: StructType | None) -> None:
+        """Accept every schema."""
 
     def compact(self) -> None:
         """Do nothing."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +13,7 @@ from penstock import wiring
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.manifest import Manifest
 from penstock.delivery.files import read_uri, spark_uri
-from penstock.delivery.targets.target import Placement
+from penstock.delivery.targets.target import Placement, Target
 from penstock.spark.options.spark_options import parse_sink
 
 _COLUMNS: Final = (
@@ -26,7 +26,7 @@ _COLUMNS: Final = (
 )
 
 
-class StreamTarget:
+class StreamTarget(Target):
     """A stream in the account and region of the connection.
 
     Args:
@@ -42,10 +42,6 @@ class StreamTarget:
         named = {"streamARN" if delivery.to.startswith("arn:") else "streamName": delivery.to}
         self._options = {**named, **dict(delivery.connection)}
 
-    def known(self) -> StructType:
-        """Return no columns."""
-        return StructType([])
-
     def check(self, schema: StructType | None) -> None:
         """Refuse a stream that does not exist.
 
@@ -56,22 +52,12 @@ class StreamTarget:
         options, _ = parse_sink(self._options)
         wiring.open_kinesis(options.connection).fetch_summary(self._to)
 
-    def changes(self, schema: StructType | None) -> tuple[str, ...]:
-        """Return no changes: a stream has no columns."""
-        del schema
-        return ()
-
-    def unreadable(self) -> Mapping[str, str]:
-        """Return no columns."""
-        return {}
-
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Keep the records, in the files of the tasks that read them."""
         del schema
         rows.select(*_COLUMNS).write.parquet(spark_uri(folder))
 
     def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
-        """Return the folder of the records."""
         del label
         return Placement(rows=folder, staged_count=len(staged)) if staged else Placement()
 

@@ -37,6 +37,7 @@ class Target(Protocol):
 
     def known(self) -> StructType:
         """Return the columns of an existing target that fields of records may fill; none if the target lists no columns."""
+        return StructType([])
 
     def check(self, schema: StructType | None) -> None:
         """Refuse, before the first write, a target that cannot take the rows.
@@ -51,9 +52,12 @@ class Target(Protocol):
 
     def changes(self, schema: StructType | None) -> tuple[str, ...]:
         """Return the changes of an existing target that rows of the schema need, as sentences for people."""
+        del schema
+        return ()
 
     def unreadable(self) -> Mapping[str, str]:
         """Return the columns of an existing target that no field of a record can fill: type by name."""
+        return {}
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write rows that fit into a folder beside the target.

@@ -30,11 +30,9 @@ class StreamTable:
 
     @property
     def name(self) -> str:
-        """The table's name, for messages."""
         return self._table.name
 
     def ensure_exists(self) -> bool:
-        """Create the whole table if it is missing."""
         return self._table.ensure_exists()
 
     @property
@@ -43,20 +41,16 @@ class StreamTable:
         return self._table.row_count
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Read the stream's rows."""
         return self._own(self._table.scan(part))
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row."""
         row = self._table.fetch(self._key(key))
         return None if row is None else bare_lease(row)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
-        """Read the rows with these keys."""
         return self._own(self._table.fetch_many([self._key(key) for key in keys]))
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Make one conditional write on a row of the stream."""
         outcome = self._table.write(self._keyed(write))
         if isinstance(outcome, Applied):
             return outcome if outcome.lease is None else Applied(bare_lease(outcome.lease))
