@@ -23,37 +23,31 @@ SCHEDULE_NEXT = TableScans.schedule_next
 
 @planted("own moves beside the leader", "KCL 2.x workers", 0, Kcl3Membership, "limit_to_mode")
 def moves_what_it_likes(self, plan):
-    """A member that balances by its own rule beside the leader."""
     return plan
 
 
 @planted("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports")
 def reports_nothing(version):
-    """A member that the leader does not know."""
     return False
 
 
 @planted("a lock of the dead is believed", KCL3, 6, FleetModeDetector, "_is_led")
 def believes_every_lock(self, rows, now_s, wall_s):
-    """A member that takes a lock for a leader, however old it is."""
     return self._lock is not None
 
 
 @planted("no leader is seen", KCL3, 1, FleetModeDetector, "_is_led")
 def sees_no_lock(self, rows, now_s, wall_s):
-    """A member that knows no leader."""
     return False
 
 
 @planted("an upgrade is taken for a native fleet", KCL3, 29, FleetModeDetector, "detect")
 def takes_an_upgrade_for_native(self, rows, now_s, wall_s):
-    """A member that waits for a leader while the others still take their shares."""
     return JUDGE(self, replace(rows, version=NATIVE) if rows.version == UPGRADING else rows, now_s, wall_s)
 
 
 @planted("a fleet never goes back", KCL3, 32, FleetModeDetector, "detect")
 def never_goes_back(self, rows, now_s, wall_s):
-    """A member that waits for a leader that was rolled back."""
     stays = self._has_changed and rows.version not in WITH_LEADER
     return FleetMode.LEADERLESS if stays else JUDGE(self, rows, now_s, wall_s)
 
@@ -80,7 +74,6 @@ def watches_beside_a_leader(self, now_s, scan_s, **known):
     needs=scans_for_free,
 )
 def takes_free_leases_between_rounds(self, now_s):
-    """A scan for free leases takes them, although a leader assigns them."""
     if not self._stop.is_begun:
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)

@@ -21,21 +21,18 @@ USER_RECORDS = unread.user_records
 
 @planted("refused records come last", "KPL 23, Benthos 1641", 0, ShardQueue, "put_back")
 def puts_refused_ones_behind(self, entries):
-    """A refused record is sent again when the later ones of its key have gone."""
     for record in [record for entry in entries for record in entry.records]:
         self.add(record)
 
 
 @planted("a partial failure is a success", "Hazelcast 24774", 0, Batcher, "_put_back")
 def forgets_refused_ones(self, queue, entries):
-    """A partial failure is taken for a success."""
     for entry in entries:
         self._forget(entry.records)
 
 
 @planted("no answer is a success", "several: two outcomes instead of three", 0, Batcher, "on_failed_call")
 def takes_no_answer_for_success(self, request, failure, why, now_s, u):
-    """A call without an answer is taken for done."""
     if failure is not Failure.UNKNOWN:
         return ON_FAILED_CALL(self, request, failure, why, now_s, u)
     self._end_request(request)
@@ -48,7 +45,6 @@ def takes_no_answer_for_success(self, request, failure, why, now_s, u):
 
 @planted("several records of a key in a request", "KPL 135, Maxwell 817", 0, ShardQueue, "_ready_entries")
 def takes_several_of_a_key(self, taken_keys):
-    """A request holds several records of a key, of which the service may refuse the first."""
     while self._ready:
         yield from READY_ENTRIES(self, set())
 
@@ -67,7 +63,6 @@ def lies_anywhere(self, hash_range: HashRange):
     "drops",
 )
 def drops_no_aggregate(self, aggregate):
-    """A reader that delivers records which their producer sends again to another shard."""
     return False
 
 
@@ -79,7 +74,6 @@ def drops_no_aggregate(self, aggregate):
     "drops",
 )
 def drops_every_misrouted(self, aggregate):
-    """A reader that takes every aggregate for one that its producer sends again."""
     return True
 
 
@@ -91,6 +85,5 @@ def drops_every_misrouted(self, aggregate):
     "user_records",
 )
 def names_the_key_of_the_aggregate(data, partition_key, counts, rule):
-    """The records of an aggregate have the key that placed it."""
     found = USER_RECORDS(data, partition_key, counts, rule)
     return [(partition_key, hash_key, payload, sub) for _, hash_key, payload, sub in found]

@@ -52,7 +52,6 @@ ON_FAILURE = NewsPoller._on_failure
 
 @planted("the last claim stands", CLAIMS, 9, SimTable, "decide")
 def last_claim_stands(self, before, write):
-    """A table in which a second claim of a batch replaces the first."""
     if isinstance(write, Claim) and before is not None:
         own = before.claim_of(write.claim.worker)
         write = replace(write, before=None if own is None else own.identity)
@@ -61,7 +60,6 @@ def last_claim_stands(self, before, write):
 
 @planted("a take clears the claims", CLAIMS, 10, SimTable, "decide")
 def take_clears_claims(self, before, write):
-    """A table in which a new owner forgets the claims of the queries before it."""
     outcome = apply_write(before, write)
     if isinstance(write, Take) and isinstance(outcome, Applied):
         return Applied(replace(outcome.lease, claims=()))
@@ -70,7 +68,6 @@ def take_clears_claims(self, before, write):
 
 @planted("a promotion is not fenced by its batch", CLAIMS, 222, SimTable, "decide")
 def promotes_any_batch(self, before, write):
-    """A promotion that does not check the batch of the claim."""
     if isinstance(write, Promote) and before is not None and before.reader == write.worker:
         claim = before.claim_of(write.worker)
         if claim is not None and claim.end.is_record and is_forward(before.checkpoint, claim.end):
@@ -80,7 +77,6 @@ def promotes_any_batch(self, before, write):
 
 @planted("a claim without being the reader", CLAIMS, 50, SimTable, "decide")
 def claims_without_the_lease(self, before, write):
-    """A claim that does not ask who reads the shard."""
     if isinstance(write, Claim) and before is not None:
         as_reader = replace(before, owner=write.claim.worker, checkpoint_owner=None)
         outcome = apply_write(as_reader, write)
@@ -92,7 +88,6 @@ def claims_without_the_lease(self, before, write):
 
 @planted("a claim does not look at the checkpoint", CLAIMS, 18, SimTable, "decide")
 def claims_whatever_the_checkpoint(self, before, write):
-    """A claim that does not look at the checkpoint."""
     if isinstance(write, Claim) and before is not None:
         write = replace(write, checkpoint_seen=before.checkpoint)
     return apply_write(before, write)
@@ -103,14 +98,12 @@ def claims_whatever_the_checkpoint(self, before, write):
 
 @planted("a replay reads on to the tip", SPARK, 2, claimed_read, "plan_read")
 def reads_again(lease, execution):
-    """A replay that does not look for the claim."""
     plan = plan_read(lease, execution)
     return ReadFreely() if lease is not None and lease.reader == execution.worker else plan
 
 
 @planted("a refused claim is taken for one's own", CLAIMS, 50, claimed_read, "judge_refused_claim")
 def agrees_with_everything(row, execution, mine, before):
-    """A refused claim that is taken for one's own."""
     meaning, end = judge_refused_claim(row, execution, mine, before)
     return (RefusedClaim.AGREES if meaning in (RefusedClaim.READ_ON, RefusedClaim.REPEAT) else meaning, end)
 
@@ -151,7 +144,6 @@ def keeps_any_iterator(self):
 
 @planted("one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "read_again")
 def never_asks_twice(self, now_s):
-    """One answer that nothing is left is believed where something must be."""
     return False
 
 
@@ -182,19 +174,16 @@ def believes_every_end(self, page, is_progress, now_s, chance):
     "the next batch starts at the checkpoint", "a driver beside the KCL", 0, query_shards, "resolve_start"
 )
 def starts_at_the_checkpoint(lease, worker, known, planned):
-    """A driver that goes by checkpoints alone."""
     return None if lease is None else BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
 
 
 @planted("the promotion of a quiet shard is dropped", "this query", 8, query_shards, "_without")
 def forgets_promotions(promotions, keys):
-    """The promotion of a shard is dropped when the next batch does not read it."""
     return {}
 
 
 @planted("tasks do not know the claim that stands", SPARK, 0, QueryShards, "last_claim")
 def knows_no_claim(self, key):
-    """Tasks are sent without the claim that the driver saw."""
     return
 
 
@@ -213,7 +202,6 @@ def skips_what_came_later(task, moment_ms):
     also=((query_shards, "find_unknown_claims"),),
 )
 def finds_no_unknown_claims(rows, worker, known):
-    """A checkpoint location that was set back is not noticed."""
     return []
 
 
@@ -226,7 +214,6 @@ def finds_no_unknown_claims(rows, worker, known):
     needs=lambda scenario: scenario.faults.copies_per_min,
 )
 def goes_by_the_number(self, batch, planned_by):
-    """A claim of another line of history counts as one's own: one of a copy, or one that a restore has undone."""
     return self.batch == batch
 
 
@@ -239,19 +226,16 @@ def goes_by_the_number(self, batch, planned_by):
     needs=lambda scenario: scenario.faults.restores_per_min,
 )
 def finds_every_claim_new(_self, _claim, _seen):
-    """Claims from before the query began are those of another driver."""
     return True
 
 
 @planted("a shard ends without its children", "KCL 339", 0, QueryShards, "release_finished")
 def ends_before_the_children(self, *listed_children):
-    """A shard that is read to its end is ended without its children."""
     return [replace(event, children=()) for event in DRAINED(self, *listed_children)]
 
 
 @planted("a probe that failed is the last one", "silent stalls: KCL 185", 2, NewsPoller, "_on_failure")
 def gives_up_after_a_failure(self, answer, error):
-    """A shard whose probe failed is not asked again, without a report."""
     ON_FAILURE(self, answer, error)
     self._failing.clear()
     answer.state.due_s = float("inf")
@@ -268,13 +252,11 @@ def gives_up_after_a_failure(self, answer, error):
     "position_of",
 )
 def forgets_the_place_inside(rows, index):
-    """A batch that ends inside an aggregate ends at its first user record."""
     return replace(POSITION_OF(rows, index), sub_sequence_number=0)
 
 
 @planted("an aggregate that was begun is given again", SPARK, 3, arrow_records, "count_up_to")
 def gives_the_rest_once_more(batch, after):
-    """A partly read aggregate is emitted from its beginning."""
     return COUNT_DONE(batch, replace(after, sub_sequence_number=-1) if after.is_record else after)
 
 
@@ -292,7 +274,6 @@ def takes_whole_for_the_first(self, rows):
     "judge_missing_record",
 )
 def is_never_a_loss(*_args, **_kwargs):
-    """A record that is gone has taken none with it."""
     return MissingRecord.HARMLESS
 
 
@@ -300,19 +281,16 @@ def is_never_a_loss(*_args, **_kwargs):
     "a gone record is always a loss", "readers on quiet streams", 0, shard_reader, "judge_missing_record"
 )
 def is_always_a_loss(*_args, **_kwargs):
-    """A record that is gone has taken others with it."""
     return MissingRecord.LOSS
 
 
 @planted("a task does not know the tip", "this query: quiet streams", 0, batch_tasks, "ShardTask")
 def knows_no_tip(**task):
-    """A task does not get the moment at which nothing was behind its start."""
     return ShardTask(**{**task, "tip_ms": None})
 
 
 @planted("a vanished shard ends the query", "this query: vanished shards", 32, ShardReader, "_on_unknown")
 def ends_at_an_unknown_shard(self, error):
-    """A shard that the service does not know any more ends the query, whatever its policy."""
     self.final = Failed(error)
 
 
@@ -347,7 +325,6 @@ def believes_the_lease(begin, row, now_ms):
     "a second driver finds its batch empty", "this query: second drivers", 384, claimed_read, "plan_read"
 )
 def finds_its_batch_empty(lease, execution):
-    """A task that finds the claim of another driver takes its batch for one that holds nothing."""
     plan = plan_read(lease, execution)
     return ReadTo(execution.start) if isinstance(plan, ClaimedElsewhere) else plan
 
@@ -360,7 +337,6 @@ def finds_its_batch_empty(lease, execution):
     "unclaimed",
 )
 def leaves_no_end_to_fix(self, start, rows):
-    """A batch that Spark has committed and no action has read is offered again."""
     return []
 
 
@@ -373,13 +349,11 @@ def leaves_no_end_to_fix(self, start, rows):
     needs=lambda scenario: scenario.faults.robberies_per_min,
 )
 def claims_nothing(self, lease, why):
-    """That a batch holds nothing of a shard is fixed nowhere."""
     return True
 
 
 @planted("who comes back looks at no checkpoint", "this query: foreign owners", 2, claims, "is_passed")
 def passes_nothing(position, lease):
-    """A query that gets a shard back does not check how far others have read."""
     return False
 
 
@@ -392,7 +366,6 @@ def passes_nothing(position, lease):
     also=((row_checks, "find_foreign_lease"),),
 )
 def finds_no_foreign_lease(*_args):
-    """Whose stream the leases are of is not asked."""
     return
 
 
@@ -412,7 +385,6 @@ def finds_no_foreign_lease(*_args):
     "refuse_hidden_sharing",
 )
 def refuses_nothing(*_args, **_kwargs):
-    """Who else reads under the application's name is not asked."""
     return
 
 
@@ -425,7 +397,6 @@ def refuses_nothing(*_args, **_kwargs):
     needs=lambda scenario: scenario.faults.available_now,
 )
 def knows_of_nothing_unread(_self):
-    """A query that reads the existing records does not check the readers of the rest."""
     return
 
 
@@ -438,7 +409,6 @@ def knows_of_nothing_unread(_self):
     needs=lambda scenario: scenario.faults.moves_per_min,
 )
 def finds_an_empty_table(_self, _known):
-    """The leases of an application under its earlier name are not read."""
     return {}, "is empty"
 
 

@@ -25,7 +25,6 @@ USABLE = QueueDelivery._usable
 )
 @property
 def takes_failures_for_done(self):
-    """Whatever the handler did, the record is acknowledged."""
     return Settled.DONE
 
 
@@ -38,7 +37,6 @@ def takes_failures_for_done(self):
 )
 @property
 def takes_the_last_result(self):
-    """An aggregate is done if one of its user records is."""
     return Settled.DONE if Settled.DONE in self.results else RESULT.fget(self)
 
 
@@ -50,7 +48,6 @@ def takes_the_last_result(self):
     "on_answered",
 )
 def takes_refused_entries_for_done(self, call, outcomes, now_s, u):
-    """Only the status of the call counts, as HTTP 200 suggests."""
     outcomes = [EntryOutcome.APPLIED if each is EntryOutcome.REFUSED else each for each in outcomes]
     ON_ANSWERED(self, call, outcomes, now_s, u)
 
@@ -59,7 +56,6 @@ def takes_refused_entries_for_done(self, call, outcomes, now_s, u):
     "visibility is never renewed", "SQS consumers without a heartbeat", 0, QueueDelivery, "_renewal_due_s"
 )
 def never_renews(self, held):
-    """A record that takes longer than its visibility is delivered again."""
     return float("inf")
 
 
@@ -80,7 +76,6 @@ def keeps_its_records_at_the_stop(self, now_s):
     "two handlers have one record", "SQS consumers that know no record ids", 0, QueueDelivery, "_take_in"
 )
 def handles_each_delivery(self, arrival, now_s):
-    """A record that is delivered again is given to another call while the first one runs."""
     self._in_handler.pop(arrival.record_id, None)
     return TAKE_IN(self, arrival, now_s)
 
@@ -100,14 +95,12 @@ def forgets_to_acknowledge_after_a_renewal(self, held, outcome, sent_s, now_s, u
 
 @planted("failed receives stay open", "pollers that end with their first errors", 6, ReceivePace, "on_failed")
 def keeps_the_room_of_failed_receives(self, number, now_s, u):
-    """Receives that fail count as open for ever."""
     self.refusals += 1
     self.resumes_s = now_s + 1.0
 
 
 @planted("a handle is in two calls", "heartbeats that race with deletes", 0, QueueDelivery, "_usable")
 def uses_handles_that_have_ended(self, number, phase, now_s):
-    """A handle is sent without regard to the calls that have it."""
     held = self._held.get(number)
     if held is not None and held.call is not None:
         held.call = None

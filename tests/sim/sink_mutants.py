@@ -41,13 +41,11 @@ SETTINGS_OF = task_writer.settings_of
     "a task does not wait for its last rows", "sinks that flush at their leisure", 1, TaskWriter, "finish"
 )
 def waits_for_nothing(self):
-    """A task ends when its rows are handed over, with some of them still in its memory."""
     return self.report
 
 
 @planted("a task swallows a failure to write", "sinks that log and go on", 4, SinkTask, "_write")
 def swallows_failures(self, rows, memory, dead):
-    """A task that could not write all of its rows ends as one that did."""
     try:
         return WRITE(self, rows, memory, dead)
     except DeliveryFailed:
@@ -56,14 +54,12 @@ def swallows_failures(self, rows, memory, dead):
 
 @planted("a repeated commit counts twice", "metrics that know no batch numbers", 0, sink_metrics, "_add")
 def counts_every_commit(before, batch):
-    """A batch that is committed again after a crash is counted again."""
     added = ADD(before, dataclasses.replace(batch, batch=before.batch + 1))
     return dataclasses.replace(added, batch=batch.batch)
 
 
 @planted("a bad row is dropped", "sinks that skip what they cannot write", 1, DeadLetters, "add")
 def drops_bad_rows(self, stream, row_number, row, reason):
-    """A row that the service can never accept is counted, and kept nowhere."""
     self.count += 1
 
 
@@ -75,14 +71,12 @@ def drops_bad_rows(self, stream, row_number, row, reason):
     "_write_file",
 )
 def forgets_letters(self, lines):
-    """A folder that cannot be written is passed over."""
     with suppress(Exception):
         WRITE_FILE(self, lines)
 
 
 @planted("copies are not told", "writers that count what they sent once", 1, Batcher, "on_failed_call")
 def hides_copies(self, request, failure, why, now_s, u):
-    """Possible duplicates are not reported."""
     result = ON_FAILED_CALL(self, request, failure, why, now_s, u)
     result.possible_duplicate_count = 0
     return result
@@ -90,7 +84,6 @@ def hides_copies(self, request, failure, why, now_s, u):
 
 @planted("a sink repeats a whole request", "writers that retry by the call", 1, Batcher, "on_answers")
 def sends_all_again(self, request, answers, now_s, u):
-    """A partial failure repeats the whole request."""
     if any(answer.error_code for answer in answers):
         answers = [type(answers[0])(error_code="InternalFailure", error_message="") for _ in answers]
     return ON_ANSWERS(self, request, answers, now_s, u)
@@ -112,7 +105,6 @@ def counts_from_its_coming(self, now_s):
     "settings_of",
 )
 def never_gives_up(options, **more):
-    """A shard that accepts nothing holds a task for ever."""
     return replace(SETTINGS_OF(options, **more), no_progress_deadline_s=1e9)
 
 
@@ -130,7 +122,6 @@ def checks_nothing(*_args):
 @planted("an error names no row", "several: the row that nobody finds", 1, SinkTask, "_send")
 @staticmethod
 def names_no_row(writer, stream, row_number, row):
-    """An error has the problem, but not the row."""
     try:
         SEND(writer, stream, row_number, row)
     except RecordError as error:

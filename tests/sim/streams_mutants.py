@@ -28,13 +28,11 @@ STARTED = Streams.started
 
 @planted("children without their stream", SEVERAL, 0, shard_run, "keyed_child")
 def bare_child(stream_id, child):
-    """A finished shard whose children's leases are named by their shards alone."""
     return child
 
 
 @planted("begun when another one is", SEVERAL, 2, StreamRows, "_is_mine")
 def takes_every_row_for_its_own(self, key):
-    """A stream that counts as begun once another one is."""
     return True
 
 
@@ -55,32 +53,27 @@ def deletes(self, rows, is_unwanted):
 
 @planted("an old list deletes a new stream", "KCL 2.x in multi-stream mode", 0, Coordinator, "_keep_own")
 def deletes_what_it_does_not_read(self, rows):
-    """A worker with an old list that clears away the leases of a stream that was added."""
     return deletes(self, rows, lambda row: True)
 
 
 @planted("a clean-up by name takes the stream created anew", SEVERAL, 4, Coordinator, "_keep_own")
 def deletes_what_has_the_name(self, rows):
-    """A clean-up after a deleted stream that takes the leases of the one that was created again."""
     names = {stream_name_of(stream_id) for stream_id in self.options.streams}
     return deletes(self, rows, lambda row: stream_name_of(stream_id_of(row.key)) in names)
 
 
 @planted("every stream starts as the first", SEVERAL, 8, CoordinatorOptions, "of_stream")
 def starts_as_the_first(self, stream_id):
-    """Streams that all start where the first one does."""
     return replace(self, start=next(iter(self.streams.values())).start)
 
 
 @planted("every lease is marked as the first stream's", SEVERAL, 0, CoordinatorOptions, "stream_of")
 def marks_as_the_first(self, key):
-    """Leases that all say that they are of the first stream."""
     return next(iter(self.streams.values())).identity if self.streams else self.stream
 
 
 @planted("a stream without leases holds up all", SEVERAL, 171, Streams, "started")
 def waits_for_every_stream(self, existing, now_s):
-    """A fleet that shares no lease before every stream has some."""
     started = STARTED(self, existing, now_s)
     return started if len(started._streams) == len(self._streams) else Streams(self._context, {})
 

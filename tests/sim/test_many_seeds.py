@@ -73,9 +73,7 @@ def test_subscriptions_brought_pages_in_both_ways(events_pushed):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [SeedKind.QUERIES, SeedKind.SINKS, SeedKind.QUEUES, SeedKind.STREAMS],
-    ids=lambda kind: kind.value,
+    "kind", [SeedKind.QUERIES, SeedKind.SINKS, SeedKind.QUEUES, SeedKind.STREAMS], ids=lambda kind: kind.value
 )
 def test_everything_that_is_expected_of_a_kind_came_up_in_its_seeds(kind, met_by_kind):
     met = met_by_kind[kind]

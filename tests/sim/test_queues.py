@@ -53,10 +53,7 @@ PUT, TWO_PARTS = QueueRecordPut("r1", 1), QueueRecordPut("r1", 2)
 RECEIVED, AGAIN = QueueRecordReceived("q#1", "r1", "h1", 1), QueueRecordReceived("p#1", "r1", "h2", 2)
 ARRIVED = QueueAnswerArrived(("h1",))
 BEGAN = QueueHandlerBegan("q#1", (("r1", 0),))
-DONE, FAILED = (
-    QueueHandlerEnded("q#1", done=(("r1", 0),)),
-    QueueHandlerEnded("q#1", failed=(("r1", 0),)),
-)
+DONE, FAILED = (QueueHandlerEnded("q#1", done=(("r1", 0),)), QueueHandlerEnded("q#1", failed=(("r1", 0),)))
 ACKNOWLEDGED = QueueRecordAcknowledged("q#1", "r1", "h1")
 STOPPING, STOPPED = ProcessStopping("q#1"), ProcessExited("q#1", "stopped")
 

@@ -136,10 +136,7 @@ def test_a_politely_stopped_workers_shards_move_within_one_round():
     world, _ = running(scenario, 40.0)
     world.is_healed = False
     leaving = world.workers["a"]
-    leaving.on_gone = lambda worker, how: (
-        setattr(worker, "is_alive", False),
-        world.workers.pop(worker.name),
-    )
+    leaving.on_gone = lambda worker, how: (setattr(worker, "is_alive", False), world.workers.pop(worker.name))
     leaving.request_stop()
     world.run_until(40.0 + 1.2 * scenario.options.interval_s + 1.0)
     assert {row.owner for row in world.table.rows.values() if not row.is_ended} == {"b", "c"}

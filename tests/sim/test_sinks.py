@@ -53,12 +53,7 @@ def begun(name=NAME, *, keeps=False, rows=("a", "b"), deadline_s=10.0):
 
 
 ROWS = ("s0:0.0.0", "s0:0.0.1")
-PLANNED = [
-    RecordAdded(ROWS[0], "key"),
-    RecordAdded(ROWS[1], "key"),
-    WritePlanned("s0", 0, (ROWS,)),
-    begun(),
-]
+PLANNED = [RecordAdded(ROWS[0], "key"), RecordAdded(ROWS[1], "key"), WritePlanned("s0", 0, (ROWS,)), begun()]
 WITH_A_BAD_ROW = [
     RecordAdded(ROWS[0], "key"),
     BadRowAdded(ROWS[1], "too large"),

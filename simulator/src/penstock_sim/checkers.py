@@ -68,7 +68,7 @@ class NothingLost(Checker):
         undone = self.history.first_undone(write.key, self.history.index_after(write.key, after.checkpoint))
         if undone is not None:
             raise Broken(
-                f"{event.who} moved {write.key} to {after.checkpoint} ({type(write).__name__}), record {undone} is not handled"
+                f"{event.who} moved {write.key} to {after.checkpoint} ({event.kind}), record {undone} is not handled"
             )
 
     def at_end(self) -> None:
@@ -107,18 +107,14 @@ class OneOwner(Checker):
             self._holder[key] = who if write.worker == name_of(who) else write.worker
         elif isinstance(write, Renew | Checkpoint | End | Release):
             if before is None:
-                raise Broken(f"{type(write).__name__} of {who} wrote {key}, which has no row")
+                raise Broken(f"{event.kind} of {who} wrote {key}, which has no row")
             holder = self._holder.get(key)
             if before.reader != name_of(who):
-                raise Broken(
-                    f"{type(write).__name__} of {who} was accepted on {key}, which {before.reader} reads"
-                )
+                raise Broken(f"{event.kind} of {who} was accepted on {key}, which {before.reader} reads")
             if holder != who:
                 is_assigned = holder == name_of(who)
                 if not (isinstance(write, Renew | Release) or is_assigned):
-                    raise Broken(
-                        f"{type(write).__name__} of {who} was accepted on {key} after {holder} took it"
-                    )
+                    raise Broken(f"{event.kind} of {who} was accepted on {key} after {holder} took it")
                 self._holder[key] = who  # handed over to it, or picked up after a restart
 
     def _may_mistake_row(self, who: str, key: str) -> bool:
@@ -179,7 +175,7 @@ class ForwardOnly(Checker):
             return
         if _rank(after.checkpoint) < _rank(before.checkpoint):
             raise Broken(
-                f"{type(write).__name__} of {event.who} moved {write.key} back from {before.checkpoint} to {after.checkpoint}"
+                f"{event.kind} of {event.who} moved {write.key} back from {before.checkpoint} to {after.checkpoint}"
             )
 
 
@@ -342,9 +338,7 @@ class FewDuplicates(Checker):
         if self.history.is_exempt(key):
             return
         if index < reached:
-            raise Broken(
-                f"{who} starts {key} at {position}, {reached - index} records before where {before} released it"
-            )
+            raise Broken(f"{who} starts {key} {reached - index} records before where {before} released it")
         checkpoint = self._known_checkpoint(who, key)
         if checkpoint.is_record and index < self.history.index_after(key, checkpoint):
             raise Broken(f"{who} starts {key} at {position}, before its checkpoint {checkpoint}")

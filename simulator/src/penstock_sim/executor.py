@@ -144,15 +144,7 @@ def read_task(
     ranges = HashRanges(kinesis, STREAM_NAME, clock.monotonic_s)
     reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who, iterators=iterators)
     table = _TaskTable(process, task.execution)
-    return read_shard(
-        task,
-        options,
-        reading,
-        table=table,
-        query=query,
-        hold_page=hold_page,
-        pushes=pushes,
-    )
+    return read_shard(task, options, reading, table=table, query=query, hold_page=hold_page, pushes=pushes)
 
 
 class _TaskTable(SimLeaseTable):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -63,19 +64,11 @@ _HAIR_S: Final = 1e-6
 class FleetCosts(Struct):
     """The cost of a fleet, second by second, and the history of its shards."""
 
-    reads: dict[int, float] = field(default_factory=dict)  # read units by second
-    writes: dict[int, float] = field(default_factory=dict)  # write units by second
+    reads: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # read units by second
+    writes: dict[int, float] = field(default_factory=lambda: defaultdict(float))  # write units by second
     moves: list[float] = field(default_factory=list)  # times at which a shard went from one reader to another
     # When a shard began to be unread, for how long it was, and which it was; a shard that is not read yet is not here.
     gaps: list[tuple[float, float, str]] = field(default_factory=list)
-
-    def read(self, now_s: float, units: float) -> None:
-        second = int(now_s)
-        self.reads[second] = self.reads.get(second, 0.0) + units
-
-    def write(self, now_s: float, units: float) -> None:
-        second = int(now_s)
-        self.writes[second] = self.writes.get(second, 0.0) + units
 
 
 class Fleet:
@@ -229,11 +222,11 @@ class Fleet:
         keys = self._keys(part)
         size = sum(map(self._bytes.__getitem__, keys))
         is_consistent = part is None and self.options.policy is not BalancePolicy.KCL2  # Java's scans are not
-        self.costs.read(self.now, scan_units(size, is_consistent=is_consistent))
+        self.costs.reads[int(self.now)] += scan_units(size, is_consistent=is_consistent)
         return tuple(map(self.rows.__getitem__, keys))
 
     def fetch(self, key: str) -> Lease | None:
-        self.costs.read(self.now, get_units(self._bytes.get(key, 0)))
+        self.costs.reads[int(self.now)] += get_units(self._bytes.get(key, 0))
         return self.rows.get(key)
 
     def write(self, write: LeaseWrite) -> Outcome:
@@ -248,7 +241,7 @@ class Fleet:
                 self._delete(key)
             else:
                 self.put(outcome.lease)
-        self.costs.write(self.now, write_units(max(size, self._bytes.get(key, 0))))
+        self.costs.writes[int(self.now)] += write_units(max(size, self._bytes.get(key, 0)))
         return outcome
 
     def is_refused(self) -> bool:

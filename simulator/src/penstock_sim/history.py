@@ -40,12 +40,7 @@ from penstock_sim.events.reading import (
     RecordsDelivered,
     RecordsHandled,
 )
-from penstock_sim.events.sinks import (
-    BadRowAdded,
-    DeadLettersStored,
-    WritePlanned,
-    WriteTaskStarted,
-)
+from penstock_sim.events.sinks import BadRowAdded, DeadLettersStored, WritePlanned, WriteTaskStarted
 from penstock_sim.events.streams import (
     RecordPut,
     RecordsTrimmed,

@@ -48,9 +48,7 @@ class Balanced(Checker):
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
         if self.history.is_quiet and isinstance(write, Take | RequestHandover | Release):
-            raise Broken(
-                f"{event.who} moves {write.key} ({type(write).__name__}) although the fleet is balanced"
-            )
+            raise Broken(f"{event.who} moves {write.key} ({event.kind}) although the fleet is balanced")
 
     def at_end(self) -> None:
         counts = dict.fromkeys(map(name_of, self.history.alive), 0)
@@ -103,6 +101,4 @@ class AllConsumed(Checker):
             if row is not None and not row.is_ended and row.checkpoint.is_record:
                 left = len(shard.sequences) - max(history.index_after(key, row.checkpoint), shard.trimmed)
                 if left > 0:
-                    raise Broken(
-                        f"{key} stands at {row.checkpoint}, {left} handled records are not checkpointed"
-                    )
+                    raise Broken(f"{key} is at {row.checkpoint}, {left} handled records are not checkpointed")

@@ -158,9 +158,7 @@ class LossesReported(Checker):
             raise Broken(f"{who} reports a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")
         position, row_tip_ms = self._tip_in_row.get(key, (None, 0))
         if position == reader.position and row_tip_ms >= enough_ms and not reader.deliveries:
-            raise Broken(
-                f"{who} reports a loss in {key} at {position}, although its row has the tip at {row_tip_ms}"
-            )
+            raise Broken(f"{who} reports a loss in {key} at {position}; its row has the tip at {row_tip_ms}")
 
     def _on_shard_stopped(self, event: ShardStopped) -> None:
         """Drop the losses that a reader has stopped at: it has not passed them."""
@@ -203,6 +201,4 @@ class OnlyFailuresAreGivenUp(Checker):
     def _on_records_dead_lettered(self, event: RecordsDeadLettered) -> None:
         for number in event.numbers:
             if (event.who, event.key, number) not in self._failed_alone:
-                raise Broken(
-                    f"{event.who} gives up {number} of {event.key}, on which the handler did not fail alone"
-                )
+                raise Broken(f"{event.who} gives up {number} of {event.key}, which did not fail alone")

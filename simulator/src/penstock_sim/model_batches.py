@@ -173,10 +173,7 @@ def batch_traces(name: str, scenario: Scenario, result: SeedResult) -> list[Batc
 
 
 def traces_of_queries(
-    name: str,
-    queries: Iterable[str],
-    events: Sequence[Event],
-    number_of: Callable[[Position], int],
+    name: str, queries: Iterable[str], events: Sequence[Event], number_of: Callable[[Position], int]
 ) -> list[BatchTrace]:
     """Return events as a trace for each query.
 

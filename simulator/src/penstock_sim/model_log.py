@@ -84,9 +84,7 @@ def trace_of_log(
     )
 
 
-def _changes(
-    log: Iterable[tuple[str, Lease | None]],
-) -> Iterator[tuple[str, Lease | None, Lease | None]]:
+def _changes(log: Iterable[tuple[str, Lease | None]]) -> Iterator[tuple[str, Lease | None, Lease | None]]:
     before: dict[str, Lease] = {}
     for key, row in log:
         yield key, before.get(key), row

@@ -80,9 +80,7 @@ class KeysInOrder(Checker):
             waiting = self._waiting[self.history.key_of[text]]
             if text in waiting:
                 if waiting[0] != text:
-                    raise Broken(
-                        f"{event.number} of {event.key} holds {text}, and {waiting[0]} is not there yet"
-                    )
+                    raise Broken(f"{event.number} of {event.key} holds {text}, {waiting[0]} is not there yet")
                 waiting.pop(0)
 
 

@@ -30,13 +30,7 @@ from penstock.spark.tasks.shard_task import ShardTask
 from penstock_sim.blocking_ports import SimClock, SimFormerTable, SimKcl3Tables, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CoordinatorReported
-from penstock_sim.events.queries import (
-    BatchBounded,
-    BatchCommitted,
-    BatchPlanned,
-    BatchStarted,
-    BatchUnread,
-)
+from penstock_sim.events.queries import BatchBounded, BatchCommitted, BatchPlanned, BatchStarted, BatchUnread
 from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
 from penstock_sim.executor import ReadAttempt, ShardRows, read_task
 from penstock_sim.fan_out import SimFanOut

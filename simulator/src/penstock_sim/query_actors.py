@@ -162,9 +162,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
 
     def _start_twins(self) -> None:
         """Start a query with two loads under one application's name; one of the two must refuse to go on."""
-        if self.world.met[
-            "fault: twins_per_min"
-        ]:  # another one of these names would go on from the claims of the first
+        if self.world.met["fault: twins_per_min"]:  # a second one would go on from the claims of the first
             return
         self.world.met["fault: twins_per_min"] += 1
         for name in TWINS:

@@ -112,9 +112,7 @@ class SameReplays(Checker):
             return
         left = self._left(place[3], part)
         if self._left(place[3], whole)[: len(left)] != left:
-            raise Broken(
-                f"batch {place[2]} of {place[0]} held {whole} of {place[3]}, and an action took {part}"
-            )
+            raise Broken(f"batch {place[2]} of {place[0]} held {whole} of {place[3]}; an action took {part}")
 
     def _are_same(self, key: str, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
         """Return whether two executions differ only by records that left the stream between them."""
@@ -174,9 +172,7 @@ class OnceEach(Checker):
         who, key = event.who, event.key
         name = name_of(who)
         is_back = self._started.get(key) == name
-        if (
-            self._reader.get(key) != name
-        ):  # another worker has just taken it: a restarted one has not read that yet
+        if self._reader.get(key) != name:  # taken by another, which a restarted one has not read yet
             is_back = self._lives.get((key, name), who) != who
         if is_back:
             self._add_begin(key, self.history.index_after(key, event.position))
@@ -300,9 +296,7 @@ class ReadersClaim(Checker):
             return
         claim, key = write.claim, write.key
         if before.reader != claim.worker:
-            raise Broken(
-                f"{event.who} claimed records of {key} for {claim.worker}, and {before.reader} reads it"
-            )
+            raise Broken(f"{event.who} claimed {key} for {claim.worker}, and {before.reader} reads it")
         start, passed = (self.history.index_after(key, each) for each in (claim.start, before.checkpoint))
         if before.checkpoint.is_record and start < passed:
             raise Broken(
@@ -394,11 +388,10 @@ class OneReader(Checker):
     def _track_claims(self, key: str, row: Lease | None) -> None:
         for twin, keys in self._claimed.items():
             claim = None if row is None else row.claim_of(twin)
-            if (
-                claim is not None and claim.note
-            ):  # without a note, a driver has fixed the batch's end: such a claim is no sign of a load
+            # Without a note, a driver has fixed the batch's end: such a claim is no sign of a load.
+            if claim is not None and claim.note:
                 keys.add(key)
-            elif key in keys:
+            else:
                 keys.discard(key)
         if not all(self._claimed.values()):
             self._known = dict(self._batches)

@@ -55,11 +55,8 @@ class EndsWhenAllIsRead(Checker):
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
         self._handed_s.pop(write.key, None)
-        if (
-            isinstance(write, Release)
-            and event.after is not None
-            and event.after.owner not in (None, name_of(event.who))
-        ):
+        next_owner = None if event.after is None else event.after.owner
+        if isinstance(write, Release) and next_owner not in (None, name_of(event.who)):
             self._handed_s[write.key] = self.history.now
 
     def _on_process_exited(self, event: ProcessExited) -> None:
@@ -80,9 +77,7 @@ class EndsWhenAllIsRead(Checker):
             came = bisect_left(shard.arrivals_ms, EPOCH_MS + int(up_s * 1000) - _BOUND_SLACK_MS)
             undone = self.history.first_undone(key, came)
             if undone is not None and not self._is_read(key, name_of(who)):
-                raise Broken(
-                    f"{who} has ended, and no worker reads {undone} of {key}, which was there before"
-                )
+                raise Broken(f"{who} has ended, and no worker reads {undone} of {key}, put before that")
 
     def _is_read(self, key: str, me: str) -> bool:
         row, now_s = self.history.rows.get(key), self.history.now

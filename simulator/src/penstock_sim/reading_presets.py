@@ -174,10 +174,7 @@ def _draw_fleet(seed: int) -> Scenario:
 def faults_of_processes(fleet: FaultPlan) -> dict[str, Any]:
     """Return those faults of a fleet that other processes can meet, and twice as many reshards."""
     names = ("crashes_per_min", "stops_per_min", "pauses_per_min", "pause_max_s", "clock_rate_spread")
-    return {
-        **{name: getattr(fleet, name) for name in names},
-        "reshards_per_min": 2 * fleet.reshards_per_min,
-    }
+    return {**{name: getattr(fleet, name) for name in names}, "reshards_per_min": 2 * fleet.reshards_per_min}
 
 
 def without_readers(
@@ -267,10 +264,7 @@ def _with_retention(drawn: Scenario, chance: Chance) -> Scenario:
     )
     options = {**drawn.query_plan.options, "failOnDataLoss": fails}
     return replace(
-        drawn,
-        faults=faults,
-        query_plan=replace(drawn.query_plan, options=options),
-        retention_s=retention_s,
+        drawn, faults=faults, query_plan=replace(drawn.query_plan, options=options), retention_s=retention_s
     )
 
 
@@ -335,10 +329,7 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
     names = tuple(f"{'ab'[index % 2]}/{'j' if index < java else 'w'}{index}" for index in range(java + own))
     queries = frozenset(names[java : java + 1]) if has_query else frozenset[str]()
     lock_s = chance.choice((20.0, 40.0, 120.0))
-    plan = Kcl3Plan(
-        workers=frozenset(names[:java]),
-        lock_s=lock_s,
-    )
+    plan = Kcl3Plan(workers=frozenset(names[:java]), lock_s=lock_s)
     leader_faults = {
         "leader_deaths_per_min": chance.some(0.5, 0.3, 2.0),
         "leader_moves_per_min": chance.some(0.4, 0.3, 2.0),
@@ -436,9 +427,7 @@ def draw_streams_scenario(seed: int) -> Scenario:
     return replace(
         drawn,
         faults=FaultPlan(
-            latency_max_s=0.1,
-            reshards_per_min=chance.choice((0.0, 2.0)),
-            refusals_per_min=refusals_per_min,
+            latency_max_s=0.1, reshards_per_min=chance.choice((0.0, 2.0)), refusals_per_min=refusals_per_min
         ),
         delivery=DELIVERY,
         foreign=frozenset(),

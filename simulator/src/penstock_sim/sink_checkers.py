@@ -82,9 +82,7 @@ class NothingLostInSilence(NoCrash):
         query, batch, names = event.query, event.batch, event.attempts
         self._logged.add((query, batch))
         if not self._done.issuperset(names):
-            raise Broken(
-                f"batch {batch} of {query} is logged as done by {names}, and one of them never ended"
-            )
+            raise Broken(f"batch {batch} of {query} is logged as done by {names}, one of which never ended")
         written = tuple(self.history.attempts[name].texts for name in names)
         if written != self.history.planned_writes[query, batch]:
             raise Broken(f"batch {batch} of {query} is logged as done, and its tasks had other rows")
@@ -147,9 +145,7 @@ class TwiceWithCause(Checker):
         attempt = self.history.attempts[name]
         copies = sum(count - 1 for count in attempt.seen.values() if count)
         if copies > event.twice_count:
-            raise Broken(
-                f"{name} reports {event.twice_count} rows that may be there twice, and there are {copies}"
-            )
+            raise Broken(f"{name} reports {event.twice_count} possible copies, and there are {copies}")
         good = [text for text in attempt.texts if text not in self.history.bad_rows]
         written = sum(count for _, count in event.counts)
         if (written, event.letter_count) != (len(good), len(attempt.texts) - len(good)):

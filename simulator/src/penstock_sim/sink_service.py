@@ -17,12 +17,7 @@ from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.blocking_ports import SimClock, SimKinesis
 from penstock_sim.environment import Environment
 from penstock_sim.events.producers import RecordsStored
-from penstock_sim.events.sinks import (
-    DeadLettersStored,
-    FileWritten,
-    RequestTooLarge,
-    RowsRefused,
-)
+from penstock_sim.events.sinks import DeadLettersStored, FileWritten, RequestTooLarge, RowsRefused
 from penstock_sim.plan import STREAM_NAME, SinkPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.producer import SimPuts

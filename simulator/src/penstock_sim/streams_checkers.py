@@ -38,20 +38,20 @@ class OwnStreamOnly(Checker):
         who, write, after = event.who, event.write, event.after
         key = write.key
         if key not in self.history.shards:
-            raise Broken(f"{type(write).__name__} of {who} is of {key}, which is no shard")
+            raise Broken(f"{event.kind} of {who} is of {key}, which is no shard")
         if who not in self._read_by:
             return  # rows that were in the table before
         stream_id = stream_id_of(key)
         if stream_id not in self._read_by[who]:
-            raise Broken(f"{type(write).__name__} of {who} is of {key}, whose stream it does not read")
+            raise Broken(f"{event.kind} of {who} is of {key}, whose stream it does not read")
         if after is None:
             return
         for other in sorted(after.parents | after.children):
             if stream_id_of(other) != stream_id:
-                raise Broken(f"{type(write).__name__} of {who} lets {key} name {other}, of another stream")
+                raise Broken(f"{event.kind} of {who} lets {key} name {other}, of another stream")
         identity = self.history.streams[stream_id].identity
         if after.stream is not None and str(after.stream) != identity:
-            raise Broken(f"{type(write).__name__} of {who} marks {key} as of {after.stream}")
+            raise Broken(f"{event.kind} of {who} marks {key} as of {after.stream}")
 
     def _on_reader_started(self, event: ReaderStarted) -> None:
         if stream_id_of(event.key) not in self._read_by[event.who]:

@@ -37,6 +37,11 @@ class LeaseWritten(ProcessEvent, frozen=True):
     before: Lease | None
     after: Lease | None
 
+    @property
+    def kind(self) -> str:
+        """The name of the write's type."""
+        return type(self.write).__name__
+
     def shards(self) -> set[str]:
         return {self.write.key}
 
@@ -52,7 +57,7 @@ class LeaseWritten(ProcessEvent, frozen=True):
             if after is None
             else f"{after.owner} {after.checkpoint_owner} {after.counter} {after.checkpoint}"
         )
-        return f"LeaseWritten|{self.who}|{type(self.write).__name__}|{self.write.key}|{row}"
+        return f"LeaseWritten|{self.who}|{self.kind}|{self.write.key}|{row}"
 
 
 _DESCRIPTIONS: Final[dict[type, Callable[[str, Any, Any, Any], str]]] = {
