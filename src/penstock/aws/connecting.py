@@ -81,7 +81,7 @@ def is_of_connecting(error: Exception) -> bool:
     return False
 
 
-def is_untrusted(error: Exception) -> bool:
+def is_certificate_error(error: Exception) -> bool:
     """Return whether the other side's certificate is not trusted here; trying again at once cannot help."""
     root = _root(error)
     if not isinstance(error, sdk.SSLError) or root is None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from penstock.aws.aws_options import parse_connection
-from penstock.aws.service_calls import PASSING, call_operation
+from penstock.aws.service_calls import TRANSIENT, call_operation
 from penstock.core.keyword_options import merge_connection
 from penstock.core.limits import RECORD_BYTES_MAX
 from penstock.core.stream_identity import in_region_of
@@ -28,7 +28,7 @@ from penstock.errors import DeadLetterFailed, ResourceBusy, ServiceError, Unknow
 if TYPE_CHECKING:
     from penstock.consumer.records import Batch, Record
 
-_RETRIED: Final = (*PASSING, UnknownOutcome, ResourceBusy)
+_RETRIED: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
 """After each of these a letter is written again. A second one does no harm: a bucket replaces the first, and a stream or a queue delivers at least once anyway."""
 _MESSAGE_BYTES_MAX: Final = 2**20
 """The limit of SQS since August 2025."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from penstock.aws.aws_options import parse_connection
 from penstock.aws.keyed_table import KeyedTable, is_usable
-from penstock.aws.service_calls import PASSING, call_with_rows
+from penstock.aws.service_calls import TRANSIENT, call_with_rows
 from penstock.core.keyword_options import merge_connection
 from penstock.errors import OptionError, UnknownOutcome
 
@@ -30,7 +30,7 @@ _KEEP_S_DEFAULT: Final = 7 * 86_400.0
 _ANSWER_WITHIN_S: Final = 3.0
 """The calls are made before records are handled and before they are acknowledged, while their visibility timeouts run."""
 _CREATED_WITHIN_S: Final = 300.0
-_RETRIED: Final = (*PASSING, UnknownOutcome)  # a row may be written twice
+_RETRIED: Final = (*TRANSIENT, UnknownOutcome)  # a row may be written twice
 
 
 class FinishedRecordsTable:

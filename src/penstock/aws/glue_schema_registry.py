@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.service_calls import PASSING, call_operation
+from penstock.aws.service_calls import TRANSIENT, call_operation
 from penstock.errors import (
     NotFound,
     Rejected,
@@ -30,7 +30,7 @@ from penstock.ports.schema_registry import (
 )
 
 _Word = TypeVar("_Word", bound=Enum)
-_RETRIED: Final = (*PASSING, UnknownOutcome, ResourceBusy)
+_RETRIED: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
 """Every call may be repeated: registering a definition a second time returns the version of the first time.
 If several producers register at once, the registry refuses all but one (ConcurrentModificationException)."""
 

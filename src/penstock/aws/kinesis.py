@@ -10,7 +10,7 @@ from typing import Any, Final
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import environment_endpoint
 from penstock.aws.data_plane import answers_of, child_shards, encode_entries, page_of
-from penstock.aws.service_calls import PASSING, call_operation
+from penstock.aws.service_calls import TRANSIENT, call_operation
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
 from penstock.core.shard import Shard, StreamSummary
@@ -32,7 +32,7 @@ class AwsKinesis:
     def __init__(self, options: AwsOptions, *, is_patient: bool = True, stays_off_aws: bool = False) -> None:
         self._options = options
         self._first_endpoint = environment_endpoint(options) if stays_off_aws else None
-        self._retried: tuple[type[ServiceError], ...] = PASSING if is_patient else ()
+        self._retried: tuple[type[ServiceError], ...] = TRANSIENT if is_patient else ()
 
     def without_retries(self) -> AwsKinesis:
         return AwsKinesis(self._options, is_patient=False)

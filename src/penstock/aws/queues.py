@@ -13,7 +13,7 @@ from botocore import xform_name
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.service_calls import PASSING, call, pages_of
+from penstock.aws.service_calls import TRANSIENT, call, pages_of
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.core.queueing.queue_limits import VISIBILITY_S_DEFAULT, WAIT_S_MAX
 from penstock.core.service_codes import kind_of
@@ -165,7 +165,7 @@ class AwsQueues:
     def _control(
         self, operation: str, resource: str, arguments: Mapping[str, Any], *, is_write: bool = False
     ) -> Any:
-        retried = (Throttled,) if is_write else PASSING
+        retried = (Throttled,) if is_write else TRANSIENT
         return _call(
             operation, arguments, resource, self._control_options, is_write=is_write, retried=retried
         )

@@ -22,9 +22,9 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connecting import (
     PROXY_WAY_OUT,
     TRUST_WAY_OUT,
+    is_certificate_error,
     is_of_connecting,
     is_refused_by_proxy,
-    is_untrusted,
     reason_of,
 )
 from penstock.aws.connection import client_for, credentials_in_use, region_of, renew_credentials
@@ -85,7 +85,7 @@ _NO_ANSWER: Final = (
     ResponseParserError,
     OSError,
 )
-PASSING: Final = (Throttled, Unavailable, UnknownRefusal)
+TRANSIENT: Final = (Throttled, Unavailable, UnknownRefusal)
 """Errors after which a call that did nothing is repeated."""
 
 
@@ -186,7 +186,7 @@ def _translate_connecting(error: Exception, where: str, operation: str, resource
     message = f"{where}: no connection: {error}{reason_of(error)}"
     if is_refused_by_proxy(error):
         return AccessDenied(f"{message}; {PROXY_WAY_OUT}", operation=operation, resource=resource)
-    way_out = TRUST_WAY_OUT if is_untrusted(error) else _NO_CONNECTION
+    way_out = TRUST_WAY_OUT if is_certificate_error(error) else _NO_CONNECTION
     return Unavailable(f"{message}; {way_out}", operation=operation, resource=resource)
 
 
@@ -234,7 +234,7 @@ def call_operation(
     options: AwsOptions,
     *,
     is_write: bool = False,
-    retried: tuple[type[ServiceError], ...] = PASSING,
+    retried: tuple[type[ServiceError], ...] = TRANSIENT,
     **arguments: Any,
 ) -> Any:
     """Call an operation of a service, as `call` does.
@@ -258,7 +258,7 @@ def call(
     options: AwsOptions,
     *,
     is_write: bool = False,
-    retried: tuple[type[ServiceError], ...] = PASSING,
+    retried: tuple[type[ServiceError], ...] = TRANSIENT,
 ) -> _Answer:
     """Send a request, and retry it while that can help, with full jitter, a bound and a deadline.
 
@@ -286,7 +286,7 @@ def call(
                     _log.info("the credentials are fetched again: %s", ours)
                     continue
             delay_s = plan.delay_s(attempt, time.monotonic() - began_s, random.random())
-            if delay_s is None or not isinstance(ours, retried) or is_untrusted(error):
+            if delay_s is None or not isinstance(ours, retried) or is_certificate_error(error):
                 raise ours from error
             is_warned = isinstance(ours, UnknownRefusal) and attempt == _WARNED_ATTEMPT
             text = "attempt %d failed, the next one in %.2f s: %s"

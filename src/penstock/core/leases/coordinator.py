@@ -427,7 +427,7 @@ class Coordinator:
         5. Begin this worker's moves of the balance.
         """
         existing = {lease.key for lease in event.leases} | self.view.damaged.keys()
-        started = self._streams.started(existing, now_s)
+        started = self._streams.start_new(existing, now_s)
         if not started:
             self._table_stats = CoordinatorStats(ended_leases=len(self.view))
         if not started or started.restore_if_gone(existing, now_s):

@@ -167,7 +167,7 @@ class HeldLease(Struct):
     @property
     def unwritten(self) -> Position | None:
         """The position that is done but not in the row's checkpoint yet, or None."""
-        return None if self._has_all_done(self.lease) else self.done_through
+        return None if self._is_done_written(self.lease) else self.done_through
 
     def on_done(self, position: Position | None) -> None:
         """Handle a position up to which everything is done; an earlier one than the last changes nothing."""
@@ -430,7 +430,7 @@ class HeldLease(Struct):
         counter = getattr(write, "counter", row.counter)
         if isinstance(write, End) and row.is_ended:
             return self._ended()
-        if isinstance(write, Release) and row.reader != self.worker and self._has_all_done(row):
+        if isinstance(write, Release) and row.reader != self.worker and self._is_done_written(row):
             return self._released(row)
         is_of_other_process = row.counter != counter and row.run != self.lease.run
         if is_of_other_process or row.reader != self.worker or row.counter not in (counter, counter + 1):
@@ -444,16 +444,9 @@ class HeldLease(Struct):
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
         return [report_read_back(self.key), *self._renewed(row, sent_s, turn)]
 
-    def _has_all_done(self, row: Lease) -> bool:
-        """Return whether a row's checkpoint is at or past `done_through`; True if nothing is done.
-
-        This worker's release leaves such a row. If another worker took the lease instead, the checkpoint may be earlier.
-        """
-        return (
-            self.done_through is None
-            or not self.done_through.is_record
-            or self.done_through <= row.checkpoint
-        )
+    def _is_done_written(self, row: Lease) -> bool:
+        """Return whether a row's checkpoint is at or past `done_through`; True if nothing is done."""
+        return self.done_through is None or self.done_through <= row.checkpoint
 
     # --- scanned rows ---
 

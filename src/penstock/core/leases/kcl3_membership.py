@@ -149,15 +149,16 @@ class Kcl3Membership:
             self._fetch_due_s = now_s
 
     def advance(self, live: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float) -> None:
-        """Begin the reads that are due.
+        """Begin the reads that are due: of KCL 3's own rows, and of the index that shows newly assigned leases.
 
         Args:
-            own_keys: Returns the leases that this worker holds or has requested.
+            own_keys: Returns the leases that this worker holds or has requested; the others in its name are new.
         """
         if self._is_stopping:
             return
         if now_s >= self._fetch_due_s and not self._is_fetching:
             self._is_fetching = True
+            # In a large fleet each worker checks others, so that together they check all.
             others = sorted(set(live) - {self.me}, key=lambda worker: tie_break(self.me, worker))
             self._fetched_workers = frozenset(others[:_FETCHED_WORKERS_MAX])
             self._turn.emit(FetchFleet(self._fetched_workers))

@@ -182,11 +182,7 @@ class WorkerRun(Struct, frozen=True, order=True):
 
 
 def name_run(worker: str, drawn: str) -> str:
-    """Return a name for a run of a worker.
-
-    Args:
-        drawn: A random text.
-    """
+    """Return the name of a run (see `WorkerRun`): a checksum of the worker id, then a random text."""
     return f"{_checksum(worker)}{drawn}"
 
 

@@ -158,7 +158,7 @@ def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
 def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
     """Refuse a claim unless its worker reads the shard and neither its last claim nor the checkpoint has changed.
 
-    A forfeit needs neither the lease nor an unchanged checkpoint.
+    A forfeit, which claims that the batch holds nothing of the shard, needs neither the lease nor an unchanged checkpoint.
     """
     if not write.forfeits and row.reader != write.claim.worker:
         return Refusal.OWNER

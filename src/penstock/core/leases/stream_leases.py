@@ -172,10 +172,10 @@ class Streams:
             if listing.may_begin(now_s):
                 listing.begin(ListingPurpose.COMPARE)
 
-    def started(self, existing: AbstractSet[str], now_s: float) -> Streams:
-        """Return the streams that were started before, and list the shards of the others for their first leases.
+    def start_new(self, existing: AbstractSet[str], now_s: float) -> Streams:
+        """List the shards of streams that have no leases, to create their first ones; return the other streams.
 
-        A started stream has leases, or unreadable rows that were leases when last seen.
+        An unreadable row counts if it was a lease when last seen.
 
         Args:
             existing: Keys of all rows.

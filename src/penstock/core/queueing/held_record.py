@@ -25,7 +25,7 @@ class HeldRecord(Struct, eq=False):
 
     Args:
         received_s: When the answer arrived.
-        visible_from_s: When the current visibility timeout began.
+        timeout_began_s: When the current visibility timeout began.
         expires_s: When it ends. The handle is void from then on.
         unsettled: Number of user records that wait for the handler or run in it.
         running: Number of user records that run in the handler.
@@ -37,7 +37,7 @@ class HeldRecord(Struct, eq=False):
     number: int
     arrival: Arrival
     received_s: float
-    visible_from_s: float
+    timeout_began_s: float
     expires_s: float
     phase: Phase = Phase.OPEN
     unsettled: int = 0

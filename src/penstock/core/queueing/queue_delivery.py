@@ -393,9 +393,9 @@ class QueueDelivery:
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
             return due
         for held in list(self._valid):
-            if held.visible_from_s + visibility_s * _EARLY_SHARE > now_s:
+            if held.timeout_began_s + visibility_s * _EARLY_SHARE > now_s:
                 break
-            is_due = held.visible_from_s + visibility_s * RENEWAL_SHARE <= now_s
+            is_due = held.timeout_began_s + visibility_s * RENEWAL_SHARE <= now_s
             has_place = bool(due) and (len(due) + other_count) % RECORDS_PER_CALL_MAX != 0
             if not is_due and not has_place:
                 break
@@ -421,7 +421,7 @@ class QueueDelivery:
         Handling counts from the first call of the handler with the record; before that call, from the receive.
         """
         since_s = held.received_s if held.handler_began_s is None else held.handler_began_s
-        due_s = held.visible_from_s + self._options.visibility_s * RENEWAL_SHARE
+        due_s = held.timeout_began_s + self._options.visibility_s * RENEWAL_SHARE
         return due_s if due_s - since_s < self._options.handling_s_max else float("inf")
 
     def _send(self, batch: list[HeldRecord], now_s: float, *, is_acknowledgement: bool) -> int:
@@ -470,7 +470,7 @@ class QueueDelivery:
     ) -> None:
         if outcome is EntryOutcome.APPLIED:
             held.attempts = 0
-            held.visible_from_s = sent_s
+            held.timeout_began_s = sent_s
             held.expires_s = sent_s + self._options.visibility_s
             held.not_before_s = float("-inf")
             self._valid.on_renewed(held)
@@ -489,13 +489,13 @@ class QueueDelivery:
         """Return whether the oldest visibility timeout has lasted for `share_s` seconds."""
         oldest = self._valid.oldest
         # Compare the same sum that `next_wake_s` returns: a difference could round to less, and the loop would wake again at once.
-        return oldest is not None and oldest.visible_from_s + share_s <= now_s
+        return oldest is not None and oldest.timeout_began_s + share_s <= now_s
 
     def _expire(self, now_s: float) -> None:
         if not self._has_passed(self._options.visibility_s, now_s):
             return
         for held in list(self._valid):
-            if held.visible_from_s + self._options.visibility_s > now_s:
+            if held.timeout_began_s + self._options.visibility_s > now_s:
                 break
             if held.call is None:  # a delivery in a call waits for the answer
                 self._end(held, End.VOID, now_s)
@@ -590,7 +590,7 @@ class QueueDelivery:
         for held in self._valid:
             if held.call is not None:
                 continue  # nothing happens to it before its answer
-            times.append(held.visible_from_s + visibility_s)
+            times.append(held.timeout_began_s + visibility_s)
             if held.phase is Phase.OPEN:
                 due_s = self._renewal_due_s(held)
                 times.append(max(due_s, held.not_before_s))

@@ -34,12 +34,12 @@ class VisibilityOrder:
         self._held.pop(held.number, None)
 
     def on_renewed(self, renewed: HeldRecord) -> None:
-        """Move a renewed delivery to its new place: before those whose visibility began after its renewal was sent."""
+        """Move a renewed delivery to its new place: before those whose visibility timeout began after its renewal was sent."""
         self._held.move_to_end(renewed.number)
         later: list[int] = []
         for held in reversed(self._held.values()):
             if held is not renewed:
-                if held.visible_from_s <= renewed.visible_from_s:
+                if held.timeout_began_s <= renewed.timeout_began_s:
                     break
                 later.append(held.number)
         for number in reversed(later):

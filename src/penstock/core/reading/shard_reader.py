@@ -206,7 +206,7 @@ class ShardReader:
         self._read_s = now_s
         if page.record_count and page.read_bytes:
             self._record_bytes = page.read_bytes // page.record_count + 1
-        if self._may_have_skipped_expired(page):
+        if self._may_have_skipped_trimmed(page):
             self._iterator = None
             self._pace(page, started_s)
             return Kept(None)
@@ -376,10 +376,11 @@ class ShardReader:
             is_at_horizon=self._is_at_horizon,
         )
 
-    def _may_have_skipped_expired(self, page: Page[Rows_co]) -> bool:
-        """Whether unread records may have left the stream since the previous page: its iterator skips them without a report."""
-        # A new iterator begins at a record: its first page shows whether that record is there. If the position is no record, no
-        # page shows it.
+    def _may_have_skipped_trimmed(self, page: Page[Rows_co]) -> bool:
+        """Return whether the page's iterator may have skipped unread records that were trimmed since the previous page.
+
+        False before the first record, and for a new iterator's first page: there `_judge_resume` looks for the last record.
+        """
         if self._skip_through is not None or not self.position.is_record:
             return False
         return not self._is_unread_kept(page)
@@ -392,7 +393,7 @@ class ShardReader:
         is_kept = self._is_unread_kept(page)
         self._is_at_horizon = self._is_at_horizon and not is_kept
         if not is_kept and not page.is_pushed and self.position.is_record:
-            self._iterator = None  # its page would be discarded: see `_may_have_skipped_expired`
+            self._iterator = None  # its page would be discarded: see `_may_have_skipped_trimmed`
 
     def _is_unread_kept(self, page: Page[Rows_co]) -> bool:
         """Return whether the stream still had all unread records when it returned a page; True if this is not known."""

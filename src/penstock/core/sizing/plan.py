@@ -163,7 +163,7 @@ def plan_size(inputs: PlanInput) -> SizingPlan:
     uses = inputs.traffic.uses()
     sampled_use = use_of(sample.bytes_per_s, sample.records_per_s)
     peak_use = max(uses, default=sampled_use)
-    at_peak = _at(sample, inputs, peak_use)
+    at_peak = _scaled_to_peak(sample, inputs, peak_use)
     view = StreamView(inputs.shards, at_peak, at_peak if inputs.traffic.span_s >= _MERGE_SPAN_S else None)
     actions, after, last = plan_actions(view, inputs.limits)
     followed = _followed(uses or [sampled_use], inputs)
@@ -238,7 +238,7 @@ def usage_of(inputs: PlanInput, sample: LoadMap) -> Usage:
     )
 
 
-def _at(sample: LoadMap, inputs: PlanInput, peak_use: float) -> LoadMap:
+def _scaled_to_peak(sample: LoadMap, inputs: PlanInput, peak_use: float) -> LoadMap:
     """Return the sampled distribution with the load of the busiest period."""
     now = use_of(sample.bytes_per_s, sample.records_per_s)
     if now == 0:

@@ -176,6 +176,11 @@ class QueryWorker:
             pool.close()
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a condition; return whether it is met.
+
+        Raises:
+            PenstockError: The query cannot go on. This ends the wait too.
+        """
         with self._changed:
             is_met = self._changed.wait_for(
                 lambda: condition() or self._failure is not None or self._refusal is not None, timeout_s

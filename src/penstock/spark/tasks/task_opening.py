@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseTable
 
 
-def _pushes(
+def _pushed_reading(
     task: ShardTask, options: SourceOptions, process: ReadingProcess, fan_out: FanOut | None
 ) -> PushedReading | None:
     if task.consumer_arn is None or fan_out is None:
@@ -67,7 +67,7 @@ def rows_of(
             table=leases,
             query=query,
             hold_page=hold_page,
-            pushes=_pushes(task, options, process, fan_out),
+            pushes=_pushed_reading(task, options, process, fan_out),
         )
 
     return read_concurrently(tasks, read, SYSTEM_THREADS, lambda task: task.tip_ms is None)

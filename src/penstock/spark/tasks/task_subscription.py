@@ -70,7 +70,7 @@ class TaskSubscription:
             self._on_error(error)
 
     def end_unanswered(self) -> None:
-        """End it if the service has not answered yet."""
+        """End it if the service has not answered; the caller has waited long enough."""
         with self._changed:
             if not self._is_open and self._end is None:
                 self._end = SubscriptionEnd.SILENT
