@@ -8,6 +8,7 @@ import pytest
 
 from penstock import (
     AsyncConsumer,
+    AsyncProducer,
     AsyncQueueConsumer,
     Autoscaler,
     Consumer,
@@ -169,3 +170,16 @@ def test_a_folder_of_leases_is_named_by_a_text(monkeypatch):
 )
 def test_whatever_can_be_called_with_a_batch_is_a_handler(handler):
     assert not consumer(handler=handler).is_running
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        AsyncConsumer("orders", "billing", print).start,
+        AsyncQueueConsumer("invoices", print).start,
+        lambda: AsyncProducer(Producer("orders")).put(b"1", "anna"),
+    ],
+)
+def test_an_event_loop_other_than_asyncios_is_named(call):
+    with pytest.raises(UsageError, match="works on an event loop of asyncio"):
+        call().send(None)  # as trio begins a task

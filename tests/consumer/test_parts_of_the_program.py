@@ -12,6 +12,7 @@ import pytest
 from real_threads import FAST, put, tiny_stream, unfinished
 
 from penstock.consumer import Consumer, ConsumerPorts
+from penstock.logs import JsonFormatter
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime import consumer_run, own_loggers
 from penstock.runtime.guarded_metrics import guard_metrics
@@ -100,6 +101,23 @@ def test_a_handler_that_walks_the_stack_finds_the_line_of_a_log_call(monkeypatch
     own_loggers.guard_loggers()
     LOG.warning("a shard stops")
     assert found == ["test_a_handler_that_walks_the_stack_finds_the_line_of_a_log_call"]
+
+
+@pytest.mark.parametrize("formatter", [logging.Formatter(), JsonFormatter()])
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "a file named \udcff"])
+def test_a_traceback_is_short_enough_and_can_be_written(monkeypatch, logging_errors, formatter, text):
+    lines = []
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(handler.format(record)))
+    handler.setFormatter(formatter)
+    monkeypatch.setattr(LOG, "handlers", [handler])
+    own_loggers.guard_loggers()
+    for error in (ValueError(text), ValueError("text of its own")):
+        LOG.warning("the handler failed", exc_info=error)
+    bounded, plain = lines
+    assert len(bounded.encode()) < 40_000
+    assert "ValueError: " + text[:13] in bounded
+    assert plain.endswith(("ValueError: text of its own", 'ValueError: text of its own"}'))
 
 
 def test_a_logger_that_the_program_patched_is_guarded_as_the_others_are(monkeypatch, logging_errors):

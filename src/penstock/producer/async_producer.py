@@ -14,6 +14,7 @@ from msgspec import Struct
 from penstock.errors import BufferFull, UsageError
 from penstock.producer.producer import Producer
 from penstock.producer.receipts import Acknowledgement
+from penstock.runtime.loop_tasks import running_loop
 from penstock.runtime.threads import begin_on_daemon
 
 _ROOM_CHECK_S: Final = 0.05  # others than this producer's tasks may free room, or take it
@@ -82,7 +83,7 @@ class AsyncProducer:
 
     @property
     def _queue(self) -> _PutQueue:
-        loop = asyncio.get_running_loop()
+        loop = running_loop(type(self).__name__)
         queue = self._queues.get(loop)
         if queue is None:
             queue = self._queues[loop] = _PutQueue(self._producer, loop)

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from traceback import TracebackException
 from typing import Final, TypeAlias, TypeVar
 
 from msgspec import Struct
@@ -296,9 +295,7 @@ class QueueLoop(Loop[QueueEvent]):
         if isinstance(error, AccessDenied | NotFound | Rejected | UsageError):
             self.fail(error)
         elif not isinstance(error, ServiceError):
-            log.error(
-                "queue %s: a receive failed in an unexpected way: %s", self._queue.name, _trace_of(error)
-            )
+            log.error("queue %s: a receive failed in an unexpected way", self._queue.name, exc_info=error)
         elif self._pace.refusals == _FAILING_AFTER:
             log.warning("queue %s: receives keep failing: %s", self._queue.name, text)
         self._receive_failure = text
@@ -355,9 +352,9 @@ class QueueLoop(Loop[QueueEvent]):
             return Settled.UNHANDLED
         self._metrics.count("queue_handler_failures", 1, {"result": "failed"})
         log.warning(
-            "queue %s: the handler failed, and its records are delivered again: %s",
+            "queue %s: the handler failed, and its records are delivered again",
             self._queue.name,
-            _trace_of(error),
+            exc_info=error,
         )
         return Settled.FAILED
 
@@ -552,8 +549,3 @@ def _outcome_of(error: Exception) -> EntryOutcome:
     if isinstance(error, UnknownOutcome):
         return EntryOutcome.UNKNOWN
     return EntryOutcome.VOID if isinstance(error, NotFound | Rejected) else EntryOutcome.REFUSED
-
-
-def _trace_of(error: BaseException) -> str:
-    """Return an error with its traceback, as text that every log can encode."""
-    return text_of("".join(TracebackException.from_exception(error).format()).rstrip(), 8_000)

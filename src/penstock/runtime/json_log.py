@@ -24,5 +24,5 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if record.exc_info:
-            document["exception"] = self.formatException(record.exc_info)
+            document["exception"] = record.exc_text or self.formatException(record.exc_info)
         return json.dumps(document)

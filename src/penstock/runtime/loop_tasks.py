@@ -9,9 +9,29 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
+from penstock.errors import UsageError
 from penstock.runtime.user_code import UnusableHandlerError
 
 _CANCELLED_S: Final = 5.0
+
+
+def running_loop(user: str) -> asyncio.AbstractEventLoop:
+    """Return the event loop that runs the caller.
+
+    Args:
+        user: The name of the class that needs it.
+
+    Raises:
+        UsageError: There is none, as under trio.
+    """
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        plain = user.removeprefix("Async")
+        raise UsageError(
+            f"{user} works on an event loop of asyncio (or uvloop), and none runs here: start it with asyncio.run; with anyio choose the "
+            f"backend asyncio; under trio, use penstock.{plain} on a thread (trio.to_thread.run_sync)"
+        ) from error
 
 
 class EventLoopTasks:
@@ -29,7 +49,7 @@ class EventLoopTasks:
 
     def open(self) -> None:
         """Run calls on the loop that runs now, with its context variables as they are now."""
-        self._loop = asyncio.get_running_loop()
+        self._loop = running_loop(self._consumer_name)
         self._context = contextvars.copy_context()
 
     def begin_call(self, call: Callable[[], Awaitable[object]]) -> Future[None]:

@@ -11,12 +11,16 @@ import logging
 import warnings
 from collections.abc import Callable
 from functools import partial
+from traceback import TracebackException
 from typing import Any, Final
+
+from penstock.core.safe_text import text_of
 
 _reporter: Final = logging.Handler()
 """Reports on stderr as every log handler does, unless `logging.raiseExceptions` is false."""
 _PLAIN_FIELDS: Final = ("name", "level", "fn", "lno", "msg", "args", "exc_info")
 """The first arguments of `makeRecord`, and all that a record needs."""
+_TRACE_CHARACTERS_MAX: Final = 32_000
 
 
 class _Guard(partial[Any]):
@@ -25,6 +29,8 @@ class _Guard(partial[Any]):
 
 def guard_loggers() -> None:
     """Report the errors of log handlers, filters and record factories on stderr, instead of raising them in our threads.
+
+    Tracebacks are cut, and spelled so that UTF-8 can encode them: an exception of user code may have any text.
 
     Called before each thread or pool of ours is made, and makes no logger: `logging.config` disables those that exist.
     """
@@ -70,14 +76,31 @@ def _make_record(
 ) -> logging.LogRecord:
     try:
         if before is None:
-            return type(logger).makeRecord(logger, *given, **named)
-        return before(*given, **named)
+            record = type(logger).makeRecord(logger, *given, **named)
+        else:
+            record = before(*given, **named)
+        _bound_trace(record)
     except Exception:  # noqa: BLE001 - the same
         fields: dict[str, Any] = {**dict(zip(_PLAIN_FIELDS, given, strict=False)), **named}
         needed: list[Any] = [fields.get(field) for field in _PLAIN_FIELDS]
         plain = logging.LogRecord(*needed)
         _reporter.handleError(plain)
         return plain
+    return record
+
+
+def _bound_trace(record: logging.LogRecord) -> None:
+    """Set the text of a traceback that is long or no valid Unicode; any other is the formatter's."""
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return
+    trace = bounded = "".join(TracebackException.from_exception(error).format()).rstrip("\n")
+    if len(trace) > _TRACE_CHARACTERS_MAX:
+        half = _TRACE_CHARACTERS_MAX // 2  # the last lines are of the error that was raised last
+        bounded = f"{trace[:half]}...\n...{trace[-half:]}"
+    bounded = text_of(bounded, len(bounded))
+    if bounded != trace:
+        record.exc_text = bounded
 
 
 # Handlers that look for the line of a log call, as loguru's, pass over the frames of the file of `logging`.
