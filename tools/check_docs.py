@@ -208,9 +208,10 @@ def misdescribed_metrics() -> list[str]:
     ]
 
 
-_STRING_IMPORTS = ("import_module", "__import__")
+_STRING_IMPORTS = ("import_module", "__import__", "loaded_on_use")
 _MAY_IMPORT_BY_STRING = (
     "src/penstock/cli/*.py",
+    "src/penstock/_lazy_names.py",
     "src/penstock/__init__.py",
     "src/penstock/*/__init__.py",
     "src/penstock/metrics.py",

@@ -8,9 +8,9 @@ the tools to test handlers, and `penstock.errors` all errors.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from penstock._lazy_names import loaded_on_use
 from penstock._version import __version__ as __version__
 
 if TYPE_CHECKING:
@@ -128,14 +128,4 @@ __all__ = [
     "ShardProcessor",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use: importing the package alone costs nothing."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """Show the public names."""
-    return sorted([*__all__, "__version__"])
+__getattr__, __dir__ = loaded_on_use(__name__, _HOMES, (*__all__, "__version__"))

@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from penstock._lazy_names import loaded_on_use
 
 if TYPE_CHECKING:
     from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
@@ -37,14 +38,4 @@ _HOMES: Final = {
     "open_cloudwatch": "penstock.wiring",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name on first use: a program has one or two of these."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'penstock.metrics' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
-
-
-def __dir__() -> list[str]:
-    """Show the public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = loaded_on_use(__name__, _HOMES, __all__)

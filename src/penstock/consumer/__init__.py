@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from penstock._lazy_names import loaded_on_use
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
@@ -47,14 +47,4 @@ __all__ = [
     "ShardProcessor",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    """Load the names for asyncio and for type checkers on first use."""
-    if name in _LATER_HOMES:
-        return getattr(import_module(_LATER_HOMES[name]), name)
-    raise AttributeError(f"module 'penstock.consumer' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """Show the public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = loaded_on_use(__name__, _LATER_HOMES, __all__)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from penstock._lazy_names import loaded_on_use
 
 if TYPE_CHECKING:
     from penstock.producer.async_producer import AsyncProducer
@@ -26,21 +27,15 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Acknowledgement": "receipts",
-    "AsyncProducer": "async_producer",
-    "Producer": "producer",
-    "ProducerKeywords": "keywords",
-    "ProducerOptions": "producer",
-    "TaskMemory": "task_writer",
-    "TaskWriter": "task_writer",
-    "TaskWriterOptions": "task_writer",
-    "WriteReport": "write_report",
+    "Acknowledgement": ".receipts",
+    "AsyncProducer": ".async_producer",
+    "Producer": ".producer",
+    "ProducerKeywords": ".keywords",
+    "ProducerOptions": ".producer",
+    "TaskMemory": ".task_writer",
+    "TaskWriter": ".task_writer",
+    "TaskWriterOptions": ".task_writer",
+    "WriteReport": ".write_report",
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name when it is asked for: a Spark task writes without `Producer` and its threads."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'penstock.producer' has no attribute {name!r}")
-    return getattr(import_module(f"penstock.producer.{home}"), name)
+__getattr__, __dir__ = loaded_on_use(__name__, _HOMES, __all__)

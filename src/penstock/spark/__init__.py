@@ -7,8 +7,9 @@ discovery does not reach (an old session, an archive on the workers' path) regis
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from penstock._lazy_names import loaded_on_use
 
 if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
@@ -40,47 +41,25 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "KinesisDataSource": "source",
-    "LagListener": "monitoring.lag_listener",
-    "MicroBatches": "micro_batch_loop",
-    "SinkKeywords": "options.keywords",
-    "SinkReport": "sink.report",
-    "StreamLag": "monitoring.progress",
-    "align_to_shards": "align",
-    "from_glue_avro": "schemas.glue_columns",
-    "from_glue_json": "schemas.glue_columns",
-    "lag": "monitoring.progress",
-    "micro_batches": "micro_batch_loop",
-    "saved_positions": "awslabs_checkpoint",
-    "sink_report": "sink.report",
-    "write_kinesis": "sink.micro_batch_write",
+    "KinesisDataSource": ".source",
+    "LagListener": ".monitoring.lag_listener",
+    "MicroBatches": ".micro_batch_loop",
+    "SinkKeywords": ".options.keywords",
+    "SinkReport": ".sink.report",
+    "StreamLag": ".monitoring.progress",
+    "align_to_shards": ".align",
+    "from_glue_avro": ".schemas.glue_columns",
+    "from_glue_json": ".schemas.glue_columns",
+    "lag": ".monitoring.progress",
+    "micro_batches": ".micro_batch_loop",
+    "saved_positions": ".awslabs_checkpoint",
+    "sink_report": ".sink.report",
+    "write_kinesis": ".sink.micro_batch_write",
+}
+_SPARK: Final = "'penstock[spark]', or, where a cluster brings its own Spark, the package alone"
+_EXTRAS: Final = {
+    "fastavro": "'penstock[schemas]', here and on the executors",
+    **dict.fromkeys(("pyspark", "pyarrow", "pandas"), _SPARK),
 }
 
-
-def __getattr__(name: str) -> Any:
-    """Load a name when it is asked for: Spark imports this in every session, and the option table needs no Spark."""
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
-    try:
-        return getattr(import_module(f"penstock.spark.{home}"), name)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "fastavro":
-            raise ModuleNotFoundError(
-                f"penstock.spark.{name} needs the package {package}, which is not installed: pip install "
-                "'penstock[schemas]', here and on the executors",
-                name=error.name,
-            ) from error
-        if package not in ("pyspark", "pyarrow", "pandas"):
-            raise
-        raise ModuleNotFoundError(
-            f"penstock.spark.{name} needs the package {package}, which is not installed: pip install 'penstock[spark]', "
-            f"or, where a cluster brings its own Spark, the package alone",
-            name=error.name,
-        ) from error
-
-
-def __dir__() -> list[str]:
-    """Show the public names."""
-    return sorted(__all__)
+__getattr__, __dir__ = loaded_on_use(__name__, _HOMES, __all__, _EXTRAS)

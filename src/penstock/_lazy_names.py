@@ -1,0 +1,38 @@
+"""Public names that are loaded on first use: importing a package costs only what a program uses of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any, Final
+
+_NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+def loaded_on_use(
+    module: str, homes: Mapping[str, str], public: Collection[str], extras: Mapping[str, str] = _NONE
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` of a module.
+
+    Args:
+        homes: The module of each name; one that begins with a point is in this package.
+        public: The names that `dir` shows.
+        extras: What to give to pip, by the package that is missing without it.
+    """
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(homes[name], module), name)
+        except ModuleNotFoundError as error:
+            package = (error.name or "").partition(".")[0]
+            if package not in extras:
+                raise
+            raise ModuleNotFoundError(
+                f"{module}.{name} needs the package {package}, which is not installed: pip install {extras[package]}",
+                name=error.name,
+            ) from error
+
+    return load, lambda: sorted(public)
