@@ -250,14 +250,18 @@ class Fleet:
 
 
 class FleetWorker:
-    """One process: the production coordinator, and readers that read nothing."""
+    """One process: the production coordinator, and readers that read nothing.
 
-    def __init__(self, fleet: Fleet, name: str) -> None:
+    Args:
+        options: Its coordinator's, if they are not the fleet's.
+    """
+
+    def __init__(self, fleet: Fleet, name: str, options: CoordinatorOptions | None = None) -> None:
         self.fleet = fleet
         self.name = name
         self.is_alive = True
         self.readers: dict[str, int] = {}
-        self.machine = Coordinator(name, fleet.options)
+        self.machine = Coordinator(name, options or fleet.options)
         self._wake_s: float | None = None
 
     def feed(self, event: Event) -> None:
