@@ -382,7 +382,7 @@ def finds_no_foreign_lease(*_args):
     "this query: default names that collide",
     4,
     joining,
-    "refuse_hidden_sharing",
+    "refuse_shared_default_name",
 )
 def refuses_nothing(*_args, **_kwargs):
     return

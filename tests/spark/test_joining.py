@@ -13,7 +13,7 @@ CHECKS = [
     "check_stream",
     "refuse_future_start",
     "ensure_exists",
-    "refuse_hidden_sharing",
+    "refuse_shared_default_name",
     "scan_leases",
     "refuse_other_stream",
     "check_named_shards",

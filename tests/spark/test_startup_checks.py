@@ -16,7 +16,7 @@ from penstock.errors import OptionError, PositionError
 from penstock.ports.kinesis import ShardListing
 from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-from penstock.spark.driver.startup_checks import refuse_future_start, refuse_hidden_sharing
+from penstock.spark.driver.startup_checks import refuse_future_start, refuse_shared_default_name
 from penstock.spark.options.spark_options import parse_source
 
 WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
@@ -47,7 +47,7 @@ CHILD = Lease("5", checkpoint=TRIM_HORIZON, parents=frozenset({"3"}))
 
 
 def looked_until(table):
-    refuse_hidden_sharing(table, "me", UNNAMED, table.clock)
+    refuse_shared_default_name(table, "me", UNNAMED, table.clock)
     return table.clock.now_s
 
 
@@ -112,10 +112,10 @@ def test_of_two_queries_without_a_name_that_begin_at_once_the_first_by_name_goes
     for worker, is_refused in (("a", False), ("z", True)):
         table = TableOverTime(*renewed, released)
         with pytest.raises(OptionError, match="other reads it") if is_refused else nullcontext():
-            refuse_hidden_sharing(table, worker, UNNAMED, table.clock, has_joined=True)
+            refuse_shared_default_name(table, worker, UNNAMED, table.clock, has_joined=True)
     table = TableOverTime(*[(replace(READ, counter=count),) for count in range(60)])
     with pytest.raises(OptionError, match="other reads it"):  # the other one has checked before
-        refuse_hidden_sharing(table, "a", UNNAMED, table.clock, has_joined=True)
+        refuse_shared_default_name(table, "a", UNNAMED, table.clock, has_joined=True)
 
 
 class DatedKinesis:

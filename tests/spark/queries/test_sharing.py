@@ -21,7 +21,7 @@ from penstock.errors import OptionError
 from penstock.spark import stream_reader
 from penstock.spark.driver import joining
 from penstock.spark.driver.query_worker import coordinator_options
-from penstock.spark.driver.startup_checks import refuse_hidden_sharing
+from penstock.spark.driver.startup_checks import refuse_shared_default_name
 from spark_support import numbered, put
 from waiting import wait_until
 
@@ -97,7 +97,7 @@ def test_of_two_queries_without_a_name_that_begin_at_once_one_reads_everything(f
     have_checked = threading.Barrier(2)
 
     def check(*args):
-        refuse_hidden_sharing(*args)
+        refuse_shared_default_name(*args)
         have_checked.wait(DEADLINE_S)  # neither has a lease yet
 
     def begin(query):
@@ -109,7 +109,7 @@ def test_of_two_queries_without_a_name_that_begin_at_once_one_reads_everything(f
             query.reader.stop()
             return str(error)
 
-    monkeypatch.setattr(joining, "refuse_hidden_sharing", check)
+    monkeypatch.setattr(joining, "refuse_shared_default_name", check)
     put(client, queries[0].stream, numbered(0, 100))
     with ThreadPoolExecutor() as pool:
         answers = list(pool.map(begin, queries))

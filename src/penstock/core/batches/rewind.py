@@ -1,7 +1,7 @@
 """Plans the reset of leases whose claims a query's checkpoint location has no record of.
 
 The location was restored from a copy, or another driver works, or has worked, from a copy of it. Everything after the
-location's positions is read again, so this line of history skips no record that it has not passed to Spark. Deleted leases
+location's positions is read again, so no record is skipped that this location has not passed to Spark. Deleted leases
 are created again by `penstock.core.batches.recreation`.
 """
 
@@ -46,7 +46,7 @@ def plan_rewind(
 
     Returns:
         Writes by shard, without leases that `goes_back` leaves alone and without unlisted shards that have no lease. The
-        leases with a claim of the latest batch are last, so that a restart after some of the writes still finds its number.
+        leases with a claim of the latest batch are last: a restart after some of the writes still finds that batch's number.
     """
     parents_of = {key: shard.parents for key, shard in shards.items()}
     done = ancestors_of(offset.shards, parents_of)

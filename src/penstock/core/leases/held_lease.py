@@ -122,7 +122,7 @@ class HeldLease(Struct):
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
     seen_claim: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
-    is_urgent: bool = False
+    is_urgent: bool = False  # write a checkpoint before the renewal is due
     unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
     is_fetching: bool = False
     first_sent_s: float | None = None  # when the first write with the row's current counter was sent
@@ -430,6 +430,7 @@ class HeldLease(Struct):
         counter = getattr(write, "counter", row.counter)
         if isinstance(write, End) and row.is_ended:
             return self._ended()
+        # If another worker took the lease instead, the checkpoint may be earlier.
         if isinstance(write, Release) and row.reader != self.worker and self._is_done_written(row):
             return self._released(row)
         is_of_other_process = row.counter != counter and row.run != self.lease.run

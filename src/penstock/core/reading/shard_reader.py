@@ -232,7 +232,7 @@ class ShardReader:
             self._skip_through = None
         # Only once the record at which the iterator begins is found or judged: before, unread records before this page may be gone.
         if self._skip_through is None:
-            self._on_unread(page)
+            self._check_unread_age(page)
         if page.next_iterator is None:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
@@ -385,8 +385,8 @@ class ShardReader:
             return False
         return not self._is_unread_kept(page)
 
-    def _on_unread(self, page: Page[Rows_co]) -> None:
-        """Handle the age of the records after a page: if they may leave the stream soon, the next page gets a new iterator."""
+    def _check_unread_age(self, page: Page[Rows_co]) -> None:
+        """Check the age of the records after a page: if they may be trimmed soon, the next page gets a new iterator."""
         self.unread_since_ms = (
             None if page.service_ms is None else page.service_ms - page.millis_behind_latest
         )

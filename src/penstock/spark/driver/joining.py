@@ -33,9 +33,9 @@ from penstock.spark.driver.query_worker import QueryWorker, coordinator_options
 from penstock.spark.driver.startup_checks import (
     check_named_shards,
     refuse_future_start,
-    refuse_hidden_sharing,
     refuse_living_driver,
     refuse_other_stream,
+    refuse_shared_default_name,
     rewind_leases,
     scan_leases,
     warn_of_ignored_start,
@@ -95,7 +95,7 @@ def join(
         refuse_future_start(kinesis, options, clock)
     table.ensure_exists()
     worker = name_worker(options, offset.worker, ports.chance)
-    refuse_hidden_sharing(table, worker, options, clock)
+    refuse_shared_default_name(table, worker, options, clock)
     rows = scan_leases(table)
     refuse_other_stream(kinesis, table, options.stream, stream, rows)
     if is_new:

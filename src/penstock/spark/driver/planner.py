@@ -39,7 +39,7 @@ from penstock.spark.driver.joining import Joined, deregister_consumer, draw_name
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
 from penstock.spark.driver.query_worker import STOP_S
-from penstock.spark.driver.startup_checks import refuse_hidden_sharing
+from penstock.spark.driver.startup_checks import refuse_shared_default_name
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import check_stream
 from penstock.spark.tasks.shard_task import ShardTask
@@ -114,13 +114,13 @@ class Planner:
             tasks_of=self._tasks.of_shards,
         )
         self._joined: Joined | None = None
-        self._awaits_leases = True
+        self._awaits_first_leases = True
         self._planned: PlannedBatch | None = None
         self._tips_due_s = float("-inf")
         self._children_due_s = float("-inf")
         self._until_ms: int | None = None
         self._settlement: Settlement | None = None
-        self._known = KnownBatches()  # up to the last one that Spark has named
+        self._known = KnownBatches()  # up to the last offset that Spark has passed
         self._done: StreamOffset | None = None  # the last done batch, until the next one begins
 
     # --- Spark's questions --------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ class Planner:
             may_be_only_batch: This may be the only batch of the run.
         """
         self._done, self._known = start, start.known_batches
-        self._await_leases()
+        self._await_first_leases()
         if may_be_only_batch:  # a shard that was at its tip before this call may have records since
             self._query.shards.probe_again()
         is_patient = may_be_only_batch or self._until_ms is not None
@@ -262,7 +262,7 @@ class Planner:
         """
         self._done = None  # a batch is under way
         self._known = end.known_batches
-        self._await_leases()
+        self._await_first_leases()
         if self._planned is None or self._planned.end.batch != end.batch:
             self._planned = PlannedBatch(end, self._planned_ms())
         self._query.shards.on_batch_start()
@@ -325,13 +325,13 @@ class Planner:
         assert self._joined is not None, "the query has joined its application"
         return self._joined
 
-    def _await_leases(self) -> None:
+    def _await_first_leases(self) -> None:
         """Wait for the query's first leases, once."""
-        if self._awaits_leases:
-            self._awaits_leases = False
+        if self._awaits_first_leases:
+            self._awaits_first_leases = False
             query, options = self._query, self._options
             query.query_worker.await_leases(max(10.0, 2 * options.lease_duration_s))
-            refuse_hidden_sharing(
+            refuse_shared_default_name(
                 self._ports.table, query.shards.worker, options, self._clock, has_joined=True
             )
             self._apply_commands()

@@ -55,7 +55,7 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
     return {lease.key: lease for lease in scan.leases}
 
 
-def refuse_hidden_sharing(
+def refuse_shared_default_name(
     table: LeaseTable, worker: str, options: SourceOptions, clock: Clock, *, has_joined: bool = False
 ) -> None:
     """Raise an error if another worker reads under the default application name.
