@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.aws.aws_options import AwsOptions, parse_connection
-from penstock.errors import OptionError
+from penstock.core.lease_table_name import check_lease_table_name
 from penstock.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseTable
     from penstock.ports.queues import Queues
     from penstock.ports.schema_registry import SchemaRegistry
-
-_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:.+")
 
 # An adapter is loaded when it is opened: a Spark task needs one or two of them, and every batch may begin in a new process.
 
@@ -79,46 +76,22 @@ def open_lease_table(
         OptionError: No lease table can have this name.
     """
     options = AwsOptions() if options is None else options
+    check_lease_table_name(name)
     scheme, is_url, path = name.partition("://")
     if not is_url:
         from penstock.aws.lease_table import DynamoLeaseTable
 
-        check_table_name(name)
         return DynamoLeaseTable(name, options, table_options)
-    if scheme in ("s3", "file"):
-        from penstock.aws.object_lease_table import ObjectLeaseTable
+    from penstock.aws.object_lease_table import ObjectLeaseTable
+
     if scheme == "s3":
         from penstock.aws.s3_objects import S3Objects
 
         bucket, _, prefix = path.partition("/")
-        if not bucket or not prefix.strip("/"):
-            raise OptionError(f"lease table {name}: expected s3://bucket/prefix")
         return ObjectLeaseTable(S3Objects(bucket, prefix.strip("/"), options), options.retry_plan)
-    if scheme == "file":
-        from penstock.runtime.file_objects import FileObjects
+    from penstock.runtime.file_objects import FileObjects
 
-        return ObjectLeaseTable(FileObjects(path, options.deadline_s), options.retry_plan)
-    raise OptionError(
-        f"lease table {name}: expected the name of a DynamoDB table, s3://bucket/prefix or file:///folder"
-    )
-
-
-def check_table_name(name: str) -> None:
-    """Check that DynamoDB accepts a table name. Makes no call.
-
-    Raises:
-        OptionError: The name is not valid.
-    """
-    if not _TABLE_NAME.fullmatch(name):
-        if "/" in name:
-            raise OptionError(
-                f"lease table {name!r}: expected the name of a DynamoDB table, or s3://bucket/prefix, or file:///folder"
-            )
-        raise OptionError(
-            f"lease table {name!r}: a table of DynamoDB has a name of 3 to 255 letters, digits, '_', '-' and '.'. It is the "
-            "application's name where no other is given: choose another application, or name the table (lease_table_name; leaseTable "
-            "in Spark)"
-        )
+    return ObjectLeaseTable(FileObjects(path, options.deadline_s), options.retry_plan)
 
 
 def open_lease_table_finder(options: AwsOptions | None = None) -> LeaseTableFinder:

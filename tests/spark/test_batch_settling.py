@@ -67,7 +67,7 @@ class Shards:
 
 
 def open_settler(table, clock, *, read=lambda *_: (), tasks=()):
-    options, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
+    options, _ = parse_source({"streamName": "s", "applicationName": "app", "region": "r"})
     return BatchSettler(
         options,
         table,

@@ -6,7 +6,7 @@ from penstock.errors import OptionError
 from penstock.spark.options.spark_options import parse_batch, parse_sink, parse_source
 
 ROLE = "arn:aws:iam::123456789012:role/r"
-CONSUMER = "arn:aws:kinesis:us-east-1:123456789012:stream/orders/consumer/c:1525898737"
+CONSUMER = "arn:aws:kinesis:us-east-1:123456789012:stream/orders/consumer/bill:1525898737"
 DATABRICKS = {
     "streamName": "orders",
     "region": "us-east-1",
@@ -27,7 +27,7 @@ DATABRICKS = {
     "coalesceThresholdBlockSize": "10000000",
     "coalesceBinSize": "128000000",
     "consumerMode": "efo",
-    "consumerName": "c",
+    "consumerName": "bill",
     "consumerNamePrefix": "p_",
     "consumerRefreshInterval": "300s",
     "registeredConsumerIdType": "name",
@@ -43,7 +43,7 @@ AWSLABS = {
     "kinesis.region": "us-east-1",
     "kinesis.endpointUrl": "https://k",
     "kinesis.consumerType": "SubscribeToShard",
-    "kinesis.consumerName": "c",
+    "kinesis.consumerName": "bill",
     "kinesis.failOnDataLoss": "false",
     "kinesis.maxFetchRecordsPerShard": "100000",
     "kinesis.maxFetchTimePerShardSec": "10",
@@ -170,12 +170,16 @@ def test_the_options_of_another_sink_work_unchanged(connector):
 @pytest.mark.parametrize(
     ("given", "name", "application"),
     [
-        ({"consumerName": "c", "consumerNamePrefix": "databricks_"}, "databricks_c", "c"),
-        ({"consumerNamePrefix": "databricks_", "applicationName": "a"}, "databricks_a", "a"),
-        ({"registeredConsumerId": "c", "registeredConsumerIdType": "name"}, "c", "c"),
-        ({"registeredConsumerId": CONSUMER, "registeredConsumerIdType": "ARN"}, "c", "c"),
-        ({"registeredConsumerId": CONSUMER, "consumerNamePrefix": "databricks_"}, "c", "c"),
-        ({"registeredConsumerId": CONSUMER, "applicationName": "a"}, "c", "a"),
+        ({"consumerName": "bill", "consumerNamePrefix": "databricks_"}, "databricks_bill", "bill"),
+        ({"consumerNamePrefix": "databricks_", "applicationName": "app"}, "databricks_app", "app"),
+        (
+            {"registeredConsumerId": "orders-efo", "registeredConsumerIdType": "name"},
+            "orders-efo",
+            "orders-efo",
+        ),
+        ({"registeredConsumerId": CONSUMER, "registeredConsumerIdType": "ARN"}, "bill", "bill"),
+        ({"registeredConsumerId": CONSUMER, "consumerNamePrefix": "databricks_"}, "bill", "bill"),
+        ({"registeredConsumerId": CONSUMER, "applicationName": "app"}, "bill", "app"),
     ],
 )
 def test_the_registered_consumer_is_named_as_in_databricks(given, name, application):
@@ -190,7 +194,7 @@ def test_the_registered_consumer_is_named_as_in_databricks(given, name, applicat
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"registeredConsumerId": "c", "consumerName": "d"}, "both name the consumer; keep one"),
+        ({"registeredConsumerId": "orders-efo", "consumerName": "d"}, "both name the consumer; keep one"),
         ({"registeredConsumerId": CONSUMER.replace("orders", "bills")}, "of a consumer of stream orders"),
         ({"registeredConsumerId": "arn:aws:kinesis:r:1:stream/orders"}, "is not the ARN of a consumer"),
         ({"consumerNamePrefix": "a b"}, "the name of a registered consumer has 1 to 128 letters"),

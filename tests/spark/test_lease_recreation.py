@@ -21,7 +21,7 @@ from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.options.spark_options import parse_source
 
-OPTIONS, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
+OPTIONS, _ = parse_source({"streamName": "s", "applicationName": "app", "region": "r"})
 STREAM = StreamIdentity("arn", 1)
 KNOWN = StreamOffset(batch=3, worker="q", shards={"shardId-1": at_record("7")})
 WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)

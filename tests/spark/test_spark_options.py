@@ -90,13 +90,17 @@ def test_the_option_set_of_databricks_works_unchanged():
     [
         ({}, ("polling", None, "penstock-orders")),
         ({"consumerType": "FAN-OUT"}, ("fan-out", "penstock-orders", "penstock-orders")),
-        ({"consumerMode": "efo", "consumerName": "c"}, ("fan-out", "c", "c")),
+        ({"consumerMode": "efo", "consumerName": "efo"}, ("fan-out", "efo", "efo")),
         (
-            {"kinesis.consumerType": "SubscribeToShard", "kinesis.consumerName": "c", "applicationName": "a"},
-            ("fan-out", "c", "a"),
+            {
+                "kinesis.consumerType": "SubscribeToShard",
+                "kinesis.consumerName": "c",
+                "applicationName": "app",
+            },
+            ("fan-out", "c", "app"),
         ),
-        ({"consumerType": "auto", "leaseTable": "t"}, ("auto", "t", "t")),
-        ({"consumerName": "c", "leaseTable": "t"}, ("polling", None, "c")),
+        ({"consumerType": "auto", "leaseTable": "leases"}, ("auto", "leases", "leases")),
+        ({"consumerName": "c", "leaseTable": "leases"}, ("polling", None, "c")),
     ],
 )
 def test_consumer_and_application_name_each_other(given, expected):
@@ -134,9 +138,16 @@ def test_secrets_are_not_shown():
         ({"streamName": "a", "awsAccessKeyId": "x"}, "go together"),
         ({"streamName": "a", "consumerType": "push"}, "expected one of polling, fan-out, auto"),
         (
-            {"streamName": "a", "consumerType": "fan-out", "applicationName": "b c"},
+            {"streamName": "a", "consumerType": "fan-out", "consumerName": "b c", "applicationName": "app"},
             "option consumerName='b c': the name of a registered consumer has 1 to 128 letters",
         ),
+        (
+            {"streamName": "a", "applicationName": "b1"},
+            "lease table 'b1': .* 3 to 255 .* choose another application",
+        ),
+        ({"streamName": "a", "leaseTable": "redis://host"}, "expected the name of a DynamoDB table"),
+        ({"streamName": "a", "leaseTable": "s3://bucket"}, "expected s3://bucket/prefix"),
+        ({"streamName": "a", "leaseTable": "file://folder"}, "must be absolute"),
         ({"streamName": "a", "maxRecordPerTrigger": "5"}, "Did you mean maxRecordsPerTrigger"),
         ({"streamName": "a", "aggregation": "true"}, "is for the sink"),
         ({"streamName": "a", "path": "x"}, "name the stream with option streamName"),

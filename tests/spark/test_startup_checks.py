@@ -133,7 +133,7 @@ def test_a_future_moment_is_judged_by_the_services_clock():
     options, _ = parse_source(
         {
             "streamName": "s",
-            "applicationName": "a",
+            "applicationName": "app",
             "region": "r",
             "startingPosition": f"AT_TIMESTAMP {moment_ms}",
         }

@@ -36,18 +36,10 @@ class FileObjects:
         deadline_s: Time to wait for the lock.
 
     Raises:
-        OptionError: The path is not absolute or is the root, or this system has no such locks.
+        OptionError: This system has no such locks.
     """
 
     def __init__(self, folder: str, deadline_s: float) -> None:
-        if not Path(folder).is_absolute():
-            raise OptionError(
-                f"the folder of lease table file://{folder} must be absolute: file:///path/to/folder"
-            )
-        if len(Path(os.path.normpath(folder)).parts) == 1:
-            raise OptionError(
-                f"lease table file://{folder} is the root of the file system: name a folder in it, file:///path/to/folder"
-            )
         if os.name != "posix":
             raise OptionError("a lease table in a folder needs file locks as Linux and macOS have them")
         self._folder = Path(folder)

@@ -14,6 +14,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.core.lease_table_name import check_lease_table_name
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.moments import NoTimeZoneError
 from penstock.core.option_table import (
@@ -216,6 +217,7 @@ def parse_source(
     consumer = _given_consumer(values, short)
     given_name = values["applicationName"] or consumer
     application = given_name or named or f"penstock-{short}"
+    check_lease_table_name(lease_table or application)
     return (
         SourceOptions(
             stream=stream,
