@@ -495,7 +495,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
 
 class RunHandle:
-    """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
+    """A run as user code sees it. Implements `penstock.consumer.records.ShardCheckpointer`."""
 
     def __init__(self, run: ShardRun, loop: DeliveryLoop, home: HomeProcess) -> None:
         self._run = run
@@ -504,38 +504,27 @@ class RunHandle:
 
     @property
     def may_deliver(self) -> bool:
-        """Whether the shard is still this worker's."""
         return self._run.may_deliver and self._home.is_here
 
     @property
     def last_delivered(self) -> Position:
-        """The newest record that was delivered."""
         return self._run.last_delivered
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
-        """Mark records as done."""
         self._home.check()
         self._run.acknowledge(records, ordinals)
         self._loop.post(self._run)
 
     def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
-        """Mark everything up to and including a position as done."""
         self._home.check()
         self._run.acknowledge_through(position, ordinal)
         self._loop.post(self._run)
 
     def begin_checkpoint(self) -> PendingCheckpoint:
-        """Request a checkpoint of the acknowledged records, and return it for waiting."""
         self._home.check()
         return self._loop.begin_checkpoint(self._run)
 
     def store_checkpoint(self) -> None:
-        """Checkpoint the acknowledged records, and wait until that is durable.
-
-        Raises:
-            LeaseLost: The shard is another worker's now.
-            Unavailable: The lease table gave no answer in time; the checkpoint is stored later.
-        """
         pending = self.begin_checkpoint()
         if wait([pending.outcome], pending.timeout_s).not_done:
             raise pending.unanswered()

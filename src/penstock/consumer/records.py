@@ -83,7 +83,12 @@ class ShardCheckpointer(Protocol):
         """Request a checkpoint of the acknowledged records, and return it for waiting."""
 
     def store_checkpoint(self) -> None:
-        """Checkpoint the acknowledged records, and wait until that is durable."""
+        """Checkpoint the acknowledged records, and wait until that is durable.
+
+        Raises:
+            LeaseLost: The shard is another worker's now.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored later.
+        """
 
 
 class ShardRecords(InOneProcess, Sequence[Record]):

@@ -23,7 +23,6 @@ _ATTEMPTS_MAX: Final = 4
 
 
 def two_attempts_agree(source: SourceUnderTest) -> None:
-    """Read each partition in two attempts that overlap."""
     with running(source) as query:
         put(source, _FEW)
         query.plan(p.SPECULATION)
@@ -97,7 +96,6 @@ def _attempts(task: Task, count: int) -> Answer:
 
 
 def two_drivers_agree(source: SourceUnderTest) -> None:
-    """Run an old driver beside the new one."""
     with running(source) as query:
         ids = put(source, _FEW)
         query.run_batch(p.TWO_DRIVERS)
@@ -151,7 +149,6 @@ def _plan_in_vain(query: Query, old: Driver) -> None:
 
 
 def reads_in_any_process(source: SourceUnderTest) -> None:
-    """Read a batch here and in a new process."""
     with running(source) as query:
         put(source, _FEW)
         query.plan(p.ANY_PROCESS)

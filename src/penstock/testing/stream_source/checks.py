@@ -27,7 +27,6 @@ _BATCHES_MAX: Final = 50
 
 
 def travels(source: SourceUnderTest) -> None:
-    """Pickle the data source, the reader before and after it planned a batch, and the partitions."""
     with running(source) as query:
         pickled(query.driver.reader, "the reader")
         put(source, _FEW)
@@ -36,7 +35,6 @@ def travels(source: SourceUnderTest) -> None:
 
 
 def offsets_are_json(source: SourceUnderTest) -> None:
-    """Send offsets through JSON."""
     with running(source) as query:
         reader = query.driver.reader
         answers = [("initialOffset", reader.initialOffset)]
@@ -55,7 +53,6 @@ def offsets_are_json(source: SourceUnderTest) -> None:
 
 
 def initial_offset_is_the_same(source: SourceUnderTest) -> None:
-    """Ask for the initial offset at different times and in different readers."""
     with running(source) as query, running(source) as earlier:
         put(source, _FEW)
         with running(source) as later:
@@ -70,7 +67,6 @@ def initial_offset_is_the_same(source: SourceUnderTest) -> None:
 
 
 def no_news_no_offset(source: SourceUnderTest) -> None:
-    """Ask a source that has nothing new."""
     with running(source) as query:
         if put(source, _FEW) is None:
             raise NotTried("the source makes records by itself: it always has news")
@@ -92,7 +88,6 @@ def _settle(query: Query) -> None:
 
 
 def offsets_move_forward(source: SourceUnderTest) -> None:
-    """Look for an offset that the query has left."""
     with running(source) as query:
         for _ in range(3):
             put(source, 2)
@@ -106,7 +101,6 @@ def offsets_move_forward(source: SourceUnderTest) -> None:
 
 
 def every_record_once(source: SourceUnderTest) -> None:
-    """Read rounds of several sizes, with a change of the shards between them if the source has such a thing."""
     with running(source) as query:
         ids: list[Hashable] | None = []
         for count in _ROUNDS:
@@ -119,7 +113,6 @@ def every_record_once(source: SourceUnderTest) -> None:
 
 
 def a_replay_is_identical(source: SourceUnderTest) -> None:
-    """Read one batch three times."""
     with running(source) as query:
         put(source, _FEW)
         query.plan(p.REPLAY)
@@ -143,7 +136,6 @@ def a_replay_is_identical(source: SourceUnderTest) -> None:
 
 
 def goes_on_after_every_call(source: SourceUnderTest) -> None:
-    """Kill the reader after each call of a batch."""
     with running(source) as query:
         ids = put(source, 2)
         query.run_batch(p.RESTART)
@@ -188,7 +180,6 @@ def _read_a_row(query: Query) -> None:
 
 
 def an_empty_range_is_harmless(source: SourceUnderTest) -> None:
-    """Call `partitions(x, x)` in a running and in a new reader."""
     with running(source) as query:
         ids = put(source, _FEW)
         query.run_until(_FEW, p.EMPTY)
@@ -214,7 +205,6 @@ def _expect_no_rows(query: Query, who: str, driver: Driver) -> None:
 
 
 def read_limits_are_kept(source: SourceUnderTest) -> None:
-    """Limit a batch, then lift the limit."""
     options = source.limited(_LIMIT)
     if options is None:
         raise NotTried("the source has no option that limits a batch")
@@ -240,7 +230,6 @@ def read_limits_are_kept(source: SourceUnderTest) -> None:
 
 
 def available_now_ends(source: SourceUnderTest) -> None:
-    """Run to the fixed end while records arrive, and again after a restart."""
     with running(source) as query:
         if not passes_start():
             raise NotTried("this Spark runs one batch with availableNow and asks the source nothing")
@@ -276,7 +265,6 @@ def _follow_until_rest(query: Query, ids: list[Hashable] | None) -> list[Hashabl
 
 
 def stop_leaves_nothing(source: SourceUnderTest) -> None:
-    """Stop readers after each of their calls, in a process of its own."""
     with running(source) as query:
         put(source, 2)
         query.run_batch(p.STOP)
@@ -291,7 +279,6 @@ def stop_leaves_nothing(source: SourceUnderTest) -> None:
 
 
 def commit_is_advice(source: SourceUnderTest) -> None:
-    """Leave `commit` out, then make it too often."""
     with running(source) as query:
         ids: list[Hashable] | None = []
         for commits in (0, 2):
@@ -312,7 +299,6 @@ def commit_is_advice(source: SourceUnderTest) -> None:
 
 
 def wrong_options_are_refused(source: SourceUnderTest) -> None:
-    """Start a query with each wrong option."""
     if not source.wrong_options:
         raise NotTried("wrong_options names none")
     put(source, 1)
