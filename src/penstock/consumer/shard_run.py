@@ -166,7 +166,7 @@ class ShardRun:
         self._lost_arrival_s: float | None = None  # arrival of the first record after a loss
         self._stop_why: StopWhy | None = None
         self._grace_until_s: float | None = None
-        self._is_answered = False
+        self._has_reported_end = False
         self._tally = _Tally(since_s=clock.monotonic_s())
         self._stream_id = stream_id_of(start.key)
         self.labels: dict[str, str] = {
@@ -218,12 +218,12 @@ class ShardRun:
     @property
     def is_lost(self) -> bool:
         """Whether the lease is gone, so that no checkpoint can be promised."""
-        return self._grace_until_s is not None or self._is_answered
+        return self._grace_until_s is not None or self._has_reported_end
 
     @property
     def _is_leaving(self) -> bool:
         # Final: nothing more is read, and the answer of a read under way is dropped.
-        return self._delivery.phase is not Phase.RUNNING or self._is_answered
+        return self._delivery.phase is not Phase.RUNNING or self._has_reported_end
 
     # --- planning ---
 
@@ -233,14 +233,14 @@ class ShardRun:
             fetch, wake_s, is_starved = self._plan_fetch(now_s, has_room)
             calls = self._plan_calls(now_s)
             events = self._plan_checkpoint(now_s)
-            events += self._plan_leaving(now_s)
+            events += self._plan_last_event(now_s)
             times = [
                 wake_s,
                 self._delivery.next_wake_s(may_call=not self.is_paused),
-                self._grace_until_s if not self._is_answered else None,
+                self._grace_until_s if not self._has_reported_end else None,
             ]
             self.wake_s = min((time_s for time_s in times if time_s is not None), default=None)
-            is_over = self._is_answered and self._delivery.is_quiet and not calls
+            is_over = self._has_reported_end and self._delivery.is_quiet and not calls
             return Plan(fetch, calls, events, is_starved, is_over)
 
     def _plan_fetch(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
@@ -306,20 +306,22 @@ class ShardRun:
         self._delivery.on_checkpoint_sent(position, now_s)
         return [CheckpointRequested(self.key, self.epoch, position, self._is_checkpoint_urgent)]
 
-    def _plan_leaving(self, now_s: float) -> list[Event]:
-        if self._is_answered:
+    def _plan_last_event(self, now_s: float) -> list[Event]:
+        if self._has_reported_end:
             return []
         delivery = self._delivery
         low_water = delivery.low_water if delivery.low_water.is_record else None
         if delivery.is_finished and delivery.children is not None:
             children = tuple(keyed_child(self._stream_id, child) for child in delivery.children)
-            return self._answer(ShardDrained(self.key, self.epoch, children, low_water))
+            return self._report_end(ShardDrained(self.key, self.epoch, children, low_water))
         if self._stop_why is not None:
             is_done = delivery.is_quiet
             if self._grace_until_s is not None:
                 is_done = delivery.call_count == 0 or now_s >= self._grace_until_s
             return (
-                self._answer(ReaderStopped(self.key, self.epoch, low_water, self._tip())) if is_done else []
+                self._report_end(ReaderStopped(self.key, self.epoch, low_water, self._tip()))
+                if is_done
+                else []
             )
         if delivery.phase is Phase.FAILED and delivery.is_quiet:
             self.failure = delivery.failure
@@ -327,14 +329,14 @@ class ShardRun:
             return []  # records that were fetched before a read failed are delivered first
         if self.failure is None:
             return []
-        # The lease is kept, parked, since the next owner would fail in the same way; it is released when the worker stops.
+        # The lease is kept, since the next owner would fail in the same way; it is released when the worker stops.
         short = describe_stop(self.failure)
-        return self._answer(
+        return self._report_end(
             ReaderFailed(self.key, self.epoch, low_water, str(self.failure), short_reason=short)
         )
 
-    def _answer(self, event: Event) -> list[Event]:
-        self._is_answered = True
+    def _report_end(self, event: Event) -> list[Event]:
+        self._has_reported_end = True
         self._delivery.lose()
         self._settle_checkpoints()
         return [event]
@@ -619,7 +621,7 @@ class ShardRun:
     def take_progress(self, now_s: float) -> ReaderProgress | None:
         """Return the progress since the last call, for the coordinator."""
         with self.lock:
-            if self._is_answered:
+            if self._has_reported_end:
                 return None
             lag_ms = self.lag_ms(now_s)
             passed_s = max(now_s - self._tally.since_s, 1e-3)

@@ -121,15 +121,15 @@ class TableWriter:
                 earlier, _identity_of(batch.agg(*_identity_columns()).collect()[0].asDict())
             )
             self.store.finish(earlier)
-            return self._done(earlier, began_s, is_repeated=True)
+            return self._report_batch(earlier, began_s, is_repeated=True)
         set_session_options(batch.sparkSession, self._delivery)
         manifest, added, last_ms = self._stage(batch, label, tuple(removes))
         self._at_step("commit")
         manifest = self.store.commit(manifest)
         self._at_step("end")
-        return self._done(manifest, began_s, new_columns=added, last_arrival_ms=last_ms)
+        return self._report_batch(manifest, began_s, new_columns=added, last_arrival_ms=last_ms)
 
-    def _done(self, manifest: Manifest, began_s: float, **more: Any) -> BatchReport:
+    def _report_batch(self, manifest: Manifest, began_s: float, **more: Any) -> BatchReport:
         report = BatchReport(
             delivery=self._delivery.name,
             batch=manifest.batch,

@@ -141,12 +141,12 @@ def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: st
         # The first record may be the checkpoint's own.
         page = kinesis.fetch_records(stream, iterator, RECORDS_MAX + 1)
         for record in page.records:
-            found += _undone(record, position)
+            found += _records_after(record, position)
         iterator = page.next_iterator if page.millis_behind_latest else None
     return tuple(found[:RECORDS_MAX])
 
 
-def _undone(record: RawRecord, position: Position) -> Iterator[NextRecord]:
+def _records_after(record: RawRecord, position: Position) -> Iterator[NextRecord]:
     inside = deaggregate(record.data)
     if inside is None:
         inside = [UserRecord(record.partition_key, None, record.data, 0)]

@@ -177,7 +177,7 @@ _POSITION_WORDS: Final = ("SequenceNumber", "equence number", "did not come from
 class FailureMeaning(Enum):
     """The reactions to a failed call."""
 
-    PASSES = "nothing happened, and a later call may succeed"
+    TRANSIENT = "nothing happened, and a later call may succeed"
     ITERATOR_EXPIRED = "the iterator is too old: fetch another one at the last record that was read"
     ITERATOR_REFUSED = "the iterator is refused as such: fetch another one, and not many times"
     POSITION_REFUSED = "no iterator can begin at the position: it is of another shard or stream"
@@ -201,14 +201,14 @@ def judge_failure(error: PenstockError, *, requested_iterator: bool) -> FailureM
         )
         return FailureMeaning.POSITION_REFUSED if is_of_position else FailureMeaning.REQUEST_REFUSED
     if isinstance(error, AccessDenied) and error.code in _EXPIRED_CREDENTIALS:
-        return FailureMeaning.PASSES  # new credentials may follow soon
+        return FailureMeaning.TRANSIENT  # new credentials may follow soon
     return next((meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), FailureMeaning.FINAL)
 
 
 _MEANINGS: Final = (
     (ExpiredIterator, FailureMeaning.ITERATOR_EXPIRED),
     (NotFound, FailureMeaning.UNKNOWN_SHARD),
-    (Throttled | Unavailable | UnknownOutcome | ResourceBusy | UnknownRefusal, FailureMeaning.PASSES),
+    (Throttled | Unavailable | UnknownOutcome | ResourceBusy | UnknownRefusal, FailureMeaning.TRANSIENT),
     (ServiceError, FailureMeaning.STUBBORN),
 )
 

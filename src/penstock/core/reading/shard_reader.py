@@ -269,7 +269,7 @@ class ShardReader:
             self.final = Failed(self._stream_changed(error))
         elif meaning is FailureMeaning.FINAL:
             self.final = Failed(error)
-        elif meaning not in (FailureMeaning.PASSES, FailureMeaning.ITERATOR_EXPIRED):
+        elif meaning not in (FailureMeaning.TRANSIENT, FailureMeaning.ITERATOR_EXPIRED):
             self._in_a_row.stubborn += 1
             if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
                 self.final = Failed(error)

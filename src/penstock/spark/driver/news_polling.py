@@ -311,7 +311,7 @@ class NewsPoller:
             state.iterator, state.has_news = None, True
             self._failing.pop(key, None)
             return
-        if meaning is not FailureMeaning.PASSES and meaning not in _WITHOUT_ITERATOR:
+        if meaning is not FailureMeaning.TRANSIENT and meaning not in _WITHOUT_ITERATOR:
             raise error
         if isinstance(error, Throttled):
             self._paces[key].on_refusal(self._clock.monotonic_s())
