@@ -208,9 +208,12 @@ def test_columns_that_the_sink_ignores_are_not_converted(write, stream, client):
         ({"data": [None]}, "the column data is null"),
         ({"partitionKey": [None]}, "the column partitionKey is null"),
         ({"partitionKey": [None], "explicitHashKey": [GZIP]}, "the column partitionKey is null"),
+        ({"partitionKey": [b"k" * 257]}, "the partition key has 257 characters; 1 to 256 are allowed"),
+        ({"explicitHashKey": [b"-1"]}, "explicit hash key .*"),
+        ({"data": [b"x" * 2**20]}, "data and partition key .*"),
     ],
 )
-def test_a_row_without_data_or_key_is_named(write, stream, row, message):
+def test_a_row_that_is_never_accepted_is_named_with_the_way_out(write, stream, row, message):
     with pytest.raises(
         RecordError, match=f"stream {stream}, row 0 of the task: {message}; filter such rows out"
     ):

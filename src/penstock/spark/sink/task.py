@@ -23,7 +23,7 @@ from penstock.spark.spark_errors import explained
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_WAY_OUT: Final = "filter such rows out, give a value, or put them aside with onError=deadLetter"
+_WAY_OUT: Final = "filter such rows out, change the value, or put them aside with onError=deadLetter"
 _STREAM: Final = re.compile(
     r"[a-zA-Z0-9_.-]{1,128}|arn:[^:]+:kinesis:[^:]*:[^:]*:stream/[a-zA-Z0-9_.-]{1,128}"
 )
@@ -73,7 +73,7 @@ class SinkTask:
                 self._send(writer, stream, row_number, values)
             except RecordError as error:
                 if dead is None:
-                    raise
+                    raise RecordError(f"{error}; {_WAY_OUT}") from None
                 dead.add(stream, row_number, values[:3], str(error))
         reports = {stream: writer.finish() for stream, writer in writers.items()}
         # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.
@@ -106,12 +106,13 @@ class SinkTask:
         data, key, hash_key, _ = values
         if data is None or not isinstance(key, str) or isinstance(hash_key, bytes):
             raise RecordError(
-                f"stream {stream}, row {row_number} of the task: {_reason_not_sendable(values)}; {_WAY_OUT}"
+                f"stream {stream}, row {row_number} of the task: {_reason_not_sendable(values)}"
             )
         try:
             writer.write(data, key, hash_key)
         except RecordError as error:
-            raise RecordError(f"stream {stream}, row {row_number} of the task: {error}") from None
+            reason = str(error).removeprefix(f"stream {stream}: ")
+            raise RecordError(f"stream {stream}, row {row_number} of the task: {reason}") from None
 
 
 class _Router:
@@ -141,7 +142,7 @@ class _Router:
             if not isinstance(named, str) or not _STREAM.fullmatch(named):
                 why = "is null" if named is None else f"does not name a stream ({_shown(named)})"
                 raise RecordError(
-                    f"row {row_number} of the task: the column streamName {why}, and option streamName is not set; {_WAY_OUT}"
+                    f"row {row_number} of the task: the column streamName {why}, and option streamName is not set"
                 )
             self._named.add(named)
         return str(named)
