@@ -57,6 +57,19 @@ def test_a_word_after_two_hyphens_is_no_option():
     assert parsed("put", "orders", "--", "--whole").files == ["--whole"]
 
 
+@pytest.mark.parametrize("word", ["--help", "--json", "-e"])
+def test_no_command_takes_a_word_after_two_hyphens_for_an_option(word):
+    assert parsed("streams", "create", "--", word).stream == word
+    assert parsed("tail", "--json", "--", word).stream == word
+
+
+@pytest.mark.parametrize(
+    "words", [("tail", ""), ("tail", "s", "--region="), ("put", "s", "--key", ""), ("tail", "--", "")]
+)
+def test_an_empty_value_is_refused(capsys, words):
+    assert refused(capsys, *words).endswith("the value is empty; is a variable of the shell not set?")
+
+
 def test_only_what_is_required_is_said_to_be(capsys):
     with pytest.raises(SystemExit):
         build_parser()[0].parse_args(["put"])

@@ -58,6 +58,11 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("stream: [\n", "no YAML"),
         ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
         ("stream: a\nto: /l\npartition-by: x\npartition_by: y\n", "partition-by is there twice"),
+        ("stream: on\nto: /l\n", "stream=true: expected one value (text); YAML reads"),
+        (
+            "stream: a\nto: /l\noptions: {fetchInterval: }\n",
+            "options: fetchInterval=None: expected one value",
+        ),
         ("deliveries: []\n", "is a list and stands alone"),
         ("deliveries:\n- {stream: a, to: /l}\n- {stream: b}\n", "delivery 2: to is missing"),
         ("deliveries:\n- text\n", "delivery 1 is no mapping"),
@@ -66,6 +71,14 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
 def test_a_mistake_in_a_file_names_the_place(file, capsys, text, message):
     assert main(["deliver", "-f", file(text)]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_number_in_a_file_is_the_text_that_was_written(file):
+    (delivery,) = read(
+        "-f", file("stream: 007\nto: 1e3\nname: 12_0\nsince: 12:30\nfile-size: 64 MiB\noptions: {a: 1.50}\n")
+    )
+    assert (delivery.stream, delivery.to, delivery.name, delivery.since) == ("007", "1e3", "12_0", "12:30")
+    assert (delivery.file_bytes, delivery.options) == (2**26, (("a", "1.50"),))
 
 
 @pytest.mark.parametrize("key", ["endpoint-url", "endpoint_url"])

@@ -27,6 +27,7 @@ from penstock.core.leases.lease_writes import Create, Renew
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import ShardGraph
+from penstock.errors import OptionError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 KEYS = ("a", "b", "c", "d")
@@ -91,6 +92,8 @@ def test_before_a_reset_a_rarely_renewed_lease_is_watched_for_its_duration(
     monkeypatch.setattr("penstock.wiring.SystemClock", lambda: clock)
     sightings, _ = watch(table, clock, 4.0)
     assert live_owners(sightings) == []
+    with pytest.raises(OptionError, match=f"--observe 4: the leases of {name} last 60 s"):
+        watch_to_expiry(table, sightings, 4.0)
     assert live_owners(watch_to_expiry(table, sightings)) == ["w"]
     assert capsys.readouterr().err.endswith("watching for 60 s, as long as the leases last\n")
     assert clock.now_s == 20.0

@@ -60,6 +60,8 @@ def test_defaults_fill_what_is_not_given():
         ("failOnDataLoss", "False", "failOnDataLoss", False),
         ("bufferBytes", "2k", "bufferBytes", 2048),
         ("bufferBytes", "1mb", "bufferBytes", 2**20),
+        ("bufferBytes", "64 MiB", "bufferBytes", 2**26),
+        ("bufferBytes", "1t", "bufferBytes", 2**40),
         ("ordering", "NONE", "ordering", "none"),
     ],
 )

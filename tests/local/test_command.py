@@ -94,10 +94,10 @@ def test_there_are_no_lines_of_a_server_that_does_not_run():
         (("--shards", "orders"), "--shards takes NAME=N with N of at least 1, not 'orders'"),
         (("--shards", "orders=0"), "--shards takes NAME=N"),
         (("--shards", "orders=2", "orders=3"), "--shards names stream orders twice"),
-        (("--time-factor", "-1"), "time_factor must be at least 0"),
-        (("--settle", "inf"), "settle_s must be at least 0, not inf"),
-        (("--state", ""), "state_dir is empty: name a folder"),
-        (("--cert", "cert.pem"), "cert and key are the two files of one certificate"),
+        (("--time-factor", "-1"), "--time-factor must be at least 0"),
+        (("--settle", "inf"), "--settle must be at least 0, not inf"),
+        (("--state", ""), "--state is empty: name a folder"),
+        (("--cert", "cert.pem"), "--cert and --key are the two files of one certificate"),
         (("--cert", "none.pem", "--key", "none.pem"), "cannot use the certificate none.pem"),
     ],
 )
@@ -113,6 +113,8 @@ def test_the_command_line_describes_it():
     command.add_arguments(parser)
     args = parser.parse_args(["--port", "0", "--shards", "a=1", "--no-limits", "--time-factor", "2"])
     assert (args.port, args.shards, args.no_limits, args.time_factor) == (0, ["a=1"], True, 2.0)
+    sizes = ("64m", "64MB", "64 MiB", "67108864", "67108864b")
+    assert {parser.parse_args(["--memory-max", size]).memory_max for size in sizes} == {2**26}
 
 
 def test_a_process_of_its_own_takes_the_same_options():

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -15,6 +16,19 @@ from penstock_local.errors import LocalError, OptionError
 if TYPE_CHECKING:
     from penstock_local.server import LocalOptions, Server
 
+_FLAGS = {
+    "port": "--port",
+    "time_factor": "--time-factor",
+    "state_dir": "--state",
+    "settle_s": "--settle",
+    "memory_bytes_max": "--memory-max",
+    "region": "--region",
+    "allow_hosts": "--allow-host",
+    "cert": "--cert",
+    "key": "--key",
+    "replay": "--replay",
+}
+_FIELDS_AT_START = re.compile(rf"^({'|'.join(_FLAGS)})( and ({'|'.join(_FLAGS)}))?\b(?= )")
 DESCRIPTION = "Run an embedded Kinesis (with DynamoDB and CloudWatch) on this machine."
 
 
@@ -61,10 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--memory-max",
-        type=int,
+        type=_size,
         default=4 * 1024**3,
-        metavar="BYTES",
-        help="bytes of records kept at most; more is refused (default: 4 GiB)",
+        metavar="SIZE",
+        help="records kept at most: bytes, 512m, 4g, 4GiB; more is refused (default: 4g)",
     )
     # for a parent process that may die without stopping the server: its end of the pipe closes then
     parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
@@ -147,9 +161,21 @@ def run(args: argparse.Namespace) -> int:
         )
         asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof, steps=args.step))
     except LocalError as error:
-        print(f"penstock-local: {printable(str(error))}", file=sys.stderr)  # noqa: T201 - a command line prints
+        flags = _FLAGS if args.speed is None else {**_FLAGS, "time_factor": "--speed"}
+        said = _FIELDS_AT_START.sub(
+            lambda at: " and ".join(flags[name] for name in at[0].split(" and ")), str(error)
+        )
+        print(f"penstock-local: {printable(said)}", file=sys.stderr)  # noqa: T201 - a command line prints
         return 2
     return 0
+
+
+def _size(text: str) -> int:
+    """Read a number of bytes as the options of Spark: `64m`, `64MB` and `64 MiB` are the same."""
+    size = re.fullmatch(r"(\d+)\s*([kmgt](?:i?b)?|b|)", text.strip().lower(), re.ASCII)
+    if size is None:
+        raise argparse.ArgumentTypeError(f"expected a size such as 1048576, 512m, 4g or 4 GiB, not {text!r}")
+    return int(size[1]) * int(1024 ** (" kmgt".find(size[2][:1]) if size[2] not in ("", "b") else 0))
 
 
 def _stream(text: str) -> tuple[str, int]:

@@ -10,6 +10,8 @@ from typing import Any, Final
 from penstock.core.keyword_options import did_you_mean
 
 _ENDS_OPTIONS: Final = "--"
+_NO_OPTION: Final = "\0"
+"""Precedes a word that stands after `--`, until it is parsed; no word that is typed has it."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -30,6 +32,11 @@ class CommandParser(argparse.ArgumentParser):
         if self._is_mixing or self.subcommands is not None:
             return super().parse_known_args(words, namespace)
         self._refuse_unknown(words)
+        if (
+            _ENDS_OPTIONS in words
+        ):  # the first of the two calls would leave these words to the second as options
+            end = words.index(_ENDS_OPTIONS)
+            words = words[:end] + [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
         # The library's own way calls this method again, for the options alone and for the arguments alone.
         self._is_mixing = True
         try:
@@ -78,6 +85,15 @@ class CommandParser(argparse.ArgumentParser):
                 self.error(
                     f"unknown option {name}: {did_you_mean(name, known)}`{self.prog} --help` lists the options"
                 )
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        if action.nargs != argparse.PARSER:  # its words are parsed by the subcommand
+            arg_string = arg_string.removeprefix(_NO_OPTION)
+            if not arg_string and arg_string != action.const:  # an option without a value has its `const`
+                raise argparse.ArgumentError(
+                    action, "the value is empty; is a variable of the shell not set?"
+                )
+        return super()._get_value(action, arg_string)
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:

@@ -323,7 +323,9 @@ def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _yaml_loader(yaml: Any) -> Any:
-    """Return a loader that keeps dates and times as texts, so that a moment means the same as on the command line.
+    """Return a loader that keeps numbers, dates and times as texts, so that a value means the same as on the command line.
+
+    YAML would read a stream `007` as 7, `1e3` as 1000 and `12:30` as 750.
 
     It refuses a key that is there twice: YAML would keep the second value.
     """
@@ -336,7 +338,9 @@ def _yaml_loader(yaml: Any) -> Any:
             return super().construct_mapping(node, deep)
 
     Loader.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        first: [
+            (tag, pattern) for tag, pattern in found if tag.rpartition(":")[2] in ("bool", "null", "merge")
+        ]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     return Loader

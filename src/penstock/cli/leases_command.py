@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseScan, LeaseTable
 
 _OBSERVE_S: Final = 4.0
+_LEASE_S: Final = (
+    10.0  # default lease duration, as the KCL's failoverTimeMillis; a KCL worker's row does not have its own
+)
 _BUCKET_LEASE_S: Final = 60.0  # default lease duration of a query with leases in a bucket
 DESCRIPTION = (
     "Show an application's leases, the shares of its workers and who assigns them, or reset its checkpoints."
@@ -47,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         metavar="S",
         help="watch the counters for at most so many seconds, to distinguish live owners from silent ones (default: 4; before "
-        "a reset as long as the leases last)",
+        "a reset as long as the leases last, and no shorter)",
     )
     reset = parser.add_argument_group("resetting checkpoints (stop the workers first)")
     reset.add_argument(
@@ -87,8 +90,8 @@ def run(args: argparse.Namespace) -> int:
     _warn_of_skipped(scan)
     if args.reset_to is None and args.restore is None:
         return _show(args, sightings)
-    if args.observe is None and not args.force:
-        sightings = watch_to_expiry(table, sightings)
+    if not args.force:
+        sightings = watch_to_expiry(table, sightings, args.observe)
     alive = live_owners(sightings)
     if alive and not args.force:
         raise PenstockError(
@@ -113,18 +116,31 @@ def _check(args: argparse.Namespace) -> None:
         raise OptionError(f"--observe {args.observe}: expected 0 or more")
 
 
-def watch_to_expiry(table: LeaseTable, sightings: list[Sighting]) -> list[Sighting]:
+def watch_to_expiry(
+    table: LeaseTable, sightings: list[Sighting], asked_s: float | None = None
+) -> list[Sighting]:
     """Return the sightings; if they show no renewal, watch the table for the longest lease duration first.
 
     Long leases, such as those in a bucket, are renewed rarely.
+
+    Args:
+        asked_s: For how long the user has asked to watch; None leaves it open.
+
+    Raises:
+        OptionError: That is shorter than the leases last, so a worker without a renewal may be alive.
     """
     from penstock.cli.lease_report import live_owners, watch
 
     owned = [each.lease for each in sightings if each.lease.reader is not None and not each.lease.is_ended]
-    usual_s = _BUCKET_LEASE_S if table.name.startswith("s3://") else 0.0
+    usual_s = _BUCKET_LEASE_S if table.name.startswith("s3://") else _LEASE_S
     longest_s = max((max(usual_s, lease.term_s) for lease in owned), default=0.0)
-    if longest_s <= _OBSERVE_S or live_owners(sightings):
+    if longest_s <= (asked_s or 0.0) or live_owners(sightings):
         return sightings
+    if asked_s is not None:
+        raise OptionError(
+            f"--observe {asked_s:g}: the leases of {table.name} last {longest_s:g} s, so a worker that was not seen to renew in a "
+            f"shorter time may be alive; give --observe {longest_s:g} or leave it out, or add --force"
+        )
     warn(
         f"penstock leases: no worker was seen to renew; watching for {longest_s:.0f} s, as long as the leases last"
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli.moments import ServiceNow, parse_age_or_moment
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, counted, safe_json
-from penstock.errors import OptionError
+from penstock.cli.terminal import Output, counted, safe_json, warn
+from penstock.errors import NotFound, OptionError, ServiceError
 
 if TYPE_CHECKING:
     import argparse
@@ -74,6 +75,8 @@ def run(args: argparse.Namespace) -> int:
         limits_for(args.min, args.max, args.target),
         wiring.SystemClock(),
     )
+    for application in args.application:
+        _warn_if_unknown(args, application)
     plan = plan_stream(
         PlanPorts(
             kinesis,
@@ -92,6 +95,19 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _print(plan, prices, args.stream)
     return 0
+
+
+def _warn_if_unknown(args: argparse.Namespace, application: str) -> None:
+    """Warn of an application without leases: the name may be mistyped, but readers like Flink or Lambda have none either."""
+    with contextlib.suppress(ServiceError):  # a user who may plan need not be allowed to read leases
+        try:
+            if wiring.open_lease_table(application, options_of(args)).scan().leases:
+                return
+        except NotFound:
+            pass
+        warn(
+            f"penstock plan: --application {application}: there is no lease of this application; it is planned as one that polls {args.stream}"
+        )
 
 
 # --- text ----------------------------------------------------------------------------------------------------

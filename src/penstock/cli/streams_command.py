@@ -141,6 +141,10 @@ def _create(args: argparse.Namespace) -> None:
     count = None if args.on_demand else 1 if args.shards is None else args.shards
     if count is not None and count < 1:
         raise OptionError(f"--shards {count}: expected at least 1")
+    if args.stream.startswith("arn:"):
+        raise UsageError(
+            f"{args.stream}: the service gives a new stream its ARN; name it {args.stream.rpartition('/')[2]}, and the region with --region"
+        )
     wiring.open_stream_control(options_of(args)).create(args.stream, count)
     cost = (
         "the service bills written and read data"

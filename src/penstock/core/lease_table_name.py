@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.errors import OptionError
 
-_DYNAMODB: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:.+")
+_DYNAMODB: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:[^:]*:dynamodb:.+")
 
 
 def check_lease_table_name(name: str) -> None:

@@ -25,17 +25,9 @@ _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.
     "hour": 3600.0,
     "day": 86400.0,
 }
-_SIZE: Final = re.compile(r"^(?P<number>\d+)\s*(?P<unit>b|k|kb|m|mb|g|gb|)$")
-_SIZE_BYTES: Final = {
-    "": 1,
-    "b": 1,
-    "k": 2**10,
-    "kb": 2**10,
-    "m": 2**20,
-    "mb": 2**20,
-    "g": 2**30,
-    "gb": 2**30,
-}
+_SIZE: Final = re.compile(r"^(?P<number>\d+)\s*(?P<unit>[kmgt](i?b)?|b|)$")
+_SIZE_BYTES: Final = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+"""By the unit's first letter: as in Spark, `64m`, `64MB` and `64MiB` are the same."""
 
 
 class Option(Struct, frozen=True):
@@ -99,8 +91,8 @@ def _read_duration(text: str) -> float:
 def _read_size(text: str) -> int:
     match = _SIZE.match(text.strip().lower())
     if match is None or int(match["number"]) == 0:
-        raise ValueError("expected a size such as 1048576, 512k or 10m")
-    return int(match["number"]) * _SIZE_BYTES[match["unit"]]
+        raise ValueError("expected a size such as 1048576, 512k, 10m or 10 MiB")
+    return int(match["number"]) * _SIZE_BYTES[match["unit"][:1]]
 
 
 def whole_number(low: int, high: int) -> Kind:

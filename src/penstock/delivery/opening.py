@@ -456,7 +456,7 @@ def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> Struct
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise OptionError(
             f"{shown} is no schema: {str(error).strip().splitlines()[0]}; expected columns as in SQL (`id BIGINT, price DOUBLE`), "
-            "an object of names and types, a JSON Schema, or Spark's own JSON"
+            "an object of names and types, a JSON Schema, Spark's own JSON, or one of the words raw, sample and glue"
         ) from error
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Any, Final
 
+from penstock.core.option_table import SIZE
 from penstock.errors import OptionError
 from penstock.sql.columns import prefix_of, scanned_schema, stored_columns, view_columns
 from penstock.sql.packages import duckdb, pa
@@ -113,7 +114,11 @@ class Database:
     def _configure(self, zone: str | None, memory: str) -> None:
         run = self.connection.execute
         run("SET temp_directory = $folder", {"folder": self._folder.name})
-        options = (("memory", "memory_limit", memory), ("time_zone", "TimeZone", zone))
+        try:
+            limit = f"{SIZE.read(memory)}B"
+        except ValueError as error:
+            raise OptionError(f"memory={memory}: {error}") from error
+        options = (("memory", "memory_limit", limit), ("time_zone", "TimeZone", zone))
         for option, setting, value in options:
             if value is None:
                 continue

@@ -302,7 +302,12 @@ def _claims(delivery: Delivery, place: SourcePlace) -> list[tuple[str, object, s
 
 
 def _read(key: str, kind: Kind, value: Any) -> Any:
-    if isinstance(value, bool | list | dict):
+    if isinstance(value, bool):
+        raise OptionError(
+            f"{key}={str(value).lower()}: expected one value ({kind.form}); YAML reads yes, no, on and off as truth values: put such a "
+            "name between quotes"
+        )
+    if isinstance(value, list | dict):
         raise OptionError(f"{key}={value}: expected one value ({kind.form})")
     try:
         return kind.read(str(value))
@@ -324,6 +329,9 @@ def _options(value: Any) -> tuple[tuple[str, str], ...]:
         return ()
     if not isinstance(value, Mapping):
         raise OptionError(f"options={value}: expected names and values of the source's options")
+    for key, each in value.items():
+        if each is None or isinstance(each, list | dict):
+            raise OptionError(f"options: {key}={each}: expected one value")
     return tuple(
         (str(key), str(each).lower() if isinstance(each, bool) else str(each)) for key, each in value.items()
     )

@@ -51,8 +51,9 @@ def render_markdown() -> str:
     lines += [
         "",
         "`source` is `spark.readStream`, `batch` is `spark.read`, `sink` is `write` and `writeStream`. Write durations as",
-        "`200ms`, `1s`, `5m`, or in words as Spark's triggers, `10 seconds`, and sizes as `512k`, `10m`. A bare number is seconds;",
-        "in an alias that names its unit (`...Ms`) it has that unit.",
+        "`200ms`, `1s`, `5m`, or in words as Spark's triggers, `10 seconds`. A bare number is seconds; in an alias that names its unit",
+        "(`...Ms`) it has that unit. Write sizes as in Spark: `1048576`, `512k`, `10m`, `1g`; `10MB`, `10MiB` and `10 MiB` are the same,",
+        "10,485,760 bytes. The command line and the files of `penstock deliver` read sizes by the same rule.",
         "",
         "## Accepted without effect",
         "",
