@@ -194,7 +194,6 @@ class SimLeaseTable:
         return LeaseScan(tuple(self.caller.call("fetch many", lambda: self._world.serve_rows_of(keys))))
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Make one conditional write, and read back if its answer is lost."""
         return write_settled(
             write,
             fetch=self.fetch,

@@ -157,7 +157,6 @@ class _TaskTable(SimLeaseTable):
         self._refused: Claim | None = None
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row, and count its meaning."""
         lease = super().fetch(key)
         if self._refused is not None:
             refused = self._refused
@@ -171,7 +170,6 @@ class _TaskTable(SimLeaseTable):
         return lease
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Write, and remember a refused claim."""
         outcome = super().write(write)
         if isinstance(write, Claim) and isinstance(outcome, Refused):
             self._refused = write

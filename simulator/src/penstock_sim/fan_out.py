@@ -39,7 +39,6 @@ class SimFanOut:
         self._stream = stream
 
     def fetch_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
-        """Return the consumer, which is always there."""
         return StreamConsumer(name, f"{stream_arn}/consumer/{name}:1", "ACTIVE", 0)
 
     def refuse(self, *_: object) -> NoReturn:
@@ -91,7 +90,6 @@ class SimSubscription:
         self._world.schedule(self._world.now + self._world.latency_s(), self._send)
 
     def close(self) -> None:
-        """End it; nothing is reported any more."""
         self._is_over = True
 
     # --- the service's side ---

@@ -114,16 +114,14 @@ class History(Subscriber):
 
     start: Position  # where the application is configured to start
     retention_ms: int | None = None  # how long the stream keeps a record; None is for ever
-    # How many leases a worker holds at most, if it has a limit.
-    limits: dict[str, int] = field(default_factory=dict)
+    limits: dict[str, int] = field(default_factory=dict)  # the most leases of each worker with a limit
     foreign: frozenset[str] = frozenset()  # workers that know only the KCL's attributes of a lease
     # Workers of the KCL, 2.x (the foreign) and 3: they write no attribute of Penstock.
     kcl_workers: frozenset[str] = frozenset()
     producers: frozenset[str] = frozenset()  # workers that put records, and have no lease
     is_migrating: bool = False  # whether KCL 3 workers take leases as KCL 2.x does, at times
     leaders: set[str] = field(default_factory=set)  # workers of the KCL that have led a native fleet
-    fleet_modes: dict[str, tuple[str, float]] = field(default_factory=dict)
-    """The mode of lease decisions that each worker has last reported, and since when."""
+    fleet_modes: dict[str, tuple[str, float]] = field(default_factory=dict)  # each worker's mode, since when
     is_quiet: bool = False  # whether the fleet has settled, so that nothing may move any more
     now: float = 0.0
     shards: dict[str, ShardHistory] = field(default_factory=dict)
@@ -146,12 +144,10 @@ class History(Subscriber):
     planned_writes: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """The rows of each partition, by query and batch."""
     attempts: dict[str, AttemptHistory] = field(default_factory=dict)  # attempts of tasks that write, by name
+    # When each process was paused, and until when.
     pauses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """When each process was paused, and until when."""
-    second_drivers: set[str] = field(default_factory=set)
-    """Queries that had a second driver on their checkpoint location."""
-    restored: set[str] = field(default_factory=set)
-    """Queries whose checkpoint location was set back to an earlier state."""
+    second_drivers: set[str] = field(default_factory=set)  # queries with two drivers on their location
+    restored: set[str] = field(default_factory=set)  # queries whose checkpoint location was set back
     copied: set[str] = field(default_factory=set)
     """Queries whose checkpoint location was copied: since then the number of a batch does not identify it."""
     queues: QueuePlan | None = None  # the plan of a queue's workers

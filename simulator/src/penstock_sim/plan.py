@@ -106,16 +106,13 @@ class FaultPlan(Struct, frozen=True):
     available_now: float = 0.0  # a life of the driver that reads the available records and ends
     second_drivers_per_min: float = 0.0  # another driver is started from the same checkpoint location
     lost_drivers_per_min: float = 0.0  # a driver is paused for long, and a successor takes its place
-    # A worker takes a lease from a query during its batch, as a Java KCL 2.x worker may.
-    robberies_per_min: float = 0.0
-    # A worker takes a lease of a batch before its tasks begin, and releases it without having read.
-    brief_robbery: float = 0.0
+    robberies_per_min: float = 0.0  # a worker takes a query's lease during its batch, as KCL 2.x may
+    brief_robbery: float = 0.0  # a worker takes a lease of a batch before its tasks, and releases it unread
     restores_per_min: float = 0.0  # the checkpoint location is set back to an earlier state
     copies_per_min: float = 0.0  # another driver is started from a copy of the checkpoint location
     strangers_per_min: float = 0.0  # a query of another stream is started under the same application name
     twins_per_min: float = 0.0  # a query is started that loads the stream twice under one application name
-    # A query is started that names no application, while others read under the default name.
-    namesakes_per_min: float = 0.0
+    namesakes_per_min: float = 0.0  # a query starts under the default name, under which others read
     moves_per_min: float = 0.0  # all queries end, and go on under another application name
     leader_deaths_per_min: float = 0.0  # the leader of a KCL 3 fleet crashes
     leader_moves_per_min: float = 0.0  # the leader releases its lock, and goes on as a follower
@@ -130,12 +127,9 @@ class FaultPlan(Struct, frozen=True):
     entry_unanswered: float = 0.0  # the entry is stored, and the answer does not name it
     slow_put: float = 0.0  # a call of a sink takes many seconds
     slow_input: float = 0.0  # rows reach the task of a sink slowly
-    # The driver is killed when the tasks of a batch are done, before the sink commits.
-    driver_dies_before_commit: float = 0.0
-    # The driver is killed when the sink has committed, before Spark logs it.
-    driver_dies_after_commit: float = 0.0
-    # A shard refuses all records, for a while that may be longer than the sink's deadline.
-    outages_per_min: float = 0.0
+    driver_dies_before_commit: float = 0.0  # it is killed when the tasks are done, before the sink commits
+    driver_dies_after_commit: float = 0.0  # it is killed when the sink has committed, before Spark logs it
+    outages_per_min: float = 0.0  # a shard refuses all records, perhaps for longer than the sink's deadline
     deletions_per_min: float = 0.0  # a stream is deleted, and created again after a while
     listing_denied: bool = False  # the policy does not permit ListShards
     folder_failure: float = 0.0  # a file of the checkpoint location, or of dead letters, cannot be written
@@ -150,17 +144,14 @@ class QueryPlan(Struct, frozen=True):
 
     options: dict[str, str] = field(default_factory=dict)  # options of the source, as Spark gives them
     executor_count: int = 2  # processes that run the tasks of every query
-    # From the end of a batch's tasks to its commit; drawn for each batch.
-    commit_s: tuple[float, ...] = (0.01, 0.5)
-    # A batch begins only at multiples of it (`processingTime`); 0 begins each one when the last is done.
-    trigger_s: float = 0.0
+    commit_s: tuple[float, ...] = (0.01, 0.5)  # from the end of a batch's tasks to its commit, drawn
+    trigger_s: float = 0.0  # `processingTime`; 0 begins each batch when the last is done
 
 
 class ProducerPlan(Struct, frozen=True):
     """The producers, and their records."""
 
-    # The workers that are producers. Any others are consumers of their records.
-    workers: frozenset[str] = frozenset()
+    workers: frozenset[str] = frozenset()  # the producers; any others are consumers of their records
     settings: BatcherSettings = field(default_factory=BatcherSettings)  # how the producers' batchers work
     sender_count: int = 2  # requests of one producer that may be in flight at once
     key_count: int = 5  # partition keys of one producer
@@ -170,11 +161,9 @@ class ProducerPlan(Struct, frozen=True):
 class SinkPlan(Struct, frozen=True):
     """The queries that write, and their rows."""
 
-    # The workers that are queries with a sink. Any others are consumers of their rows.
-    workers: frozenset[str] = frozenset()
+    workers: frozenset[str] = frozenset()  # the queries; any others are consumers of their rows
     options: dict[str, str] = field(default_factory=dict)  # options of the sink, as Spark gives them
-    # The program writes each batch with `df.write` instead of a streaming sink.
-    in_foreach_batch: bool = False
+    in_foreach_batch: bool = False  # the program writes each batch with `df.write`, not a streaming sink
     key_count: int = 5  # partition keys of one query
     keys_stay: bool = True  # all rows of a key of a batch are in one partition
     routes: bool = False  # a column routes each row, some keys to a second stream
@@ -194,8 +183,7 @@ class QueuePlan(Struct, frozen=True):
     workers: frozenset[str] = frozenset()  # all workers of the world
     options: QueueConsumerOptions = QueueConsumerOptions()  # how each of them consumes
     visibility_s: int = 30  # the queue's visibility timeout
-    # Receives after which a record becomes a dead letter; None if it never does.
-    receive_count_max: int | None = 6
+    receive_count_max: int | None = 6  # receives before a record is a dead letter; None if it never is
     records_per_s: float = 3.0  # Kinesis records put a second
     retention_s: float | None = None  # how long the stream keeps a record; None is for ever
     # A handle is void when its visibility ends, and not only when the record is received again.
@@ -249,8 +237,7 @@ class Deletion(Struct, frozen=True):
 
     at_s: float  # when
     name: str  # which one
-    # Seconds after which it is created again under the same name; None if never.
-    recreated_after_s: float | None = None
+    recreated_after_s: float | None = None  # when it is created again under its name; None if never
 
 
 class StreamsPlan(Struct, frozen=True):
@@ -262,8 +249,7 @@ class StreamsPlan(Struct, frozen=True):
     deletions: tuple[Deletion, ...] = ()  # at most one of each stream
     # How long a worker waits at most if a stream has no lease; None for production's 10 ms a shard.
     cold_start_s: float | None = None
-    # Seconds for which the added stream refuses its listing after it enters the lists.
-    added_refused_s: float = 0.0
+    added_refused_s: float = 0.0  # how long the added stream refuses its listing once it is in the lists
     stops_at_standstill: bool = True  # a worker ends when every shard that it holds has stopped for a failure
     is_calm: bool = False  # no other faults happen, so streams without faults must be read all the time
 
@@ -300,15 +286,12 @@ class Scenario(Struct, frozen=True):
     limits: tuple[tuple[str, int], ...] = ()  # the workers that hold at most so many leases
     # The workers that leave for ever, without a release and if possible while a foreign worker owes them an answer.
     leavers: frozenset[str] = frozenset()
-    # How handlers of consumers are called, and the consequences of their failures.
-    delivery: DeliveryOptions = DELIVERY
+    delivery: DeliveryOptions = DELIVERY  # how handlers are called, and what follows their failures
     on_data_loss: Literal["fail", "warn"] = "warn"  # the consumers' policy for records that are gone
     retention_s: float | None = None  # how long the stream keeps a record; None is for ever
     kcl3: Kcl3Plan | None = None  # the KCL 3 workers of the fleet, or None
-    # Which workers are producers, and their records; None if there are none.
-    producers: ProducerPlan | None = None
-    # Which workers are queries that write, and their rows; None if there are none.
-    sinks: SinkPlan | None = None
+    producers: ProducerPlan | None = None  # the producers and their records; None if there are none
+    sinks: SinkPlan | None = None  # the queries that write and their rows; None if there are none
     streams: StreamsPlan | None = None  # the streams that share the lease table; None if the table has one
     queues: QueuePlan | None = None  # a queue and its workers, which are all workers; None if there is none
     # So long after the faults' end everything must be read and balanced; twice as long while records are handled.

@@ -309,7 +309,6 @@ class _DriverTable(SimLeaseTable):
         return scan
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Count the outcomes of the driver's own writes."""
         outcome = super().write(write)
         self.caller.world.met[f"driver: {type(write).__name__} {type(outcome).__name__}"] += 1
         return outcome

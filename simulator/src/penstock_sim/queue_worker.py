@@ -226,10 +226,8 @@ class QueueActors(Actors):
         self._service.move_records_of(event.key)
 
     def wants_restart(self, process: SimProcess) -> bool:
-        """Whether a handler hangs for ever."""
         return isinstance(process, SimQueueWorker) and process.is_hung
 
     def is_done(self) -> bool:
-        """Whether every record has ended, and no worker has one."""
         workers = [each for each in self.world.workers.values() if isinstance(each, SimQueueWorker)]
         return self._service.is_empty and all(worker.has_nothing for worker in workers)

@@ -75,7 +75,6 @@ class SeveralStreams(StreamSet):
         self.record_shards(content)
 
     def read(self) -> list[SimStream]:
-        """Return the streams that are there, and in the lists of the end."""
         names = self.plan.last_listed
         return [place.content for place in self.there() if place.plan.name in names]
 
@@ -138,7 +137,6 @@ class SeveralStreams(StreamSet):
             worker.request_stop()
 
     def handle_exit(self, process: SimProcess) -> None:
-        """Start a process of the same name soon if only its list had to change."""
         if process.name in self._due:
             self._due.discard(process.name)
             self._start_later(process.name, 0.05, 1.0)
@@ -167,7 +165,6 @@ class SeveralStreams(StreamSet):
             self.world.record(StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
 
     def heal(self) -> None:
-        """End all faults, and let every worker read the same list."""
         for deletion in self.plan.deletions:
             is_gone = self.find_place(deletion.name) is None
             if deletion.recreated_after_s is not None and is_gone:

@@ -223,7 +223,6 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
             target.silent_until.clear()
 
     def is_done(self) -> bool:
-        """Whether Spark has logged every batch as done."""
         names = self._plan.workers.intersection(self.world.scenario.workers)
         logs = [self._logs.get(name, SinkLog()) for name in names]
         return all(log.batches and log.is_done for log in logs)

@@ -115,21 +115,18 @@ class SimWorker(SimProcess):
         only = ConsumedStream(STREAM_NAME, scenario.options.start, retention_s=scenario.retention_s)
         self.streams = {stream.stream_id: stream for stream in streams or (only,)}
         self._kinesis = cast("Kinesis", world.streams)  # calls that are begun and answered at one moment
-        self._known = {
-            stream_id: known_stream(stream, self._kinesis, clock)
-            for stream_id, stream in self.streams.items()
-        }
+        self._known = {key: known_stream(each, self._kinesis, clock) for key, each in self.streams.items()}
         self._fetchers = {
             stream_id: ShardFetcher(
-                stream.name,
+                self.streams[stream_id].name,
                 self._kinesis,
                 drops_unmarked=False,
                 has_room=lambda: True,
                 clock=clock,
                 metrics=NoMetrics(),
-                known=self._known[stream_id],
+                known=known,
             )
-            for stream_id, stream in self.streams.items()
+            for stream_id, known in self._known.items()
         }
         run_name = name_run(name, f"{self.life:08x}") if self.writes_its_run else ""
         self.coordinator = Coordinator(name, self.coordinator_options(), run_name)
@@ -155,7 +152,7 @@ class SimWorker(SimProcess):
             FleetRefused: self._fleet_refused,
             WorkerIdTaken: self._worker_id_taken,
             Report: self._report,
-            Stopped: self._stopped,
+            Stopped: lambda _: self.on_gone(self, "stopped"),
         }
 
     def coordinator_options(self) -> CoordinatorOptions:
@@ -410,9 +407,6 @@ class SimWorker(SimProcess):
 
     def _report(self, effect: Report) -> None:
         self.world.record(CoordinatorReported(self.who, effect.topic.name, effect.reason, effect.key))
-
-    def _stopped(self, _: Stopped) -> None:
-        self.on_gone(self, "stopped")
 
     def request_stop(self) -> None:
         self.feed(StopRequested())

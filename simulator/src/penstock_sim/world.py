@@ -193,7 +193,6 @@ class World(Environment):
         return SimWorker(self, name)
 
     def is_done(self) -> bool:
-        """Whether nothing of the plan is left to happen."""
         return all(actors.is_done() for actors in self.actors)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import json
 import time
 from collections import Counter
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.cli.progress_line import ProgressLine
 from penstock.cli.simulate_fleet import LEASES_PER_WORKER, POLICIES, SCENARIOS, run_fleet_command
@@ -25,6 +25,20 @@ DESCRIPTION = (
     "Prove the coordination of a fleet in a simulated world: many seeds, faults, virtual time. "
     "With --fleet: count the calls of a large fleet."
 )
+_KINDS: Final = {
+    "queries": "fleets of Spark queries and consumers instead of consumers alone (needs pyarrow)",
+    "kcl3": "fleets of Java KCL 3 workers, one of which leads, with consumers in them; some of the fleets migrate from 2.x, "
+    "some have a Spark query (needs pyarrow)",
+    "producers": "producers, whose calls are refused in part, arrive late and lose their answers; with consumers behind some of "
+    "them",
+    "sinks": "Spark queries that write to a stream, whose tasks and drivers are killed, run twice and refused; with consumers "
+    "behind some of them (needs pyarrow)",
+    "streams": "consumers of several streams with one lease table: streams that enter the workers' lists and leave them, are "
+    "deleted, created anew and denied",
+    "queues": "workers of a queue: they crash, freeze and restart, their handlers fail and hang, and their calls are refused in "
+    "part, arrive late and lose their answers",
+}
+"""The kinds of seeds beside fleets of consumers."""
 _TAIL_LINES = 30
 _TELLING_SEEDS_MIN = 100
 
@@ -34,40 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--seeds", type=int, default=300, metavar="N", help="how many seeds to run (default: 300)"
     )
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
-    parser.add_argument(
-        "--queries",
-        action="store_true",
-        help="fleets of Spark queries and consumers instead of consumers alone (needs pyarrow)",
-    )
-    parser.add_argument(
-        "--kcl3",
-        action="store_true",
-        help="fleets of Java KCL 3 workers, one of which leads, with consumers in them; some of the fleets migrate from 2.x, "
-        "some have a Spark query (needs pyarrow)",
-    )
-    parser.add_argument(
-        "--producers",
-        action="store_true",
-        help="producers, whose calls are refused in part, arrive late and lose their answers; with consumers behind some of them",
-    )
-    parser.add_argument(
-        "--sinks",
-        action="store_true",
-        help="Spark queries that write to a stream, whose tasks and drivers are killed, run twice and refused; with consumers "
-        "behind some of them (needs pyarrow)",
-    )
-    parser.add_argument(
-        "--streams",
-        action="store_true",
-        help="consumers of several streams with one lease table: streams that enter the workers' lists and leave them, are "
-        "deleted, created anew and denied",
-    )
-    parser.add_argument(
-        "--queues",
-        action="store_true",
-        help="workers of a queue: they crash, freeze and restart, their handlers fail and hang, and their calls are refused in part, "
-        "arrive late and lose their answers",
-    )
+    for kind, description in _KINDS.items():
+        parser.add_argument(f"--{kind}", action="store_true", help=description)
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
         "--history",
@@ -171,10 +153,9 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
-    if args.queries + args.kcl3 + args.producers + args.sinks + args.streams + args.queues > 1:
-        raise OptionError(
-            "--queries, --kcl3, --producers, --sinks, --streams and --queues are different worlds: choose one"
-        )
+    if sum(getattr(args, kind) for kind in _KINDS) > 1:
+        *names, last = (f"--{kind}" for kind in _KINDS)
+        raise OptionError(f"{', '.join(names)} and {last} are different worlds: choose one")
     kind = "--queries" if args.queries else "--kcl3" if args.kcl3 else "--sinks" if args.sinks else None
     if kind is not None and find_spec("pyarrow") is None:
         part = "sink" if args.sinks else "source"

@@ -38,8 +38,6 @@ class SecondDriverStarted(Event, frozen=True):
 
 
 class LocationRestored(Event, frozen=True):
-    """A checkpoint location is set back."""
-
     story: ClassVar = "the checkpoint location of {query} is set back to an earlier state"
     query: str  # its query
     batch: int = 0  # the last batch that it has logged now
@@ -89,8 +87,6 @@ class BatchPlanned(ProcessEvent, frozen=True):
 
 
 class BatchBounded(ProcessEvent, frozen=True):
-    """A batch leaves records that arrive from a moment on to a later query."""
-
     batch: int
     until_ms: int
     keys: tuple[str, ...]

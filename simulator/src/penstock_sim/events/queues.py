@@ -18,8 +18,6 @@ for _end in ("acknowledged", "returned", "dead", "void"):
 
 
 class QueueRecordPut(Event, frozen=True):
-    """The queue gets a record of its stream."""
-
     record: str
     part_count: int  # user records in it
     story: ClassVar = "the queue gets {record}"

@@ -91,8 +91,6 @@ class WriteAborted(ProcessEvent, frozen=True):
 
 
 class WriteTaskStarted(ProcessEvent, frozen=True):
-    """An executor begins an attempt of a task."""
-
     executor: str
     # The attempt's unique name: the driver, the batch and the partition, the number of the attempt.
     attempt: str

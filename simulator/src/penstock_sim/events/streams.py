@@ -71,8 +71,6 @@ class RecordPut(Event, frozen=True):
 
 
 class RecordsTrimmed(Event, frozen=True):
-    """The first records of a shard have left the stream."""
-
     key: str
     count: int  # records that have left, from the first of the shard
     last: int  # the last one that has left
