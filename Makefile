@@ -58,6 +58,7 @@ test: setup ## the tests that need no minutes, a few with Spark among them; noth
 OTHER_SPARKS := --deselect tests/spark_batches/test_killed.py
 
 test-slow: setup site # what `make test` leaves out: Spark, kills, demo, examples, other people's servers, the built site
+	@$(PY) tools/spark_classes.py
 	@$(PY) -m pytest $(PARALLEL_SLOW) $(PYTEST_ARGS) -m "slow and not spark and not soak"
 	@$(PY) -m pytest $(PARALLEL) $(OTHER_SPARKS) $(PYTEST_ARGS) -m "slow and spark and not soak"
 
@@ -87,7 +88,7 @@ SPARK_OLDEST := $(firstword $(SPARK_LINES))
 SPARK_TESTS := tests/spark tests/spark_kills
 # What differs between the lines: the source in a session, queries by the reader's calls, and a program that is killed.
 # The longest first.
-SPARK_OLDEST_TESTS := "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[ten kills]" \
+SPARK_OLDEST_TESTS := "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[seven kills]" \
 	tests/spark/session/test_sink.py tests/spark/session/test_lines.py tests/spark/session/test_smoke.py \
 	tests/spark/queries/test_reader.py tests/spark/queries/test_without_starts.py tests/spark/test_engine.py
 # The py4j of older lines leaves its sockets to the garbage collector.
