@@ -26,8 +26,8 @@ from penstock_sim.shrinking import as_test, shrink
 
 KINDS = {kind.value: draw for kind, draw in DRAW.items()}
 BEGIN = {
-    "consumers": 350,
-    "queries": 240,
+    "consumers": 200,
+    "queries": 180,
     "kcl3": 38,
     "producers": 64,
     "sinks": 171,

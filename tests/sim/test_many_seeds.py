@@ -10,8 +10,8 @@ from penstock_sim.situations import never_met
 
 BLOCK = 5
 SEEDS = {
-    SeedKind.CONSUMERS: range(50, 350, BLOCK),
-    SeedKind.QUERIES: range(5, 240, BLOCK),
+    SeedKind.CONSUMERS: range(50, 200, BLOCK),
+    SeedKind.QUERIES: range(5, 180, BLOCK),
     SeedKind.KCL3: range(4, 38, BLOCK),
     SeedKind.PRODUCERS: range(14, 64, BLOCK),
     SeedKind.SINKS: range(6, 201, BLOCK),
