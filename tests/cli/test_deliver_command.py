@@ -40,6 +40,8 @@ def test_a_file_and_options_give_the_same_delivery(file):
         read("-f", file(ONE)),
         read("-f", file(as_toml, "a.toml")),
         read("-f", file(as_json, "a.json")),
+        read("-f", file(f"\ufeff{as_json}", "a.json")),  # as an editor of Windows saves it
+        read("-f", file(f"\ufeff{as_toml}", "a.toml")),
     ]
     assert all(each == found[0] for each in found)
 

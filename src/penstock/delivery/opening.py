@@ -465,7 +465,7 @@ def _schema_text(delivery: Delivery) -> tuple[str, str]:
     path = schema_file(text)
     if path is not None:
         try:
-            return path.read_text(encoding="utf-8").strip(), f"schema file {text}"
+            return path.read_text(encoding="utf-8-sig").strip(), f"schema file {text}"
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"schema file {text} cannot be read: {error}") from error
     if "/" in text or text.endswith((".json", ".ddl", ".sql", ".txt")):

@@ -25,7 +25,7 @@ def load_prices(path: str | None = None) -> Prices:
     if path is None:
         return parse_prices(tomllib.loads(own_price_text()), "prices.toml")
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")
         document = json.loads(text) if path.endswith(".json") else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise OptionError(f"prices {path}: {error}") from error
