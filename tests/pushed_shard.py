@@ -260,7 +260,7 @@ class Process:
         """Execute a batch bit by bit."""
         query = self.query
         task = query.task(batch, start, **limits)
-        pushes = (
+        pushed_reading = (
             None
             if query.options.consumer_type == "polling"
             else PushedReading(
@@ -280,7 +280,7 @@ class Process:
             self.reading,
             table=query.table,
             hold_page=self.hold_page,
-            pushes=pushes,
+            pushed_reading=pushed_reading,
         )
         with closing(batches):
             for rows in batches:

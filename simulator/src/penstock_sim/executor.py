@@ -86,9 +86,15 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
 
         def read(task: ShardTask, hold_page: HoldPage) -> Generator[Any, None, None]:
             kinesis, iterators, options = self._kinesis, self._iterators, attempt.options
-            pushes = self._pushes(task, options)
+            pushed_reading = self._pushed_reading(task, options)
             return read_task(
-                kinesis, iterators, options, task, attempt.query, hold_page=hold_page, pushes=pushes
+                kinesis,
+                iterators,
+                options,
+                task,
+                attempt.query,
+                hold_page=hold_page,
+                pushed_reading=pushed_reading,
             )
 
         with closing(read_concurrently(attempt.tasks, read, VirtualThreads(self))) as rows:
@@ -105,7 +111,7 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
             world.record(kind(attempt.driver.who, batch, key, tuple(given)))
         return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
 
-    def _pushes(self, task: ShardTask, options: SourceOptions) -> PushedReading | None:
+    def _pushed_reading(self, task: ShardTask, options: SourceOptions) -> PushedReading | None:
         if task.consumer_arn is None:
             return None
         return PushedReading(
@@ -136,7 +142,7 @@ def read_task(
     query: str | None,
     *,
     hold_page: HoldPage = nullcontext,
-    pushes: PushedReading | None = None,
+    pushed_reading: PushedReading | None = None,
 ) -> Generator[Any, None, None]:
     """Read one shard of a batch as the production does, in any process."""
     process = kinesis.process
@@ -144,7 +150,9 @@ def read_task(
     ranges = HashRanges(kinesis, STREAM_NAME, clock.monotonic_s)
     reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who, iterators=iterators)
     table = _TaskTable(process, task.execution)
-    return read_shard(task, options, reading, table=table, query=query, hold_page=hold_page, pushes=pushes)
+    return read_shard(
+        task, options, reading, table=table, query=query, hold_page=hold_page, pushed_reading=pushed_reading
+    )
 
 
 class _TaskTable(SimLeaseTable):

@@ -167,9 +167,9 @@ class ShardDelivery(Generic[R]):
         if self._under_way:
             return False
         if self.phase is Phase.STOPPING:
-            return not self._owes(CallKind.STOP)
+            return not self._must_call(CallKind.STOP)
         if self.phase is Phase.LOST:
-            return not self._owes(CallKind.LOST)
+            return not self._must_call(CallKind.LOST)
         return self.phase is Phase.FAILED
 
     # --- feeding ---
@@ -247,9 +247,9 @@ class ShardDelivery(Generic[R]):
         """
         is_calling = may_call or self.phase is not Phase.RUNNING
         times = [self._paused[0][0]] if self._paused and self.phase is Phase.RUNNING and is_calling else []
-        owed = self._next_lifecycle() if is_calling else None
-        if owed is not None and owed in self._lifecycle_at_s:
-            times.append(self._lifecycle_at_s[owed])
+        next_kind = self._next_lifecycle() if is_calling else None
+        if next_kind is not None and next_kind in self._lifecycle_at_s:
+            times.append(self._lifecycle_at_s[next_kind])
         if self._due_since_s is not None and self.phase is not Phase.LOST:
             times.append(max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s))
         return min(times, default=None)
@@ -392,8 +392,8 @@ class ShardDelivery(Generic[R]):
         """Whether START has returned, if it is called at all."""
         return not self.options.is_lifecycle_called or self._lifecycle.get(CallKind.START) == "done"
 
-    def _owes(self, kind: CallKind) -> bool:
-        """Whether user code that was started must get this call."""
+    def _must_call(self, kind: CallKind) -> bool:
+        """Return whether user code that was started must still get this call; none follows END."""
         return (
             self.options.is_lifecycle_called
             and self._is_started
@@ -404,16 +404,16 @@ class ShardDelivery(Generic[R]):
     def _next_lifecycle(self) -> CallKind | None:
         if not self.options.is_lifecycle_called or self._under_way:
             return None
-        owed: CallKind | None = None
+        next_kind: CallKind | None = None
         if self.phase is Phase.LOST:
-            owed = CallKind.LOST
+            next_kind = CallKind.LOST
         elif self.phase is Phase.STOPPING:
-            owed = CallKind.STOP
+            next_kind = CallKind.STOP
         elif self.phase is Phase.RUNNING and not self._is_started:
             return CallKind.START
         elif self.phase is Phase.RUNNING and self._is_delivered():
-            owed = CallKind.END
-        return owed if owed is not None and self._owes(owed) else None
+            next_kind = CallKind.END
+        return next_kind if next_kind is not None and self._must_call(next_kind) else None
 
     def _is_waiting(self) -> bool:
         return self._taken < self._added or bool(self._paused) or bool(self._ready)

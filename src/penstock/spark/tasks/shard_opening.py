@@ -64,14 +64,14 @@ def open_shard(
     process: ReadingProcess,
     *,
     hold_page: HoldPage = nullcontext,
-    pushes: PushedReading | None = None,
+    pushed_reading: PushedReading | None = None,
 ) -> ShardRange:
     """Open a shard at a position, to be read with a query's options. Makes no call.
 
     Args:
         start: Everything up to and including it is left out.
         hold_page: Entered for as long as a page is in memory.
-        pushes: Subscription for reads without a claimed end, or None.
+        pushed_reading: Subscription for reads without a claimed end, or None.
     """
     connection = options.connection
     check_stream = None
@@ -108,7 +108,7 @@ def open_shard(
         ),
         iterators=process.iterators,
         hold_page=hold_page,
-        pushes=pushes,
+        pushed_reading=pushed_reading,
         check_stream=check_stream,
     )
 
@@ -121,7 +121,7 @@ def read_shard(
     table: LeaseTable,
     query: str | None = None,
     hold_page: HoldPage = nullcontext,
-    pushes: PushedReading | None = None,
+    pushed_reading: PushedReading | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of a batch in one shard, then claim the batch's end there if no execution has.
 
@@ -132,12 +132,14 @@ def read_shard(
         task: The shard and the batch.
         query: Spark's id of the streaming query, or None if it is not known.
         hold_page: Entered for as long as a page is in memory.
-        pushes: Subscription, or None.
+        pushed_reading: Subscription, or None.
 
     Raises:
         ClaimConflict, AnotherDriver, DataLossError, ServiceError: As in `ClaimedRead.rows`.
     """
-    shard = open_shard(task, task.execution.start, options, process, hold_page=hold_page, pushes=pushes)
+    shard = open_shard(
+        task, task.execution.start, options, process, hold_page=hold_page, pushed_reading=pushed_reading
+    )
     claimed = ClaimedRead(table, shard, task, options, process=process.name, query=query, clock=process.clock)
     with closing(claimed):
         yield from map(delivered, claimed.rows())  # no variable keeps a page's rows until the next page

@@ -100,7 +100,7 @@ class ShardRange:
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
         hold_page: Entered for as long as a page, or the rows of an event, are in memory.
-        pushes: Subscription for reads without a claimed end, or None.
+        pushed_reading: Subscription for reads without a claimed end, or None.
         check_stream: Called with the moment of an answer that another stream of this name could have given, too; raises an
             error if the name means another stream now.
     """
@@ -121,7 +121,7 @@ class ShardRange:
         rule: MisplacedRule | None = None,
         iterators: IteratorCache | None = None,
         hold_page: HoldPage = nullcontext,
-        pushes: PushedReading | None = None,
+        pushed_reading: PushedReading | None = None,
         check_stream: Callable[[int], None] | None = None,
     ) -> None:
         self._kinesis = kinesis
@@ -137,7 +137,7 @@ class ShardRange:
         self._rule = rule
         self._iterators = IteratorCache() if iterators is None else iterators
         self._hold_page = hold_page
-        self._pushes = pushes
+        self._pushed_reading = pushed_reading
         self._check_stream = check_stream or _accept_stream
         # The iterator starts at no record. A newer stream of this name accepts such a start, too.
         self._begins_without_record = False
@@ -166,7 +166,7 @@ class ShardRange:
             ServiceError: As in the port's documentation.
         """
         if not is_free:
-            self._pushes = None
+            self._pushed_reading = None
         reader = self._reader = self._open()
         while True:
             now_s = self._clock.monotonic_s()
@@ -182,8 +182,10 @@ class ShardRange:
                 case FetchListing() as step:
                     self._fetch_iterator_or_listing(reader, step)
                 case step:
-                    if self._pushes is not None and self._is_pushed_next(reader, self._pushes):
-                        yield from self._fetch_event(reader, self._pushes)
+                    if self._pushed_reading is not None and self._is_pushed_next(
+                        reader, self._pushed_reading
+                    ):
+                        yield from self._fetch_event(reader, self._pushed_reading)
                     elif isinstance(step, Wait):
                         self._wait(step, now_s)
                     elif isinstance(step, FetchIterator):
@@ -211,28 +213,28 @@ class ShardRange:
         Args:
             is_cut: Rows of the last page were left for later.
         """
-        if self._pushes is not None:
+        if self._pushed_reading is not None:
             unread_since_ms = None if self._reader is None else self._reader.unread_since_ms
-            self._pushes.keep(end, unread_since_ms, is_cut=is_cut or self._is_inside_page)
+            self._pushed_reading.keep(end, unread_since_ms, is_cut=is_cut or self._is_inside_page)
 
     def poll_only(self) -> None:
         """End the subscription and read on by GetRecords, because an end is claimed now."""
-        if self._pushes is None:
+        if self._pushed_reading is None:
             return
-        self._pushes.close()
-        self._pushes = None
+        self._pushed_reading.close()
+        self._pushed_reading = None
         if self._is_pushed and self._reader is not None:
             self._return_to_polling(self._reader)
 
     def close(self) -> None:
         """End the subscription, unless it is kept for a next read."""
-        if self._pushes is not None:
-            self._pushes.close()
+        if self._pushed_reading is not None:
+            self._pushed_reading.close()
 
     @property
     def push_ends(self) -> Mapping[str, int]:
         """Number of subscriptions that ended during the read, by reason."""
-        return {} if self._pushes is None else self._pushes.ends
+        return {} if self._pushed_reading is None else self._pushed_reading.ends
 
     def read_again(self) -> bool:
         """Read again from the last record, a little later, after an answer that nothing is left.
@@ -266,9 +268,9 @@ class ShardRange:
 
     def _open(self) -> ShardReader:
         """Return a reader with the subscription or the iterator that was kept at the start, if there is one."""
-        if self._pushes is not None and self._pushes.resume(self._start):
+        if self._pushed_reading is not None and self._pushed_reading.resume(self._start):
             self._is_pushed = True
-            return self._reader_at(SUBSCRIBED, self._pushes.unread_since_ms)
+            return self._reader_at(SUBSCRIBED, self._pushed_reading.unread_since_ms)
         kept = self._iterators.take(
             self._kinesis, self._stream, self._shard_id, self._start, self._clock.monotonic_s()
         )
@@ -295,10 +297,10 @@ class ShardRange:
 
     def _wait(self, step: Wait, now_s: float) -> None:
         assert step.until_s is not None, "nothing that was read waits for delivery here"
-        if self._pushes is None:
+        if self._pushed_reading is None:
             self._clock.sleep(step.until_s - now_s)
         else:
-            self._pushes.wait(step.until_s - now_s)
+            self._pushed_reading.wait(step.until_s - now_s)
 
     def _fetch_iterator_or_listing(self, reader: ShardReader, step: FetchIterator | FetchListing) -> None:
         """Make the call of a step, and pass its answer or failure to the reader."""
@@ -330,8 +332,8 @@ class ShardRange:
                 answer = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
             except PenstockError as error:
                 self._on_failure(reader, error, started_s)
-                if self._pushes is not None:
-                    self._pushes.on_poll_failure(error, started_s)
+                if self._pushed_reading is not None:
+                    self._pushed_reading.on_poll_failure(error, started_s)
                 return
             service_ms = self._service_clock.on_answer(self._clock.wall_ms(), answer.server_ms)
             if self._begins_without_record:
@@ -366,17 +368,17 @@ class ShardRange:
         if judged.warning is not None:
             _log.warning("%s", judged.warning)
         self._report_loss(reader, judged.loss)
-        if self._pushes is not None:
+        if self._pushed_reading is not None:
             if not is_pushed:
-                self._pushes.on_poll(started_s, _read_bytes(records))
+                self._pushed_reading.on_poll(started_s, _read_bytes(records))
             if self._pause_ms is None:
                 self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
             # The lag from a pause between batches (a trigger every half minute) does not count: a shard is polled twice as fast
             # as it accepts records, so polling soon makes up for the pause.
-            self._pushes.on_lag(lag_ms - self._pause_ms)
+            self._pushed_reading.on_lag(lag_ms - self._pause_ms)
             is_unclear_end = not has_next and not reader.is_final
             if is_pushed and (judged.rows is None or is_unclear_end):
-                self._pushes.close()  # GetRecords shows whether records are gone, or whether this is the end
+                self._pushed_reading.close()  # GetRecords shows whether records are gone, or whether this is the end
                 self._is_pushed = False
         end, slices = reader.final, judged.rows or iter(())
         # From here on only the decoder has the raw records, which it drops once they are rows.
@@ -395,20 +397,20 @@ class ShardRange:
 
     # --- the subscription ---------------------------------------------------------------------------------
 
-    def _is_pushed_next(self, reader: ShardReader, pushes: PushedReading) -> bool:
+    def _is_pushed_next(self, reader: ShardReader, pushed_reading: PushedReading) -> bool:
         """Subscribe if that is needed and allowed; return whether the subscription delivers the next page."""
         if self._is_pushed:
             return True
-        pushes.consider(reader.position)
-        if pushes.is_open:
+        pushed_reading.consider(reader.position)
+        if pushed_reading.is_open:
             # It starts at a record that was read, so its first event shows whether that record is still there.
             reader.on_iterator(SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
             self._is_pushed = True
         return self._is_pushed
 
-    def _fetch_event(self, reader: ShardReader, pushes: PushedReading) -> Iterator[ShardPage]:
+    def _fetch_event(self, reader: ShardReader, pushed_reading: PushedReading) -> Iterator[ShardPage]:
         """Yield the rows of the subscription's next event; none if it has ended, so that the shard is polled."""
-        event = pushes.fetch()
+        event = pushed_reading.fetch()
         if event is None:
             self._return_to_polling(reader)
             return

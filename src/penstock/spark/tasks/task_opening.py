@@ -67,7 +67,7 @@ def rows_of(
             table=leases,
             query=query,
             hold_page=hold_page,
-            pushes=_pushed_reading(task, options, process, fan_out),
+            pushed_reading=_pushed_reading(task, options, process, fan_out),
         )
 
     return read_concurrently(tasks, read, SYSTEM_THREADS, lambda task: task.tip_ms is None)
