@@ -69,6 +69,10 @@ def test_a_backup_is_never_written_over_another(tmp_path):
     with pytest.raises(OptionError, match="exists"):
         write_backup(path, "app", "now", ())
     assert len(json.loads(path.read_text())["leases"]) == 3
+    with pytest.raises(
+        OptionError, match=r"cannot be written, so nothing is reset: .*; give another one with --backup"
+    ):
+        write_backup(tmp_path / "none" / "b.json", "app", "now", TABLE)
 
 
 # --- the report -----------------------------------------------------------------------------------------

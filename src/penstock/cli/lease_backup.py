@@ -73,8 +73,7 @@ def write_backup(path: Path, table_name: str, moment: str, leases: Sequence[Leas
     """Write every lease to a new file.
 
     Raises:
-        OptionError: The file exists.
-        OSError: The file cannot be written.
+        OptionError: The file exists, or cannot be written.
     """
     document = {
         "format": _FORMAT,
@@ -88,6 +87,10 @@ def write_backup(path: Path, table_name: str, moment: str, leases: Sequence[Leas
             file.write("\n")
     except FileExistsError as error:
         raise OptionError(f"backup file {path} exists: give another one with --backup") from error
+    except OSError as error:
+        raise OptionError(
+            f"backup file {path} cannot be written, so nothing is reset: {error}; give another one with --backup"
+        ) from error
 
 
 def read_backup(path: Path, table_name: str) -> tuple[Lease, ...]:
