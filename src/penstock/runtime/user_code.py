@@ -68,9 +68,10 @@ def check_is_plain(handler: object, name: str, consumer: str = "Consumer") -> No
     """
     for each in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - not whether it can be called, but what that is
         if inspect.iscoroutinefunction(each):
+            in_tests = "; in a test, await penstock.testing.run_async" if consumer == "Consumer" else ""
             raise UsageError(
                 f"{name} is a coroutine function (async def), and {consumer} calls plain functions on threads: use "
-                f"penstock.Async{consumer}, which takes the same arguments"
+                f"penstock.Async{consumer}, which takes the same arguments{in_tests}"
             )
         if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
             raise UsageError(f"{name} is a generator function: it has a yield, so a call of it runs nothing")
