@@ -126,14 +126,14 @@ def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_pa
     ("arguments", "given", "message"),
     [
         (("nothing",), b"a\n", b"nothing"),
-        (("errors", "--rate-limit", "0"), b"a\n", b"--rate-limit is 0"),
+        (("errors", "--rate-limit", "0"), b"a\n", b"--rate-limit 0: expected at least 1"),
         (("errors", "--key", "a", "--key-field", "b"), b"a\n", b"exclude each other"),
         (("errors", "--key-field", "id"), b"{}\n", b"line 1: this has no field 'id'"),
         (("errors", "--key-field", "id"), b"id\n", b"line 1: this is no JSON"),
         (("errors", "--key-field", "id"), b"[" * 100_000 + b"\n", b"line 1: this is no JSON"),
         (("errors", "no-such-file"), b"", b"no-such-file: there is no such file; nothing was written"),
         (("errors", "/"), b"", b"/ is a folder"),
-        (("errors", "--key", ""), b"a\n", b"line 1: stream errors: the partition key has 0 characters"),
+        (("errors", "--key", ""), b"a\n", b"argument --key: the value is empty"),
         (("errors", "--whole"), b"x" * (2**20 + 1), b"the stream takes 1048576"),
     ],
 )
