@@ -76,6 +76,7 @@ def test_an_option_is_read(key, text, name, value):
             {"strreamName": "s"},
             r"unknown option strreamName\. Did you mean streamName\? Known options of the source: ",
         ),
+        ({"streamName ": "s"}, r"unknown option 'streamName '\. Did you mean streamName\?"),
         ({"zzz": "s"}, r"unknown option zzz\. Known options"),
         ({"maxRecords": "11"}, "option maxRecords='11': expected a whole number from 1 to 10"),
         ({"maxRecords": "many"}, "expected a whole number"),

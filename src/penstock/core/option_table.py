@@ -222,4 +222,5 @@ def _unknown(key: str, by_key: Mapping[str, tuple[Option, str]], scope: str) -> 
     known = sorted({option.name for option, _ in by_key.values() if scope in option.scopes}, key=str.lower)
     near = difflib.get_close_matches(key.lower(), list(by_key), n=1, cutoff=0.6)
     hint = f" Did you mean {by_key[near[0]][0].name}?" if near else ""
-    return f"unknown option {key}.{hint} Known options of the {scope}: {', '.join(known)}"
+    shown = key if key.isprintable() and key == key.strip() else repr(key)
+    return f"unknown option {shown}.{hint} Known options of the {scope}: {', '.join(known)}"
