@@ -173,9 +173,11 @@ def test_a_record_is_put_once_into_a_table_whatever_names_its_stream_has(kinesis
 
     summary = kinesis.client("kinesis").describe_stream_summary(StreamName=streams[0])
     arn = summary["StreamDescriptionSummary"]["StreamARN"]
-    named, by_arn = {"stream": streams[0], "name": "a"}, {"stream": arn, "name": "b"}
+    named, by_arn = {"stream": streams[0], "name": "one"}, {"stream": arn, "name": "two"}
     for start in ({}, {"start": "2026-02-01"}):
-        with pytest.raises(OptionError, match=r"deliveries a and b have the same stream .*each record twice"):
+        with pytest.raises(
+            OptionError, match=r"deliveries one and two have the same stream .*each record twice"
+        ):
             run(named | start, by_arn | start)
     with pytest.raises(DeliveryFailed, match="end it at 2026-02-01T00:00:00"):
         run(named | {"since": "2026-01-01"}, by_arn | {"start": "2026-02-01"})
@@ -205,9 +207,9 @@ def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_
         ]
         return check_deliveries([parse_delivery(each) for each in given])
 
-    assert len(deliver("a", "b")) == 2
+    assert len(deliver("one", "two")) == 2
     with pytest.raises(OptionError, match="they would divide the shards"):
-        deliver("a", "a")
+        deliver("one", "one")
 
 
 def test_a_mount_point_may_be_the_table_and_the_state(monkeypatch, tmp_path):
