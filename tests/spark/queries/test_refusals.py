@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import threading
 import time
 from contextlib import contextmanager
 
@@ -10,6 +12,7 @@ import pytest
 
 from penstock.aws.connection import client_for
 from penstock.errors import DataLossError, NotFound, PositionError, ServiceError, StreamChanged, Unavailable
+from penstock.spark.driver.query_worker import QueryWorker
 from spark_support import numbered, put
 from waiting import wait_until
 
@@ -126,6 +129,47 @@ def test_a_run_to_now_that_cannot_take_its_leases_ends_with_the_tables_error(ser
     monkeypatch.setattr("penstock.spark.driver.planner._PATIENT_WAIT_S_MIN", 1.0)
     with pytest.raises(Unavailable, match=r"creating leases has failed for \d+ s.*AccessDeniedException"):
         running.plan()
+
+
+@contextmanager
+def late_leases(server, monkeypatch, on_late=lambda: None):
+    """No lease can be created; a query's wait for its first leases ends as soon as that is known."""
+    await_leases = QueryWorker.await_leases
+
+    def await_briefly(self, _timeout_s):
+        wait_until(lambda: self.problems, "failing calls")
+        on_late()
+        return await_leases(self, 0.1)
+
+    monkeypatch.setattr(QueryWorker, "await_leases", await_briefly)
+    fail_writes(server, code="ProvisionedThroughputExceededException", status=400)
+    try:
+        yield
+    finally:
+        server.faults.clear()
+
+
+def test_a_query_whose_first_leases_are_late_waits_for_its_records(server, query, monkeypatch):
+    running = query(leaseDuration="1s", **QUICK)
+    put(running.client, running.stream, numbered(0, 10))
+    works_again = threading.Timer(2.0, server.faults.clear)
+    with late_leases(server, monkeypatch, works_again.start):
+        end = running.plan()
+        works_again.join()
+    assert end is not None
+
+
+def test_a_query_that_gets_no_lease_goes_on_with_a_warning_that_names_table_and_cause(
+    server, query, monkeypatch, caplog
+):
+    monkeypatch.setattr("penstock.spark.driver.planner._PATIENT_WAIT_S_MIN", 0.5)
+    running = query(leaseDuration="1s", retryDeadline="2s", **QUICK)
+    put(running.client, running.stream, numbered(0, 10))
+    with late_leases(server, monkeypatch):
+        assert running.plan() is None
+    held = f"0 leases held in table {running.table.name}"
+    assert re.search(rf"stream {running.stream}: .*creating leases has failed .*; {held}", caplog.text)
+    read_until(running, 10)
 
 
 # --- a replay -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.core.batches.shard_state import Settlement
 from penstock.spark.driver.joining import Joined
+from penstock.spark.options.spark_options import SourceOptions
 
 
 def report_of(joined: Joined, done: Settlement, stream: str, *, reads_to_tip: bool) -> dict[str, Any]:
@@ -57,13 +58,14 @@ def measure(joined: Joined, done: Settlement) -> None:
             metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
 
 
-def describe_unread(joined: Joined, stream: str, wait_s: float) -> str:
-    """Return the text of an error: after some seconds it is still uncertain whether the whole stream is read."""
+def describe_unread(joined: Joined, options: SourceOptions, wait_s: float) -> str:
+    """Return the text of an error or a warning: after some seconds it is still uncertain whether the whole stream is read."""
     query_worker, unanswered = joined.query_worker, joined.shards.unanswered
     unread = query_worker.describe_unread() or "its leases did not come to rest"
     first = f"no answer from {', '.join(unanswered[:5])}" if unanswered else unread
     why = "; ".join((first, *query_worker.problems))
     return (
-        f"stream {stream}: for {wait_s:g} s it could not be made sure that everything is read "
-        f"({why}; {query_worker.stats.held_leases} leases held): all batches so far are done, start the query again for the rest"
+        f"stream {options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
+        f"({why}; {query_worker.stats.held_leases} leases held in table {options.lease_table}): all batches so far are done; if the "
+        "query ends now, start it again for the rest"
     )

@@ -115,6 +115,7 @@ class Planner:
         )
         self._joined: Joined | None = None
         self._awaits_first_leases = True
+        self._has_late_leases = False  # late, and no search since has found nothing
         self._planned: PlannedBatch | None = None
         self._tips_due_s = float("-inf")
         self._children_due_s = float("-inf")
@@ -147,8 +148,8 @@ class Planner:
     ) -> StreamOffset:
         """Return the next batch's offset, or `start` itself if there is nothing to read. The query has joined.
 
-        Wait up to one probe interval for new records. With AvailableNow, an answer without a new batch ends the query, so
-        wait until the whole stream is read.
+        Wait up to one probe interval for new records; once, if the first leases are late, for a minute at least. With AvailableNow,
+        an answer without a new batch ends the query, so wait until the whole stream is read.
 
         Args:
             start: The offset of the previous batch, which is done.
@@ -169,7 +170,9 @@ class Planner:
     def begin_search(self, start: StreamOffset, *, may_be_only_batch: bool = False) -> Search:
         """Begin to search for records to read after a batch, which is done: for one probe interval, or patiently.
 
-        A search is patient if a run that finds nothing ends: every shard must have answered first, for a minute at least.
+        A search is patient if a run that finds nothing ends: every shard must have answered first, for a minute at least. So is
+        the first one of a query whose first leases are late: without leases it would find nothing in a full stream, and
+        `processAllAvailable` would return.
 
         Args:
             may_be_only_batch: This may be the only batch of the run.
@@ -178,7 +181,7 @@ class Planner:
         self._await_first_leases()
         if may_be_only_batch:  # a shard that was at its tip before this call may have records since
             self._query.shards.probe_again()
-        is_patient = may_be_only_batch or self._until_ms is not None
+        is_patient = may_be_only_batch or self._until_ms is not None or self._has_late_leases
         wait_s = self._options.probe_interval_s
         if is_patient:
             wait_s = max(_PATIENT_WAIT_S_MIN, 4 * self._options.lease_duration_s)
@@ -203,14 +206,15 @@ class Planner:
             return True
         self._settler.promote(shards, at_once=search.is_patient)
         self._report_tips()
-        if search.is_patient and self._check_complete():
-            return True
+        is_complete = search.is_patient and self._check_complete()
         now_s = self._clock.monotonic_s()
-        if now_s >= search.deadline_s:
-            if self._until_ms is not None:
-                raise Unavailable(describe_unread(query, self._options.stream, search.wait_s))
-            if search.may_be_only_batch:
-                _log.warning(describe_unread(query, self._options.stream, search.wait_s))
+        if is_complete or now_s >= search.deadline_s:
+            self._has_late_leases = False
+            if search.is_patient and not is_complete:
+                unread = describe_unread(query, self._options, search.wait_s)
+                if self._until_ms is not None:
+                    raise Unavailable(unread)
+                _log.warning(unread)
             return True
         idle = (state for state in shards.states.values() if not state.has_news)
         search.wake_s = min(search.deadline_s, self._poller.next_due_s(idle))
@@ -330,7 +334,8 @@ class Planner:
         if self._awaits_first_leases:
             self._awaits_first_leases = False
             query, options = self._query, self._options
-            query.query_worker.await_leases(max(10.0, 2 * options.lease_duration_s))
+            wait_s = max(10.0, 2 * options.lease_duration_s)
+            self._has_late_leases = not query.query_worker.await_leases(wait_s)
             refuse_shared_default_name(
                 self._ports.table, query.shards.worker, options, self._clock, has_joined=True
             )

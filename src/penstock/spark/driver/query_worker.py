@@ -147,9 +147,10 @@ class QueryWorker:
         """Wait until this query has every lease that it can have for now; return False after the timeout."""
         return self._wait_for(lambda: self._is_at_rest, timeout_s)
 
-    def await_leases(self, timeout_s: float) -> None:
-        """Wait until this query has every lease that it can have for now; log a warning after the timeout."""
-        if not self.wait_until_at_rest(timeout_s):
+    def await_leases(self, timeout_s: float) -> bool:
+        """Wait until this query has every lease that it can have for now; after the timeout log a warning and return False."""
+        is_at_rest = self.wait_until_at_rest(timeout_s)
+        if not is_at_rest:
             why = "".join(f"; {problem}" for problem in self.problems)
             _log.warning(
                 "worker %s has not got its leases within %g s; it goes on without%s",
@@ -157,6 +158,7 @@ class QueryWorker:
                 timeout_s,
                 why,
             )
+        return is_at_rest
 
     def stop(self, timeout_s: float) -> bool:
         """Release this query's leases and end the thread; return False if that took longer than the timeout.
