@@ -63,6 +63,15 @@ def test_no_command_takes_a_word_after_two_hyphens_for_an_option(word):
     assert parsed("tail", "--json", "--", word).stream == word
 
 
+def test_two_hyphens_end_the_values_of_an_option(capsys):
+    args = parsed("consume", "--application", "a", "--fan-out", "--", "orders")
+    assert (args.fan_out, args.streams) == ("", ["orders"])
+    args = parsed("record", "--since", "1h", "-o", "f", "--shards", "0", "1", "--", "orders")
+    assert (args.shards, args.stream) == (["0", "1"], "orders")
+    assert refused(capsys, "tail", "--key", "--", "orders").endswith("--key: expected one argument")
+    assert refused(capsys, "tail", "--", "orders", "-x").endswith("unrecognized arguments: -x")
+
+
 @pytest.mark.parametrize(
     "words", [("tail", ""), ("tail", "s", "--region="), ("put", "s", "--key", ""), ("tail", "--", "")]
 )

@@ -36,11 +36,12 @@ class CommandParser(argparse.ArgumentParser):
             _ENDS_OPTIONS in words
         ):  # the first of the two calls would leave these words to the second as options
             end = words.index(_ENDS_OPTIONS)
-            words = words[:end] + [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
+            words = words[: end + 1] + [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
         # The library's own way calls this method again, for the options alone and for the arguments alone.
         self._is_mixing = True
         try:
-            return self.parse_known_intermixed_args(words, namespace)
+            parsed, surplus = self.parse_known_intermixed_args(words, namespace)
+            return parsed, [word.removeprefix(_NO_OPTION) for word in surplus]
         finally:
             self._is_mixing = False
 
