@@ -103,7 +103,7 @@ def _warn_if_unknown(args: argparse.Namespace, application: str) -> None:
         try:
             if wiring.open_lease_table(application, options_of(args)).scan().leases:
                 return
-        except NotFound:
+        except (NotFound, OptionError):  # no lease table can have the name of such a reader
             pass
         warn(
             f"penstock plan: --application {application}: there is no lease of this application; it is planned as one that polls {args.stream}"

@@ -13,7 +13,8 @@ from cli.commands.support import penstock, put, wait_until_active
 def test_a_stream_of_today_is_planned_from_its_records(kinesis, stream, capsys):
     began_minute = time.time() // 60
     put(kinesis, stream, 200)
-    status, out, err = penstock(capsys, "plan", stream, "--application", "billing")
+    readers = ("--application", "billing", "--application", "fraud detector")
+    status, out, err = penstock(capsys, "plan", stream, *readers)
     assert status == 0
     assert "a month: provisioned, 4 for the peak" in out
     assert "nothing is merged before enough of its load is known" in out
@@ -22,6 +23,7 @@ def test_a_stream_of_today_is_planned_from_its_records(kinesis, stream, capsys):
     is_without_figures = "not known: CloudWatch has no figures of the stream yet" in out
     assert is_without_figures or time.time() // 60 > began_minute
     assert "--application billing: there is no lease of this application" in err
+    assert "--application fraud detector: there is no lease of this application" in err
 
 
 def test_json_has_every_sum(kinesis, stream, capsys):
