@@ -23,7 +23,8 @@ pytest_plugins = ["spark_fixtures"]
 JVM_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
 if ARCHIVE.exists():
-    JVM_OPTIONS.append(f"-XX:SharedArchiveFile={ARCHIVE}")
+    # Of an archive of another Java or another Spark a JVM would warn in its stdout, which tests read.
+    JVM_OPTIONS += [f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable"]
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM_OPTIONS))
 
 # How long an example takes says nothing on a machine that does other things too; what is slow has a test of its own.

@@ -1,8 +1,8 @@
 """Archive the classes that a Spark session loads, for the JVMs of the tests: each then starts in half the CPU time.
 
 `.venv/bin/python tools/spark_classes.py` writes `spark-classes.jsa` into the environment of that Python, where `tests/conftest.py`
-finds it. It does nothing where the file is there already. A JVM ignores an archive of another Java or another Spark. Where Java cannot
-write one, this says so and the tests do without.
+finds it. It does nothing where the file is there already. A JVM does without an archive of another Java or another Spark; delete it
+after such a change. Where it cannot be written, this says so and the tests do without.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ spark.stop()
 def main() -> int:
     if ARCHIVE.exists():
         return 0
-    with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
-        written = Path(folder) / ARCHIVE.name
-        options = f"{OPTIONS} -XX:ArchiveClassesAtExit={written}"
-        try:
+    try:
+        with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
+            written = Path(folder) / ARCHIVE.name
+            options = f"{OPTIONS} -XX:ArchiveClassesAtExit={written}"
             subprocess.run(
                 [sys.executable, "-c", SESSION, folder],
                 cwd=folder,
@@ -53,10 +53,10 @@ def main() -> int:
                 timeout=240,
             )
             written.rename(ARCHIVE)
-        except subprocess.CalledProcessError as error:
-            print(f"no archive of Spark's classes; tests start as usual: {error.stderr[-2000:]}")
-        except (subprocess.TimeoutExpired, OSError) as error:
-            print(f"no archive of Spark's classes; tests start as usual: {error}")
+    except subprocess.CalledProcessError as error:
+        print(f"no archive of Spark's classes; tests start as usual: {error.stderr[-2000:]}")
+    except (subprocess.TimeoutExpired, OSError) as error:
+        print(f"no archive of Spark's classes; tests start as usual: {error}")
     return 0
 
 
