@@ -173,11 +173,9 @@ def test_a_record_is_put_once_into_a_table_whatever_names_its_stream_has(kinesis
 
     summary = kinesis.client("kinesis").describe_stream_summary(StreamName=streams[0])
     arn = summary["StreamDescriptionSummary"]["StreamARN"]
-    named, by_arn = {"stream": streams[0], "name": "one"}, {"stream": arn, "name": "two"}
+    named, by_arn = {"stream": streams[0], "name": "a"}, {"stream": arn, "name": "b"}
     for start in ({}, {"start": "2026-02-01"}):
-        with pytest.raises(
-            OptionError, match=r"deliveries one and two have the same stream .*each record twice"
-        ):
+        with pytest.raises(OptionError, match=r"deliveries a and b have the same stream .*each record twice"):
             run(named | start, by_arn | start)
     with pytest.raises(DeliveryFailed, match="end it at 2026-02-01T00:00:00"):
         run(named | {"since": "2026-01-01"}, by_arn | {"start": "2026-02-01"})

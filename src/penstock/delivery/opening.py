@@ -150,7 +150,7 @@ def check_options(delivery: Delivery) -> SourceOptions:
     for name in ("startingPosition", "startingTimestamp", "streamName", "streamARN", "applicationName"):
         if any(name.lower() == key.lower() for key, _ in delivery.options):
             raise OptionError(f"options: {name} is set by stream, start and application of the delivery")
-    options, _ = parse_source(source_options(delivery, delivery.application or delivery.name))
+    options, _ = parse_source(source_options(delivery, new_application(delivery, 0)))
     parse_starting(delivery.start, "start", zone)
     for name, text in (("since", delivery.since), ("until", delivery.until)):
         if text is not None:
