@@ -85,12 +85,12 @@ def test_no_text_that_is_printed_acts_on_the_terminal(has_rich, monkeypatch, cap
         hide_rich(monkeypatch)
     output = terminal.Output()
     output.line("row \x1b[2J", style="bold")
-    output.table(("data",), [("one\ntwo\x1b[2J",)])
+    output.table(("field \x1b[2J",), [("one\ntwo\x1b[2J",)])
     output.bars("leases per worker", {"w\x1b[2J": 1})
     output.facts({"name": "\x1b[2J"})
     out = capsys.readouterr().out
     assert "\x1b[2J" not in out
-    assert out.count("\\x1b[2J") == 4
+    assert out.count("\\x1b[2J") == 5
 
 
 def hide_rich(monkeypatch):

@@ -139,7 +139,7 @@ class Output:
 
     def table(self, names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
         """Print rows under the names of their columns; those named in `right` are aligned to the right."""
-        rows = [[escape_text(cell) for cell in row] for row in rows]
+        names, *rows = ([escape_text(cell) for cell in row] for row in (names, *rows))
         if self._console is None:
             widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
             for row in (names, *rows):
