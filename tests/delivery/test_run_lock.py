@@ -210,6 +210,14 @@ def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_
         deliver("one", "one")
 
 
+def test_a_short_name_of_a_delivery_is_no_name_of_a_lease_table(tmp_path):
+    for given in ({"stream": "orders", "name": "eu"}, {"stream": "s1"}):
+        ((delivery, options),) = check_deliveries([parse_delivery({"to": f"{tmp_path}/orders", **given})])
+        assert options.lease_table.startswith(f"penstock-deliver-{delivery.name}-")
+    with pytest.raises(OptionError, match="lease table 'eu'"):
+        check_deliveries([parse_delivery({"stream": "s1", "to": f"{tmp_path}/orders", "application": "eu"})])
+
+
 def test_a_mount_point_may_be_the_table_and_the_state(monkeypatch, tmp_path):
     lost, scan, read = tmp_path / "lost+found", os.scandir, Path.read_bytes
 

@@ -159,6 +159,10 @@ def test_a_wrong_source_option_says_the_way_out(given, message):
         parse_source(given)
 
 
+def test_a_stream_whose_name_is_none_is_left_to_the_service():
+    check_read({"streamName": "my stream"})  # may become a batch read, which has no lease table
+
+
 def test_a_batch_read_may_be_of_no_time_at_all():
     moment = "2026-01-31T12:00:00Z"
     options, _ = parse_batch({"streamName": "s", "startingTimestamp": moment, "endingTimestamp": moment})

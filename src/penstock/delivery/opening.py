@@ -150,7 +150,8 @@ def check_options(delivery: Delivery) -> SourceOptions:
     for name in ("startingPosition", "startingTimestamp", "streamName", "streamARN", "applicationName"):
         if any(name.lower() == key.lower() for key, _ in delivery.options):
             raise OptionError(f"options: {name} is set by stream, start and application of the delivery")
-    options, _ = parse_source(source_options(delivery, new_application(delivery, 0)))
+    application = new_application(delivery, now_ms=0)  # in the form of the name that it will have
+    options, _ = parse_source(source_options(delivery, application))
     parse_starting(delivery.start, "start", zone)
     for name, text in (("since", delivery.since), ("until", delivery.until)):
         if text is not None:

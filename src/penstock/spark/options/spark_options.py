@@ -217,7 +217,8 @@ def parse_source(
     consumer = _given_consumer(values, short)
     given_name = values["applicationName"] or consumer
     application = given_name or named or f"penstock-{short}"
-    check_lease_table_name(lease_table or application)
+    if lease_table or given_name:  # a default has a valid name if the stream has
+        check_lease_table_name(lease_table or application)
     return (
         SourceOptions(
             stream=stream,
