@@ -1,6 +1,7 @@
 """Parts of the user's program that a consumer calls on its threads, and that raise: its logging, its metrics, its signals."""
 
 import gc
+import json
 import logging
 import math
 import signal
@@ -118,6 +119,22 @@ def test_a_traceback_is_short_enough_and_can_be_written(monkeypatch, logging_err
     assert len(bounded.encode()) < 40_000
     assert "ValueError: " + text[:13] in bounded
     assert plain.endswith(("ValueError: text of its own", 'ValueError: text of its own"}'))
+
+
+def test_a_line_of_json_has_no_text_of_another_handlers_formatter(monkeypatch, logging_errors):
+    class Coloured(logging.Formatter):
+        def formatException(self, ei):  # noqa: N802 - of the library
+            return f"\x1b[31m{super().formatException(ei)}\x1b[0m"
+
+    lines, handlers = [], [logging.Handler(), logging.Handler()]
+    for handler, formatter in zip(handlers, (Coloured(), JsonFormatter()), strict=True):
+        handler.setFormatter(formatter)
+        monkeypatch.setattr(handler, "emit", lambda record, each=handler: lines.append(each.format(record)))
+    monkeypatch.setattr(LOG, "handlers", handlers)
+    own_loggers.guard_loggers()
+    LOG.warning("the handler failed", exc_info=ValueError("text of its own"))
+    assert "\x1b" in lines[0]
+    assert json.loads(lines[1])["exception"] == "ValueError: text of its own"
 
 
 def test_a_logger_that_the_program_patched_is_guarded_as_the_others_are(monkeypatch, logging_errors):

@@ -6,11 +6,13 @@ import json
 import logging
 from datetime import UTC, datetime
 
+from penstock.runtime.own_loggers import bounded_trace
+
 
 class JsonFormatter(logging.Formatter):
     """Formats a log record as one line of JSON: `time` (UTC), `level`, `logger`, `thread`, `message` and perhaps `exception`.
 
-    Control characters are escaped, so no record can send control sequences to a terminal.
+    Control characters are escaped, so no record can send control sequences to a terminal. A traceback has 32,000 characters at most.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -24,5 +26,6 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if record.exc_info:
-            document["exception"] = record.exc_text or self.formatException(record.exc_info)
+            # Not `exc_text`, which the formatter of another handler may have set.
+            document["exception"] = bounded_trace(self.formatException(record.exc_info))
         return json.dumps(document)

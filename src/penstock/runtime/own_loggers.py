@@ -94,13 +94,18 @@ def _bound_trace(record: logging.LogRecord) -> None:
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return
-    trace = bounded = "".join(TracebackException.from_exception(error).format()).rstrip("\n")
-    if len(trace) > _TRACE_CHARACTERS_MAX:
-        half = _TRACE_CHARACTERS_MAX // 2  # the last lines are of the error that was raised last
-        bounded = f"{trace[:half]}...\n...{trace[-half:]}"
-    bounded = text_of(bounded, len(bounded))
+    trace = "".join(TracebackException.from_exception(error).format()).rstrip("\n")
+    bounded = bounded_trace(trace)
     if bounded != trace:
         record.exc_text = bounded
+
+
+def bounded_trace(trace: str) -> str:
+    """Return the text of a traceback: cut if it is long, and spelled so that UTF-8 can encode it."""
+    if len(trace) > _TRACE_CHARACTERS_MAX:
+        half = _TRACE_CHARACTERS_MAX // 2  # the last lines are of the error that was raised last
+        trace = f"{trace[:half]}...\n...{trace[-half:]}"
+    return text_of(trace, len(trace))
 
 
 # Handlers that look for the line of a log call, as loguru's, pass over the frames of the file of `logging`.
