@@ -172,14 +172,18 @@ def test_whatever_can_be_called_with_a_batch_is_a_handler(handler):
     assert not consumer(handler=handler).is_running
 
 
+class Billing(AsyncConsumer):
+    """A program's own class."""
+
+
 @pytest.mark.parametrize(
-    "call",
+    ("call", "plain"),
     [
-        AsyncConsumer("orders", "billing", print).start,
-        AsyncQueueConsumer("invoices", print).start,
-        lambda: AsyncProducer(Producer("orders")).put(b"1", "anna"),
+        (Billing("orders", "billing", print).start, "penstock.Consumer"),
+        (AsyncQueueConsumer("invoices", print).start, "penstock.QueueConsumer"),
+        (lambda: AsyncProducer(Producer("orders")).put(b"1", "anna"), "penstock.Producer"),
     ],
 )
-def test_an_event_loop_other_than_asyncios_is_named(call):
-    with pytest.raises(UsageError, match="works on an event loop of asyncio"):
+def test_an_event_loop_other_than_asyncios_is_named(call, plain):
+    with pytest.raises(UsageError, match=f"works on an event loop of asyncio .* use {plain} on a thread"):
         call().send(None)  # as trio begins a task

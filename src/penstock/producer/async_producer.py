@@ -83,7 +83,7 @@ class AsyncProducer:
 
     @property
     def _queue(self) -> _PutQueue:
-        loop = running_loop(type(self).__name__)
+        loop = running_loop("AsyncProducer")
         queue = self._queues.get(loop)
         if queue is None:
             queue = self._queues[loop] = _PutQueue(self._producer, loop)

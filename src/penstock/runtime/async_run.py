@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 from penstock.runtime.async_pull import AsyncPull
 from penstock.runtime.consumer_run import ThreadedConsumer
 from penstock.runtime.home_process import InOneProcess
-from penstock.runtime.loop_tasks import EventLoopTasks, running_loop
+from penstock.runtime.loop_tasks import EventLoopTasks
 from penstock.runtime.stop_signals import StopSignals
 
 _C = TypeVar("_C", bound=ThreadedConsumer[Any, Any])
@@ -148,10 +148,9 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
     async def _start(self) -> None:
         if self._loop is not None:
             raise UsageError("this consumer was started before; make a new one")
-        loop = self._loop = running_loop(type(self).__name__)
+        loop = self._loop = self._calls.open()
         self._ended = asyncio.Event()
         self._is_finishing = False
-        self._calls.open()
         starting = loop.run_in_executor(None, self._start_consumer, loop)
         try:
             await asyncio.shield(starting)

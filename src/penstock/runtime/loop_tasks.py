@@ -19,7 +19,7 @@ def running_loop(user: str) -> asyncio.AbstractEventLoop:
     """Return the event loop that runs the caller.
 
     Args:
-        user: The name of the class that needs it.
+        user: The public name of the class that needs it, also for a subclass.
 
     Raises:
         UsageError: There is none, as under trio.
@@ -47,10 +47,11 @@ class EventLoopTasks:
         self._context: contextvars.Context | None = None
         self._tasks: set[asyncio.Task[BaseException | None]] = set()
 
-    def open(self) -> None:
-        """Run calls on the loop that runs now, with its context variables as they are now."""
+    def open(self) -> asyncio.AbstractEventLoop:
+        """Run calls on the loop that runs now, with its context variables as they are now; return it."""
         self._loop = running_loop(self._consumer_name)
         self._context = contextvars.copy_context()
+        return self._loop
 
     def begin_call(self, call: Callable[[], Awaitable[object]]) -> Future[None]:
         """Begin a call as a task, from any thread; the future is done when it has ended, and fails as it does.
