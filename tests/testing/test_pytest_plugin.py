@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from penstock import Producer
+from penstock.aws import connection
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for, environment_endpoint, settled
 from penstock.errors import DeliveryFailed, Rejected
@@ -139,6 +140,17 @@ def test_the_endpoint_of_the_profile_counts_as_that_of_the_environment(
     assert settled(AwsOptions()).endpoint_url == kept
     reached = client_for("kinesis", AwsOptions()).meta.endpoint_url
     assert reached == (named or "https://kinesis.us-east-1.amazonaws.com")
+
+
+def test_the_profile_is_read_once_for_each_of_many_producers(monkeypatch):
+    read = []
+    monkeypatch.setattr(
+        connection, "_configured_endpoints", lambda options: read.append(options) or (None, None)
+    )
+    many = [AwsOptions(role_arn=f"arn:aws:iam::{number:012}:role/writer") for number in range(100)]
+    for options in many * 2:
+        environment_endpoint(options)
+    assert read == many
 
 
 def test_producers_may_be_opened_while_the_open_ones_are_listed(monkeypatch):

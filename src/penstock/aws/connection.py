@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock.aws")
 _RENEWALS_APART_S: Final = 1.0
 _KEYS_REMEMBERED: Final = 8
-_ENVIRONMENTS_REMEMBERED: Final = 16
+_ENDPOINTS_REMEMBERED: Final = 1_000  # more than producers: a profile is read in 20 ms
 
 _VARIABLES: Final = (
     "AWS_ENDPOINT_URL",
@@ -266,7 +266,7 @@ def environment_endpoint(options: AwsOptions) -> str | None:
     return without_user(url) if url else None
 
 
-@lru_cache(maxsize=_ENVIRONMENTS_REMEMBERED)
+@lru_cache(maxsize=_ENDPOINTS_REMEMBERED)
 def _configured_for_kinesis(options: AwsOptions, _environment: int) -> str | None:
     return None if options.endpoint_url else _configured_endpoints(options)[0]
 
