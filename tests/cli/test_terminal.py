@@ -10,6 +10,7 @@ import pytest
 from penstock.cli import main as cli
 from penstock.cli import terminal
 from penstock.cli.terminal import SafeFormatter, escape_text, safe_json
+from penstock.runtime.own_loggers import guard_loggers
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\n\r\t\x7f\u202egpj.exe\u2028[/x][bold]:smile:"
 
@@ -58,6 +59,19 @@ def test_log_lines_and_tracebacks_stay_lines():
     )
     said = stream.getvalue()
     assert said == "ERROR lease k\\n\\x1b[1m\nValueError: \\x1b[2Jboom\n"
+
+
+@pytest.mark.parametrize("text", ["a file named \udcff", "x" * 1_000_000])
+def test_a_traceback_that_our_loggers_bound_is_made_harmless_too(monkeypatch, text):
+    lines, logger, handler = [], logging.getLogger("penstock.queues"), logging.Handler()
+    handler.setFormatter(SafeFormatter())
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(handler.format(record)))
+    monkeypatch.setattr(logger, "handlers", [handler])
+    guard_loggers()
+    logger.warning("the handler failed", exc_info=ValueError(f"\x1b[2J{text}"))
+    assert "\x1b" not in lines[0]
+    assert f"\\x1b[2J{text[:13]}" in lines[0]
+    assert len(lines[0].encode()) < 40_000
 
 
 def test_an_error_is_one_line_whatever_it_quotes(monkeypatch, capsys):

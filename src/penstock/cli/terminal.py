@@ -17,6 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from penstock.runtime.own_loggers import bounded_trace
+
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
 """Unicode's categories that are no text: controls, formats, lone surrogates, unassigned, line ends."""
 _JOINERS: Final = frozenset("\u200c\u200d")  # formats that words and emoji are made with
@@ -179,10 +181,16 @@ class Output:
 class SafeFormatter(logging.Formatter):
     """Formats log records so that each is one line, and its traceback the lines of a traceback."""
 
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line and the traceback."""
+        if record.exc_info:
+            record.exc_text = None  # it would be shown as it is: our loggers set it if a traceback is long or no valid Unicode
+        return super().format(record)
+
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         """Return the line."""
         return escape_text(super().formatMessage(record))
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - the library's name
         """Return the traceback."""
-        return "\n".join(escape_text(line) for line in super().formatException(ei).split("\n"))
+        return "\n".join(escape_text(line) for line in bounded_trace(super().formatException(ei)).split("\n"))
