@@ -104,10 +104,12 @@ test-spark-lines: java # the Spark tests with every line of Spark that is served
 
 test-spark-35: java # micro-batches driven by the program, on Spark 3.5
 	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
+	@.venv-spark-3.5/bin/python tools/spark_classes.py
 	@.venv-spark-3.5/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) tests/spark_batches
 
 test-spark-oldest: java # a selection of the Spark tests, with the oldest Spark that is served
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
+	@.venv-spark-$(SPARK_OLDEST)/bin/python tools/spark_classes.py
 	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL_QUICK) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
 
 # The newest line for which both lakes have releases; LAKE_SPARK=4.0.2 has other ones (docs/lakehouse.md).

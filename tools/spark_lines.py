@@ -2,7 +2,7 @@
 
 `python tools/spark_lines.py FOLDER VERSION` installs Penstock there with everything that its tests need, at the newest versions, and
 `pyspark==VERSION` (`4.0.2`, or `4.1.*` for the newest of a line). The environment has the Python that runs this; it is rebuilt
-when the versions or the Python change, and gets an archive of Spark's classes (`spark_classes.py`).
+when the versions or the Python change.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ def main() -> int:
     given = arguments.parse_args()
     print(f"Spark {given.version}, Python {platform.python_version()} in {given.folder}", flush=True)
     install(given.folder, given.version)
-    subprocess.run([given.folder / "bin" / "python", ROOT / "tools" / "spark_classes.py"], check=True)
     return 0
 
 
