@@ -26,7 +26,7 @@ from penstock_sim.shrinking import as_test, shrink
 
 KINDS = {kind.value: draw for kind, draw in DRAW.items()}
 BEGIN = {
-    "consumers": 200,
+    "consumers": 120,
     "queries": 180,
     "kcl3": 38,
     "producers": 64,

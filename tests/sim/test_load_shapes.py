@@ -14,6 +14,9 @@ UNWARNED = {
     "spikes without a warning": 0.006,
 }
 
+LONG = {"ramp within two hours", "weekend", "hot key", "step up without a warning"}
+"""These take longest: they are left to the long runs."""
+
 
 def run(shape, **options):
     result = SizingModel(shape, LIMITS, **options).run()
@@ -35,7 +38,9 @@ def test_a_hot_key_does_not_make_the_stream_grow():
     assert result.refused_of_hot_keys > 0.95 * result.refused
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.soak] if name in LONG else []) for name in BY_NAME]
+)
 def test_over_a_load_shape_the_size_follows(name):
     result = run(BY_NAME[name])
     assert result.mean_use >= 0.70, result.mean_use

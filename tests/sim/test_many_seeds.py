@@ -10,7 +10,7 @@ from penstock_sim.situations import never_met
 
 BLOCK = 5
 SEEDS = {
-    SeedKind.CONSUMERS: range(50, 200, BLOCK),
+    SeedKind.CONSUMERS: range(50, 120, BLOCK),
     SeedKind.QUERIES: range(5, 180, BLOCK),
     SeedKind.KCL3: range(4, 38, BLOCK),
     SeedKind.PRODUCERS: range(14, 64, BLOCK),
