@@ -99,6 +99,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "spark/test_pushed_tasks.py": ("slow",),
     "spark_batches": ("spark", "slow"),
     "spark_kills/test_kills.py": ("spark", "slow"),
+    "spark_kills/test_kills.py::test_executors_of_their_own_may_die_as_well": ("spark", "slow", "soak"),
     "typed": ("slow",),
     "upgrade/test_query.py": ("spark", "slow"),
 }

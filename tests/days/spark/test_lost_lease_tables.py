@@ -97,10 +97,14 @@ def test_a_nightly_job_goes_on_after_a_split_and_a_deleted_lease_table(kinesis, 
     ("before", "after"),
     [
         ({}, {"applicationName": "{}-billing"}),
-        ({"applicationName": "{}-test"}, {"applicationName": "{}-billing"}),
-        (
+        # Queries without a JVM make both moves, too: tests/spark/queries/test_lost_leases.py.
+        pytest.param(
+            {"applicationName": "{}-test"}, {"applicationName": "{}-billing"}, marks=pytest.mark.soak
+        ),
+        pytest.param(
             {"applicationName": "{}-billing"},
             {"applicationName": "{}-billing", "leaseTable": "file://{}/leases"},
+            marks=pytest.mark.soak,
         ),
     ],
     ids=["from a laptop to production", "renamed", "moved to a folder"],
