@@ -48,8 +48,8 @@ FILES := --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 PARALLEL ?= -n $(CORES) $(FILES)
 # Many of the quick tests wait: one process more than there are cores.
 PARALLEL_QUICK ?= -n $(shell echo $$(($(CORES) + 1))) $(FILES)
-# The slow ones without Spark wait most of the time. With Spark each process has a JVM and its Python workers.
-PARALLEL_SLOW ?= -n $(shell echo $$(($(CORES) * 2 + 1))) $(subst --maxprocesses 4,--maxprocesses 8,$(FILES))
+# The slow ones without Spark wait more. With Spark each process has a JVM and its Python workers.
+PARALLEL_SLOW ?= -n $(shell echo $$(($(CORES) * 2 + 1))) $(FILES) --maxprocesses 8
 
 test: setup ## the tests that need no minutes, a few with Spark among them; nothing is fetched while they run
 	@$(PY) -m pytest $(PARALLEL_QUICK) $(PYTEST_ARGS) -m "not slow and not soak and not interop"

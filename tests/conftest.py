@@ -15,17 +15,11 @@ from hypothesis import HealthCheck, settings
 
 from marks import HERE, marks_of
 from penstock.runtime import own_loggers
+from spark_jvm import jvm_options
 
 pytest_plugins = ["spark_fixtures"]
 
-# Most JVMs that tests start live for seconds: without the optimizing compiler each takes a third less CPU, and half of the rest
-# with an archive of Spark's classes, where `tools/spark_classes.py` has written one.
-JVM_OPTIONS = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-if ARCHIVE.exists():
-    # Of an archive of another Java or another Spark a JVM would warn in its stdout, which tests read.
-    JVM_OPTIONS += [f"-XX:SharedArchiveFile={ARCHIVE}", "-Xlog:disable"]
-os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(JVM_OPTIONS))
+os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
 
 # How long an example takes says nothing on a machine that does other things too; what is slow has a test of its own.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,7 +1,7 @@
-"""Archive the classes that a Spark session loads, for the JVMs of the tests: each then starts in half the CPU time.
+"""Archive the classes that a Spark session loads, for the JVMs of the tests: a short session takes a third less CPU time.
 
-`.venv/bin/python tools/spark_classes.py` writes `spark-classes.jsa` into the environment of that Python, where `tests/conftest.py`
-finds it. It does nothing where the file is there already. A JVM does without an archive of another Java or another Spark; delete it
+`.venv/bin/python tools/spark_classes.py` writes `spark-classes.jsa` into the environment of that Python, where the tests
+find it. It does nothing where the file is there already. A JVM does without an archive of another Java or another Spark; delete it
 after such a change. Where it cannot be written, this says so and the tests do without.
 """
 
@@ -13,9 +13,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ARCHIVE = Path(sys.prefix) / "spark-classes.jsa"
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""The archive serves a JVM with the garbage collector that it was written with."""
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from spark_jvm import ARCHIVE, OPTIONS
 
 SESSION_S_MAX = 240
 

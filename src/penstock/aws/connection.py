@@ -282,7 +282,10 @@ def settled(options: AwsOptions) -> AwsOptions:
 
 
 def _configured_endpoints(options: AwsOptions) -> tuple[str | None, str | None]:
-    """Return the endpoints that the environment or the profile names, in the SDK's order: for Kinesis; and for all services if none has its own."""
+    """Return two endpoints that the environment or the profile names, in the SDK's order, each perhaps None.
+
+    The first is for Kinesis. The second is for all services, and None if one of them has its own.
+    """
     get = os.environ.get
     try:
         session = new_session(options)

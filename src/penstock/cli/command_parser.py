@@ -32,9 +32,8 @@ class CommandParser(argparse.ArgumentParser):
         if self._is_mixing or self.subcommands is not None:
             return super().parse_known_args(words, namespace)
         self._refuse_unknown(words)
-        if (
-            _ENDS_OPTIONS in words
-        ):  # the first of the two calls would leave these words to the second as options
+        # The first of the library's two calls would leave the words after `--` to the second as options.
+        if _ENDS_OPTIONS in words:
             end = words.index(_ENDS_OPTIONS)
             words = words[: end + 1] + [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
         # The library's own way calls this method again, for the options alone and for the arguments alone.

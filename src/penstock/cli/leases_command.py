@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseScan, LeaseTable
 
 _OBSERVE_S: Final = 4.0
-_LEASE_S: Final = (
-    10.0  # default lease duration, as the KCL's failoverTimeMillis; a KCL worker's row does not have its own
-)
+# The default lease duration, as the KCL's failoverTimeMillis. A row of a KCL worker does not have its own.
+_LEASE_S: Final = 10.0
 _BUCKET_LEASE_S: Final = 60.0  # default lease duration of a query with leases in a bucket
 DESCRIPTION = (
     "Show an application's leases, the shares of its workers and who assigns them, or reset its checkpoints."

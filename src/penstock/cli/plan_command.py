@@ -106,7 +106,8 @@ def _warn_if_unknown(args: argparse.Namespace, application: str) -> None:
         except (NotFound, OptionError):  # no lease table can have the name of such a reader
             pass
         warn(
-            f"penstock plan: --application {application}: there is no lease of this application; it is planned as one that polls {args.stream}"
+            f"penstock plan: --application {application}: there is no lease of this application; it is planned as one that polls "
+            f"{args.stream}"
         )
 
 

@@ -87,9 +87,8 @@ class IcebergTable:
     def compact(self, file_bytes: int) -> None:
         """Run `rewrite_data_files`."""
         catalog, _, table = self.name.partition(".")
-        if (
-            self._namespace is None
-        ):  # a namespace and a table of Spark's own catalog, or a catalog without namespaces
+        # Without a namespace the name is a namespace and a table of Spark's own catalog, or of a catalog without namespaces.
+        if self._namespace is None:
             is_own = not self._spark.conf.get(f"spark.sql.catalog.{catalog.strip('`')}", None)
             catalog, table = ("spark_catalog", self.name) if is_own else (catalog, table)
         self._spark.sql(
