@@ -473,6 +473,40 @@ def test_a_second_signal_interrupts_at_once(stream, table):
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.timeout(60)
+def test_a_second_signal_during_the_start_waits_for_no_handler(stream, table, monkeypatch):
+    put_in_every_shard(stream)
+    interrupted = threading.Event()
+
+    async def handle(_batch):
+        pass
+
+    tried = consumer(stream, table, handle, shutdown_timeout_s=600)
+    worker = tried._consumer
+    start, request_stop = worker.start, worker.request_stop
+
+    def start_late():
+        start()
+        assert interrupted.wait(DEADLINE_S)
+
+    monkeypatch.setattr(worker, "start", start_late)
+    monkeypatch.setattr(worker, "request_stop", lambda: None)  # it never ends
+
+    async def scenario():
+        task = asyncio.create_task(tried.run())
+        await until(lambda: worker.is_running)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.sleep(0)
+        interrupted.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+        await task
+
+    with pytest.raises(KeyboardInterrupt):
+        run(scenario())
+    request_stop()
+    wait_until(lambda: not worker.is_running)
+
+
 def test_a_loop_that_ends_first_stops_the_worker_with_a_warning(stream, table, caplog):
     put_in_every_shard(stream)
     got = []

@@ -46,6 +46,7 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
             f"`async with {type(self).__name__}(...) as consumer:`, and in it `async for {noun} in consumer:`"
         )
         self._log = log
+        self._signals: StopSignals | None = None  # of `run`
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
@@ -64,6 +65,7 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
         """
         self._check_has_handler()
         with StopSignals(self._consumer.request_stop) as signals:
+            self._signals = signals
             await self._start()
             try:
                 await self._ended.wait()
@@ -158,7 +160,8 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
             # The thread goes on: a consumer that it has started must still be stopped.
             starting.add_done_callback(self._stop_after_start)
             await asyncio.wait([starting])
-            await self._wait_for_end()
+            if self._signals is None or not self._signals.is_interrupted:
+                await self._wait_for_end()
             raise
         self._keeper = loop.create_task(self._keep())
 
