@@ -13,6 +13,8 @@ MARKS: dict[str, tuple[str, ...]] = {
     "cli/commands/test_encodings.py": ("slow",),
     "cli/commands/test_init_pipeline.py": ("spark", "slow"),
     "cli/commands/test_moments.py": ("slow",),
+    "cli/commands/test_queues.py::test_consume_prints_and_acknowledges_a_queue": ("slow",),
+    "cli/commands/test_queues.py::test_dead_letters_are_exported_restored_by_filter_and_purged": ("slow",),
     "cli/commands/test_signals.py": ("slow",),
     "cli/commands/test_sql_processes.py": ("slow",),
     "cli/commands/test_workers.py": ("slow",),
