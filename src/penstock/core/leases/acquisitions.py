@@ -74,9 +74,12 @@ class Acquisitions:
         self._membership = membership
         self._later_runs = later_runs
         self._is_stopping = False
+        # Leases whose readers failed here: until when this worker does not take them.
         self._left_to_others: dict[str, float] = {}
+        # Leases whose hand-over this worker has requested.
         self._requests: dict[str, _Request] = {}
-        self._unheld: set[str] = set()  # seen in this worker's name and not held then
+        # Leases that named this worker as the reader when they were last read, although it did not hold them.
+        self._unheld: set[str] = set()
 
     def stop(self) -> None:
         """Handle the stop of this worker: a lease that is handed over from now on is released at once."""
@@ -85,7 +88,7 @@ class Acquisitions:
     # --- taking -------------------------------------------------------------------------------------------
 
     def leave_to_others(self, key: str, now_s: float) -> None:
-        """Leave a lease to others for a while: its shard failed here."""
+        """Do not take a lease for ten lease durations, since its reader failed here: it may succeed in another worker."""
         self._left_to_others = {
             key: until_s for key, until_s in self._left_to_others.items() if until_s > now_s
         }

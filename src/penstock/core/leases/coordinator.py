@@ -217,7 +217,7 @@ class Coordinator:
         )
 
     def describe_unread(self, now_s: float) -> str | None:
-        """Return why some part of the streams may have no living reader, or None if every part has one."""
+        """Return why some part of the streams may be without a live worker that reads it; None if every part has one."""
         return self._streams.describe_unread(
             self.worker,
             now_s,
@@ -326,15 +326,17 @@ class Coordinator:
         for lease in leases:
             self.view.on_row_found(lease, now_s)
             self._later_runs.on_row(lease)
-            for parent in self.view.unknown_parents(lease):
-                self._row_fetches.request(parent, now_s)
+            self._row_fetches.request(self.view.unknown_parents(lease), now_s)
         self._streams.begin_comparing(
             self._stream_check.on_scan(leases, held=self.held_leases, is_whole=False), now_s
         )
         self._refuse_foreign(now_s)
         self._acquisitions.on_rows(leases, now_s)
-        for parent in self.held_leases.parents_to_fetch():
-            self._row_fetches.request(parent, now_s)
+        self._row_fetches.request(self.held_leases.parents_to_fetch(), now_s)
+        self._check_held_leases(now_s)
+
+    def _check_held_leases(self, now_s: float) -> None:
+        """Start the readers that waited for the rows read just now, and check the ones that run."""
         self.held_leases.wake_waiting(now_s)
         self.held_leases.report_stalls(now_s)
         self._turn.emit(AuditReaders())
@@ -361,39 +363,41 @@ class Coordinator:
     # --- rounds ---------------------------------------------------------------------------------------
 
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
-        """Handle a scan: update the view, check the rows and held leases against it, run the round, schedule the next scan."""
+        """Handle a scan: a regular one runs a round, one that is only for free leases takes them. Schedule the next scans."""
         self._check_calls(now_s)
         is_free_scan = self._scans.is_free_scan
         self._scans.on_scan_done()
         self._streams.remember_known_rows(self._last_known())
-        event = replace(scan, leases=self._keep_own(scan.leases))
+        scan = replace(scan, leases=self._keep_own(scan.leases))
+        self._on_scanned_rows(scan, now_s, runs_round=not is_free_scan)
+        if is_free_scan:
+            self._take_free_leases(now_s)
+            self.held_leases.wake_waiting(now_s)
+        else:
+            plan = self._run_round(scan, now_s)
+            self._check_held_leases(now_s)
+            self._schedule_round(plan, now_s, is_whole=scan.is_whole)
+        if not self._stop.is_begun and not self._membership.is_led:
+            self._scans.schedule_free_scan(now_s)
+
+    def _on_scanned_rows(self, scan: ScanDone, now_s: float, *, runs_round: bool) -> None:
+        """Update the view from a scan; check its rows against the held leases, this process and the stream."""
         missing = self.view.on_scan(
-            event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
+            scan.leases, now_s, scan.began_s, self.held_leases, scan.skipped, scan.part
         )
         for key in missing:
             self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
-        if missing and not event.leases and (is_free_scan or not event.is_whole):
-            self._scans.request()  # a part that had rows is empty: the table may have been deleted
-        plan = NOTHING_TO_MOVE
-        to_compare = self._stream_check.on_scan(event.leases, held=self.held_leases, is_whole=event.is_whole)
+        if missing and not scan.leases and not (runs_round and scan.is_whole):
+            # A part that had rows is empty. Only a round on the whole table finds out whether the table was deleted.
+            self._scans.request()
+        to_compare = self._stream_check.on_scan(scan.leases, held=self.held_leases, is_whole=scan.is_whole)
         self._refuse_foreign(now_s)
         self._damaged_rows.report_new()
-        for lease in event.leases:
+        for lease in scan.leases:
             self._later_runs.on_row(lease)
-            self.held_leases.on_row_scanned(lease, now_s, event.began_s)
+            self.held_leases.on_row_scanned(lease, now_s, scan.began_s)
         if not self._stop.is_begun:
             self._streams.begin_comparing(to_compare, now_s)
-        if is_free_scan:
-            self._take_free_leases(now_s)
-        elif not self._stop.is_begun:
-            plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
-        self.held_leases.wake_waiting(now_s)
-        if not is_free_scan:
-            self.held_leases.report_stalls(now_s)
-            self._turn.emit(AuditReaders())
-            self._schedule_round(plan, now_s, is_whole=event.is_whole)
-        if not self._stop.is_begun and not self._membership.is_led:
-            self._scans.schedule_free_scan(now_s)
 
     def _check_calls(self, now_s: float) -> None:
         for pending in self._writes.oldest_of_each(call_of):
@@ -416,7 +420,13 @@ class Coordinator:
         """Return the latest known rows: of the watched part, or of the whole table."""
         return {**self.view.watched_rows(), **{held.key: held.lease for held in self.held_leases}}
 
-    def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
+    def _run_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
+        """Run a round on a scan and return its moves; a worker that stops makes none."""
+        if self._stop.is_begun:
+            return NOTHING_TO_MOVE
+        return self._run_whole_round(scan, now_s) if scan.is_whole else self._run_part_round(scan, now_s)
+
+    def _run_whole_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the whole table and return its moves.
 
         1. List the shards of streams without rows, for their first leases. If the table was deleted, create its leases again.
@@ -475,13 +485,15 @@ class Coordinator:
         self._begin_moves(self._planner.plan_free(fleet, self._scans.plan), now_s)
 
     def _fetch_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
-        """Fetch the rows of parents that leases wait for: they may be in another part of the table."""
+        """Fetch the parents for which free leases of the watched part wait, and those for which held leases wait.
+
+        A parent in another part of the table counts as unfinished until its row was read. The owner of a live lease fetches its
+        parents itself.
+        """
         for entry in part:
             if entry.waits and entry.owner_state is not OwnerState.ALIVE:
-                for parent in self.view.unfinished_parents(entry.lease):
-                    self._row_fetches.request(parent, now_s)
-        for parent in self.held_leases.parents_to_fetch():
-            self._row_fetches.request(parent, now_s)
+                self._row_fetches.request(self.view.unfinished_parents(entry.lease), now_s)
+        self._row_fetches.request(self.held_leases.parents_to_fetch(), now_s)
 
     @property
     def round_s(self) -> float:
@@ -569,8 +581,7 @@ class Coordinator:
     def _fetch_rows(self, now_s: float) -> None:
         """Fetch rows by key if scans of the part will not show them."""
         if self._scans.part is not None and not self._stop.is_begun:
-            for key in self._scans.owner_unknown:
-                self._row_fetches.request(key, now_s)
+            self._row_fetches.request(self._scans.owner_unknown, now_s)
         self._row_fetches.fetch_due(now_s)
 
     def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:

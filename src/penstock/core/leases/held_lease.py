@@ -344,15 +344,19 @@ class HeldLease(Struct):
     def on_read_back(self, row: Lease | None, now_s: float, turn: Turn) -> list[LeaseAction]:
         """Handle the row that was read after a write with an unknown outcome.
 
-        If the write was not applied, the next write follows at once; after an earlier failure it waits for a back-off.
+        If the row shows that the write was not applied, the write is repeated: at once, or after a back-off if an earlier one
+        had failed, too.
         """
         write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
         assert write is not None, f"lease {self.key} was read back although no write has an unknown outcome"
         actions = self._reconcile(write, row, turn)
-        if self.last_error is not None and self.phase is not LeasePhase.GONE:  # cleared by an applied write
-            if self.failures:
-                self._retry_later(now_s, turn)
-            self.failures = max(self.failures, 1)
+        was_applied = self.last_error is None  # `_renewed` has cleared it
+        if was_applied or self.phase is LeasePhase.GONE:
+            return actions
+        if self.failures:
+            self._retry_later(now_s, turn)
+        else:
+            self.failures = 1
         return actions
 
     def on_read_back_failed(self, now_s: float, turn: Turn) -> None:

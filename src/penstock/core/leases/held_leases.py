@@ -230,9 +230,7 @@ class HeldLeases:
                 held.wake_s = math.inf
                 self._advance(held, now_s)
         self._report_expired(now_s)
-        if self.options.keeps_claims and now_s >= self._lateness_due_s:
-            self._lateness_due_s = now_s + self.options.lease_duration_s
-            self._report_late_renewals(now_s)
+        self._report_late_renewals(now_s)
 
     def _report_expired(self, now_s: float) -> None:
         """Report expired leases, at most once a second: while the table is down all of them expire."""
@@ -242,7 +240,13 @@ class HeldLeases:
             self._expired_due_s = now_s + _EXPIRED_REPORT_INTERVAL_S
 
     def _report_late_renewals(self, now_s: float) -> None:
-        """Report leases that were not renewed in time and are kept."""
+        """Report leases that were not renewed in time, at most once in a lease duration.
+
+        Only a worker whose batches claim their ends keeps such leases. Another one has dropped them at their deadlines.
+        """
+        if not self.options.keeps_claims or now_s < self._lateness_due_s:
+            return
+        self._lateness_due_s = now_s + self.options.lease_duration_s
         late = [
             held
             for held in self._held.values()
@@ -394,7 +398,11 @@ class HeldLeases:
         outcome: WriteOutcome,
         now_s: float,
     ) -> None:
-        """Handle the answer to the creation of a child's lease, whose row is in the view; it counts for both parents of a merged shard."""
+        """Handle the answer to the creation of a child's lease.
+
+        If the lease exists now, or was there already (a refusal), this parent no longer waits for it, and neither does the other
+        parent of a merged child. After any other outcome the creation is tried again.
+        """
         key = pending.write.key
         held = self._current(purpose.parent, purpose.epoch)
         if not isinstance(outcome, Applied | Refused):

@@ -22,7 +22,7 @@ two, and scans the whole table after a random time that is proportional to that 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from heapq import heappop, heappush
@@ -458,10 +458,11 @@ class RowFetches:
             return math.inf
         return self._due[0][0] if self._due else math.inf
 
-    def request(self, key: str, now_s: float) -> None:
-        """Request a fetch, unless the key is requested or in flight."""
-        if key not in self._under_way and key not in self._waiting:
-            self._wait(key, now_s)
+    def request(self, keys: Iterable[str], now_s: float) -> None:
+        """Request a fetch for each key that is not requested or in flight."""
+        for key in keys:
+            if key not in self._under_way and key not in self._waiting:
+                self._wait(key, now_s)
 
     def fetch_due(self, now_s: float) -> None:
         """Begin the fetches that are due."""
