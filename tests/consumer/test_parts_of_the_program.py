@@ -1,6 +1,7 @@
 """Parts of the user's program that a consumer calls on its threads, and that raise: its logging, its metrics, its signals."""
 
 import gc
+import io
 import json
 import logging
 import math
@@ -8,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+from logging.handlers import MemoryHandler
 
 import pytest
 from real_threads import FAST, put, tiny_stream, unfinished
@@ -119,6 +121,24 @@ def test_a_traceback_is_short_enough_and_can_be_written(monkeypatch, logging_err
     assert len(bounded.encode()) < 40_000
     assert "ValueError: " + text[:13] in bounded
     assert plain.endswith(("ValueError: text of its own", 'ValueError: text of its own"}'))
+
+
+class Redacting(logging.Formatter):
+    def formatException(self, ei):  # noqa: N802 - of the library
+        return super().formatException(ei).replace("hunter2", "***")
+
+
+@pytest.mark.parametrize("logger", [LOG, logging.getLogger()])
+@pytest.mark.parametrize("is_buffered", [False, True])
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "a file named \udcff"])
+def test_a_formatter_that_hides_secrets_gets_every_traceback(monkeypatch, text, is_buffered, logger):
+    lines = io.StringIO()
+    handler = logging.StreamHandler(lines)
+    handler.setFormatter(Redacting())
+    monkeypatch.setattr(logger, "handlers", [MemoryHandler(1, target=handler) if is_buffered else handler])
+    own_loggers.guard_loggers()
+    LOG.warning("the handler failed", exc_info=ValueError(f"password=hunter2 {text}"))
+    assert f"ValueError: password=*** {text}" in lines.getvalue()
 
 
 def test_a_line_of_json_has_no_text_of_another_handlers_formatter(monkeypatch, logging_errors):

@@ -4,7 +4,7 @@
 # fmt: off
 from __future__ import annotations
 
-from penstock import AsyncBatch, AsyncConsumer, Batch, Consumer, Producer, testing
+from penstock import AsyncBatch, AsyncConsumer, AsyncProducer, Batch, Consumer, Producer, testing
 from penstock.kclpy import consumer_for
 from penstock_local import LocalKinesis, LocalKinesisProcess
 
@@ -28,6 +28,9 @@ AsyncConsumer("orders", "billing", handle_async, handler_threads=5)  # Unexpecte
 Producer("orders", linger_ms=100)  # Unexpected keyword argument "linger_ms"
 Producer("orders", linger_s="0.1")  # Argument "linger_s" to "Producer" has incompatible type "str"
 Producer("orders", ordering="keys")  # Argument "ordering" to "Producer" has incompatible type
+AsyncProducer()  # All overload variants of "AsyncProducer" require at least one argument
+AsyncProducer("orders")  # No overload variant of "AsyncProducer" matches argument type "str"
+AsyncProducer(stream="orders")  # No overload variant of "AsyncProducer" matches argument type "str"
 consumer_for(object, "orders", "billing", max_recrods=5)  # Unexpected keyword argument "max_recrods"
 consumer_for(object, "orders", "billing", region=1)  # Argument "region" to "consumer_for" has incompatible type "int"
 testing.run(handle, testing.records("a"), max_record=5)  # Unexpected keyword argument "max_record"

@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Never, Self, TypeVar, cast
+from typing import Any, Final, Self, TypeVar, overload
 from weakref import WeakKeyDictionary
 
 from msgspec import Struct
@@ -19,7 +19,6 @@ from penstock.runtime.threads import begin_on_daemon
 
 _ROOM_CHECK_S: Final = 0.05  # others than this producer's tasks may free room, or take it
 _Result = TypeVar("_Result")
-_MISSING: Final = cast("Producer", None)
 
 
 class AsyncProducer:
@@ -36,7 +35,11 @@ class AsyncProducer:
         UsageError: It is something else, for instance the name of a stream.
     """
 
-    def __init__(self, producer: Producer = _MISSING, **options: Never) -> None:
+    @overload
+    def __init__(self, producer: Producer, /) -> None: ...
+    @overload
+    def __init__(self, *, producer: Producer) -> None: ...
+    def __init__(self, producer: Producer | None = None, **options: object) -> None:
         if options or not isinstance(producer, Producer):
             given = ", ".join(options) or repr(producer)
             raise UsageError(f"{given} is no Producer: give one, AsyncProducer(Producer(stream=...))")

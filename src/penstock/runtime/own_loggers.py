@@ -30,7 +30,8 @@ class _Guard(partial[Any]):
 def guard_loggers() -> None:
     """Report the errors of log handlers, filters and record factories on stderr, instead of raising them in our threads.
 
-    Tracebacks are cut, and spelled so that UTF-8 can encode them: an exception of user code may have any text.
+    Tracebacks are cut, and spelled so that UTF-8 can encode them: an exception of user code may have any text. If a formatter of the
+    program has a `formatException` of its own, it gets each of them whole: it may hide secrets.
 
     Called before each thread or pool of ours is made, and makes no logger: `logging.config` disables those that exist.
     """
@@ -79,7 +80,8 @@ def _make_record(
             record = type(logger).makeRecord(logger, *given, **named)
         else:
             record = before(*given, **named)
-        _bound_trace(record)
+        if not _formats_traces(logger):
+            _bound_trace(record)
     except Exception:  # noqa: BLE001 - the same
         fields: dict[str, Any] = {**dict(zip(_PLAIN_FIELDS, given, strict=False)), **named}
         needed: list[Any] = [fields.get(field) for field in _PLAIN_FIELDS]
@@ -87,6 +89,20 @@ def _make_record(
         _reporter.handleError(plain)
         return plain
     return record
+
+
+def _formats_traces(logger: logging.Logger) -> bool:
+    """Return whether a handler that the logger reaches has a formatter with a `formatException` of its own."""
+    reached: logging.Logger | None = logger
+    while reached is not None:
+        for handler in reached.handlers:
+            for each in (handler, getattr(handler, "target", None)):  # a MemoryHandler's formats its records
+                formatter = getattr(each, "formatter", None)
+                own = getattr(formatter, "formatException", None)
+                if formatter and getattr(own, "__func__", None) is not logging.Formatter.formatException:
+                    return True
+        reached = reached.parent if reached.propagate else None
+    return False
 
 
 def _bound_trace(record: logging.LogRecord) -> None:
