@@ -756,6 +756,19 @@ def test_the_next_offset_names_a_shard_that_was_read_to_its_end():
     assert following.shards == {"b": AT9, "child": TRIM_HORIZON}
 
 
+def test_offsets_keep_an_ended_shard_batch_after_batch():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed("a", end=SHARD_END, children=(CHILD,)), claimed("b"))
+    shards.release_finished()
+    start = done()
+    for _ in range(3):
+        start = shards.next_offset(
+            start, ["b"], run="r1", stream=STREAM, record_count_max=None, bytes_max=None, until_ms=None
+        )
+        assert start.shards == {"a": SHARD_END, "b": AT9}
+        shards.on_batch_start()
+
+
 @pytest.mark.parametrize(
     ("says", "before", "now", "why", "expected"),
     [

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.batches.offsets import Limit, StreamOffset
-from penstock.core.batches.query_shards import ENDED_MAX, EndedShards
+from penstock.core.batches.query_shards import ENDED_MAX, list_ended
 from penstock.core.batches.recreation import agrees_with, plan_lost, plan_recreation
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark
@@ -300,37 +300,29 @@ def test_what_comes_before_a_lease_of_the_new_table_is_not_taken_over():
 
 
 def test_an_ended_shard_is_in_the_offset_until_one_of_its_children_is():
-    ended = EndedShards()
-    ended.add("p", frozenset())
-    assert ended.take_listed({}, {"a": frozenset()}) == {"p": SHARD_END}
-    assert ended.take_listed({"p": SHARD_END}, {"a": frozenset()}) == {"p": SHARD_END}
-    assert ended.take_listed({"p": SHARD_END}, {"c1": frozenset({"p"})}) == {}
+    ended = {"p": frozenset[str]()}
+    assert list_ended({}, ended, {"a": frozenset()}) == {"p": SHARD_END}
+    assert list_ended({"p": SHARD_END}, {}, {"a": frozenset()}) == {"p": SHARD_END}
+    assert list_ended({"p": SHARD_END}, {}, {"c1": frozenset({"p"})}) == {}
 
 
 def test_an_ended_shard_stays_in_the_offset_over_a_restart():
-    assert EndedShards().take_listed({"a": AT5, "p": SHARD_END}, {"a": frozenset()}) == {"p": SHARD_END}
-    assert EndedShards().take_listed({"p": SHARD_END}, {"c2": frozenset({"p"})}) == {}
+    assert list_ended({"a": AT5, "p": SHARD_END}, {}, {"a": frozenset()}) == {"p": SHARD_END}
+    assert list_ended({"p": SHARD_END}, {}, {"c2": frozenset({"p"})}) == {}
 
 
 def test_an_ended_child_stands_for_its_parent():
-    ended = EndedShards()
-    ended.add("p", frozenset())
-    ended.add("c1", frozenset({"p"}))
-    assert ended.take_listed({}, {}) == {"c1": SHARD_END}
+    assert list_ended({}, {"p": frozenset(), "c1": frozenset({"p"})}, {}) == {"c1": SHARD_END}
+    assert list_ended({"p": SHARD_END}, {"c1": frozenset({"p"})}, {}) == {"c1": SHARD_END}
 
 
 def test_a_shard_that_is_read_again_is_not_ended():
-    ended = EndedShards()
-    ended.add("p", frozenset())
-    assert ended.take_listed({}, {"p": frozenset()}) == {}
-    assert ended.take_listed({}, {}) == {}
+    assert list_ended({"p": SHARD_END}, {}, {"p": frozenset()}) == {}
 
 
 def test_an_offset_keeps_a_bounded_number_of_ended_shards():
-    ended = EndedShards()
-    for number in range(ENDED_MAX + 5):
-        ended.add(f"s{number:06d}", frozenset())
-    kept = ended.take_listed({}, {})
+    ended = {f"s{number:06d}": frozenset[str]() for number in range(ENDED_MAX + 5)}
+    kept = list_ended({}, ended, {})
     assert (len(kept), min(kept)) == (ENDED_MAX, "s000005")
 
 

@@ -56,36 +56,22 @@ ENDED_MAX: Final = 10_000
 """Ended shards that an offset keeps, those with the highest ids: children of older ones are long taken."""
 
 
-class EndedShards:
-    """Shards that a query has read to their end while no child of theirs is in its offset. Not thread-safe.
+def list_ended(
+    logged: Mapping[str, Position], ended: Mapping[str, frozenset[str]], held: Mapping[str, frozenset[str]]
+) -> dict[str, Position]:
+    """Return the shards that the next offset has as read to their end: those without a child in it.
 
-    If the lease table is lost, the offset must show that such a shard is not read again. As soon as the offset has a child of
-    the shard, the child shows it.
+    If the lease table is lost, the offset must show that such a shard is not read again. Once the offset has a child of the
+    shard, the child shows it.
+
+    Args:
+        logged: Positions in the previous offset.
+        ended: The shards that were read to their end since then, with their parents.
+        held: The unfinished shards in the next offset, with their parents.
     """
-
-    def __init__(self) -> None:
-        self._parents: dict[str, frozenset[str]] = {}
-
-    def add(self, key: str, parents: frozenset[str]) -> None:
-        """Add a shard that is read to its end."""
-        self._parents[key] = parents
-
-    def take_listed(
-        self, logged: Mapping[str, Position], held: Mapping[str, frozenset[str]]
-    ) -> dict[str, Position]:
-        """Return the ended shards that the next offset lists, and forget the others.
-
-        Args:
-            logged: Positions in the previous offset.
-            held: The unfinished shards in the next offset, with their parents.
-        """
-        for key, position in logged.items():
-            if position.is_shard_end:
-                self._parents.setdefault(key, frozenset())
-        with_child = frozenset().union(*held.values(), *self._parents.values())
-        for key in (with_child | held.keys()) & self._parents.keys():
-            del self._parents[key]
-        return dict.fromkeys(sorted(self._parents)[-ENDED_MAX:], SHARD_END)
+    candidates = ended.keys() | {key for key, position in logged.items() if position.is_shard_end}
+    with_child = frozenset().union(*held.values(), *ended.values())
+    return dict.fromkeys(sorted(candidates - with_child - held.keys())[-ENDED_MAX:], SHARD_END)
 
 
 class _HeldShard(Struct):
@@ -116,7 +102,8 @@ class QueryShards:
         self._promotions: dict[str, Promote] = {}
         # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
-        self._ended = EndedShards()
+        # Shards that were read to their end since the last batch began, with their parents.
+        self._ended: dict[str, frozenset[str]] = {}
         self._last_claims: dict[str, SeenClaim] = {}  # the query's last seen claim of each shard
         self._not_held: dict[str, Lease] = {}
         """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
@@ -246,12 +233,13 @@ class QueryShards:
         ]
 
     def reset_claim(self, row: Lease) -> BatchClaim | None:
-        """Return the query's claim on a lease that it gets between two batches, if it has seen a later claim of its own there.
+        """Return the query's claim on a lease that it gets, if it is of an earlier batch than one that it saw there before.
 
         Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
+        While a batch is under way, None: when the batch is done, `replaced_claims` checks the row that is read then.
         """
         if not self.is_settled:
-            return None  # when the batch is done, `replaced_claims` checks the row that is read then
+            return None
         later = self._not_held.get(row.key, row)
         claim = (later if later.counter >= row.counter else row).claim_of(self.worker)
         seen = self.last_claim(row.key)
@@ -291,13 +279,15 @@ class QueryShards:
     ) -> Settlement:
         """Resolve the next start of every shard, now that the batch of this offset is done.
 
+        The state and the planned promotion of a shard whose row was not read still hold: the batch has not read the shard, and
+        no other worker could replace the query's claim.
+
         Args:
             keys_read: The shards whose rows were read, at least `rows_to_read(start)`; None for all. A shard that was read and is
                 not in `rows` has no lease.
         """
-        before = self.states
-        # The claims of shards whose rows were not read still count: only this query could replace them.
-        self._promotions = {} if keys_read is None else _without(self._promotions, keys_read)
+        unread = frozenset() if keys_read is None else self.states.keys() - set(keys_read)
+        self._promotions = {key: write for key, write in self._promotions.items() if key in unread}
         self._released = {}
         self._not_held = {
             key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
@@ -305,21 +295,12 @@ class QueryShards:
         settled: dict[str, SettledShard] = {}
         shares = start.shares()
         for key, held in sorted(self._held.items()):
-            if keys_read is not None and key not in keys_read and key in before:
-                settled[key] = SettledShard(before[key])
-                continue
-            row = rows.get(key)
-            if row is not None:
-                self.on_row(row)
-                if row.reader != self.worker:
-                    held.stop_reason = StopWhy.LOST  # released with the end that its tasks claimed, if any
-            begin = self._next_start(held, row, start.shards.get(key), start.known_batches)
-            if begin is None:
-                continue
-            found = settle_shard(begin, row, now_ms, before.get(key), is_read=key in shares)
-            if row is not None and may_promote(row, self.worker, start.known_batches, found.state.position):
-                self._plan_promotion(row, found.state)
-            settled[key] = found
+            if key in unread:
+                settled[key] = SettledShard(self.states[key])
+            else:
+                found = self._settle_shard(key, held, rows.get(key), start, now_ms, is_read=key in shares)
+                if found is not None:
+                    settled[key] = found
         self.states = {key: each.state for key, each in settled.items()}
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s
         progress = tuple(
@@ -329,6 +310,33 @@ class QueryShards:
         self._last_batch = max(start.batch, self._last_batch)
         self._last, self._settled_batch, self._settled_s = start, start.batch, now_s
         return settlement_of(settled, progress)
+
+    def _settle_shard(
+        self,
+        key: str,
+        held: _HeldShard,
+        row: Lease | None,
+        start: StreamOffset,
+        now_ms: int,
+        *,
+        is_read: bool,
+    ) -> SettledShard | None:
+        """Resolve the next start of a shard from its row, and plan its promotion; None if another worker reads it now.
+
+        Args:
+            is_read: Whether the batch read the shard.
+        """
+        if row is not None:
+            self.on_row(row)
+            if row.reader != self.worker:
+                held.stop_reason = StopWhy.LOST  # released with the end that its tasks claimed, if any
+        begin = self._next_start(held, row, start.shards.get(key), start.known_batches)
+        if begin is None:
+            return None
+        found = settle_shard(begin, row, now_ms, self.states.get(key), is_read=is_read)
+        if row is not None and may_promote(row, self.worker, start.known_batches, found.state.position):
+            self._plan_promotion(row, found.state)
+        return found
 
     def _next_start(
         self, held: _HeldShard, row: Lease | None, planned: Position | None, known: KnownBatches
@@ -433,7 +441,7 @@ class QueryShards:
             state = self.states.pop(key)
             state.children = state.children or listed_children[key]
             self._released[key] = (state, None)
-            self._ended.add(key, held.lease.parents)
+            self._ended[key] = held.lease.parents
             events.append(ShardDrained(key, held.epoch, state.children))
         return events
 
@@ -501,7 +509,7 @@ class QueryShards:
             worker=start.worker or self.worker,
             stream_arn=stream.arn,
             stream_created_ms=stream.created_ms,
-            shards=self._ended.take_listed(start.shards, parents)
+            shards=list_ended(start.shards, self._ended, parents)
             | {key: state.position for key, state in self.states.items()},
             until_ms=until_ms,
             limit=Limit(record_count_max, bytes_max, tuple(in_turn(ordered, batch))),
@@ -521,12 +529,9 @@ class QueryShards:
                 self.states[key] = replace(state, is_probed=False, due_s=float("-inf"))
 
     def on_batch_start(self) -> None:
-        """Handle the start of a batch: no shard is added or removed until the next `settle`."""
+        """Handle the start of a batch: no shard is added or removed until the next `settle`. Spark has logged its offset."""
         self._settled_batch = None
-
-
-def _without(promotions: Mapping[str, Promote], keys: Collection[str]) -> dict[str, Promote]:
-    return {key: write for key, write in promotions.items() if key not in keys}
+        self._ended.clear()
 
 
 def _progress(

@@ -206,7 +206,11 @@ class _Plan:
         return self._finish([end for end in ends if not _overlaps(self._ranges.get(end.key), holes)])
 
     def plan_running(self, marks: Mapping[str, TipMark]) -> Recreation:
-        """Plan for a query that runs: create the missing leases of its shards, and of the children of vanished ones."""
+        """Plan for a query that runs: create the missing leases of its shards, and of the children of vanished ones.
+
+        A vanished shard has left the stream unfinished, so nothing else would create its children's leases. Parents that a merged
+        child waits for are created as ended.
+        """
         self._create_known(marks)
         self._create_ended_parents(find_missing_ends(self._rows, self._offset))
         vanished = self._vanished.keys()

@@ -158,15 +158,20 @@ class BatchSettler:
             return {}
 
     def refuse_reset_lease(self, shards: QueryShards, row: Lease) -> None:
-        """Raise an error if the query gets a lease that another driver has reset since this driver saw the query's claim on it.
+        """Raise an error if another driver has reset a lease that the query gets now.
+
+        Without this check the query would go on at its own position, and release the lease there. The other driver, which
+        begins further back, would skip the records up to it.
+
+        Args:
+            row: The lease as the coordinator has read it.
 
         Raises:
-            AnotherDriver: The lease has an earlier claim.
+            AnotherDriver: The lease has the query's claim of an earlier batch than the last one that this driver saw.
         """
-        # Without this check the query would go on at its own position, and release the lease there. The other driver, which
-        # begins further back, would skip the records up to it. This row may be older than the query's own last claim.
         if shards.reset_claim(row) is None:
             return
+        # The coordinator may have read the row before the query's last claim: read it again.
         for fresh in self.fetch_leases([row.key]).values():
             claim = shards.reset_claim(fresh)
             if claim is not None:
