@@ -82,48 +82,46 @@ test-oldest: # the tests that need no Spark, with the oldest versions that pypro
 	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL_QUICK) $(PYTEST_ARGS) -m "not slow and not spark and not soak and not interop" \
 		$(OLDEST_TESTS) $(OLDEST_WITHOUT)
 
-# Each line of Spark in an environment of its own. 4.0.2 is the Spark of Amazon EMR's releases 8.
+# Each line of Spark in an environment of its own, over .venv. 4.0.2 is the Spark of Amazon EMR's releases 8.
 SPARK_LINES := 4.0.2 4.1.* 4.2.* 4.3.*
 SPARK_OLDEST := $(firstword $(SPARK_LINES))
 SPARK_TESTS := tests/spark tests/spark_kills
 # What differs between the lines: the source in a session, queries by the reader's calls, and a program that is killed.
-# The longest first.
+# The longest first. An archive of its classes would take more CPU time than its few JVMs save.
 SPARK_OLDEST_TESTS := "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[seven kills]" \
 	tests/spark/session/test_sink.py tests/spark/session/test_lines.py tests/spark/session/test_smoke.py \
 	tests/spark/queries/test_reader.py tests/spark/queries/test_without_starts.py tests/spark/test_engine.py
 # The py4j of older lines leaves its sockets to the garbage collector.
 SPARK_WARNINGS := -W "ignore:unclosed <socket:ResourceWarning"
 
-test-spark-lines: java # the Spark tests with every line of Spark that is served, each in an environment of its own
+test-spark-lines: setup # the Spark tests with every line of Spark that is served, each in an environment of its own
 	@for line in $(SPARK_LINES); do \
 		folder=".venv-spark-$${line%.\*}"; \
-		$(PYTHON) tools/spark_lines.py "$$folder" "$$line" && \
+		$(PY) tools/spark_lines.py "$$folder" "$$line" && \
 		"$$folder/bin/python" -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) -m "not soak" $(SPARK_TESTS) \
 			|| exit 1; \
 	done
 
-test-spark-35: java # micro-batches driven by the program, on Spark 3.5
-	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
-	@.venv-spark-3.5/bin/python tools/spark_classes.py
+test-spark-35: setup # micro-batches driven by the program, on Spark 3.5
+	@$(PY) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
 	@.venv-spark-3.5/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) tests/spark_batches
 
-test-spark-oldest: java # a selection of the Spark tests, with the oldest Spark that is served
-	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
-	@.venv-spark-$(SPARK_OLDEST)/bin/python tools/spark_classes.py
+test-spark-oldest: setup # a selection of the Spark tests, with the oldest Spark that is served
+	@$(PY) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
 	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL_QUICK) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
 
 # The newest line for which both lakes have releases; LAKE_SPARK=4.0.2 has other ones (docs/lakehouse.md).
 LAKE_SPARK := 4.1.*
 
-test-lakehouse: java # the recipes for Delta Lake and Iceberg and deliveries, also into S3, killed; their jars come from Maven Central into build/lakehouse
-	@$(PYTHON) tools/spark_lines.py ".venv-spark-$(LAKE_SPARK:.*=)" '$(LAKE_SPARK)'
+test-lakehouse: setup # the recipes for Delta Lake and Iceberg and deliveries, also into S3, killed; their jars come from Maven Central into build/lakehouse
+	@$(PY) tools/spark_lines.py ".venv-spark-$(LAKE_SPARK:.*=)" '$(LAKE_SPARK)'
 	@for folder in lakehouse s3a; do ".venv-spark-$(LAKE_SPARK:.*=)/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) -m interop tests/$$folder || exit 1; done
 
 # They are built while other tests wait: CI begins it early, and the three runs find them ready.
-environments: # the environments of test-oldest, test-spark-oldest and test-spark-35
+environments: $(STAMP) # the environments of test-oldest, test-spark-oldest and test-spark-35
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
-	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
-	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
+	@$(PY) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
+	@$(PY) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
 
 # The Pythons that are served beside the oldest one, which `make test` runs with; each with the oldest Spark and the newest.
 PYTHONS := 3.12 3.13
@@ -132,9 +130,11 @@ PYTHON_TESTS := tests/test_public_names.py tests/spark/session/test_smoke.py
 test-pythons: java # import, batch and stream with every Python that is served, where this machine has it
 	@for version in $(PYTHONS); do \
 		python=$$($(PYTHON) tools/find_python.py $$version) || continue; \
+		below=".venv-python-$$version"; \
+		$(MAKE) --no-print-directory PYTHON="$$python" VENV="$$below" "$$below/.installed" || exit 1; \
 		for line in $(SPARK_OLDEST) $(lastword $(SPARK_LINES)); do \
 			folder=".venv-spark-$${line%.\*}-python-$$version"; \
-			"$$python" tools/spark_lines.py "$$folder" "$$line" && \
+			"$$below/bin/python" tools/spark_lines.py "$$folder" "$$line" && \
 			"$$folder/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) $(PYTHON_TESTS) \
 				|| exit 1; \
 		done; \
@@ -189,4 +189,4 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 clean: # remove what make created
-	@rm -rf $(VENV) $(OLDEST) $(SITE) .venv-spark-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse
+	@rm -rf $(VENV) $(OLDEST) $(SITE) .venv-spark-* .venv-python-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse

@@ -1,8 +1,8 @@
-"""Create a virtual environment with one version of Spark.
+"""Create a virtual environment with another version of Spark over the one of the Python that runs this.
 
-`python tools/spark_lines.py FOLDER VERSION` installs Penstock there with everything that its tests need, at the newest versions, and
-`pyspark==VERSION` (`4.0.2`, or `4.1.*` for the newest of a line). The environment has the Python that runs this; it is rebuilt
-when the versions or the Python change.
+`.venv/bin/python tools/spark_lines.py FOLDER VERSION` installs there only `pyspark==VERSION` (`4.0.2`, or `4.1.*` for the newest of a
+line) and what it requires; all other packages are those of `.venv`. The environment is rebuilt when the version, the Python or
+`.venv`'s place changes.
 """
 
 from __future__ import annotations
@@ -11,27 +11,36 @@ import argparse
 import platform
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent
-DISTRIBUTIONS = ("local", "simulator", "examples/demonstration")
-"""Folders of the distributions that are installed beside Penstock's own."""
 
 
 def install(folder: Path, version: str) -> None:
     """Rebuild the environment unless it is the same already."""
+    below = sysconfig.get_path("purelib")
     stamp = folder / ".spark"
-    projects = [(ROOT / folder / "pyproject.toml").read_text() for folder in (".", *DISTRIBUTIONS)]
-    wanted = "\n".join([f"pyspark {version}, Python {platform.python_version()}", *projects])
+    wanted = f"pyspark {version}, Python {platform.python_version()}, over {below}"
     if stamp.exists() and stamp.read_text() == wanted:
         return
-    venv.create(folder, with_pip=True, clear=True)
-    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    # The library first: pip of Python 3.11 looks for the other distributions' requirements on PyPI before it reads the rest.
-    folders = [f"{ROOT}[dev]", *(str(ROOT / folder) for folder in DISTRIBUTIONS)]
-    editable = [word for folder in folders for word in ("--editable", folder)]
-    subprocess.run([*pip, f"pyspark=={version}", *editable], check=True)
+    venv.create(folder, clear=True)
+    python = str(folder / "bin" / "python")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+    ]
+    subprocess.run([*pip, f"pyspark=={version}"], check=True)
+    # After pip, which would take .venv's own pyspark for this environment's. Editable installs are .pth files there.
+    own = subprocess.check_output(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], text=True
+    )
+    Path(own.strip(), "below.pth").write_text(f"import site; site.addsitedir({below!r})\n")
     stamp.write_text(wanted)
 
 
