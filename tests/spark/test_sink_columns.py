@@ -16,7 +16,7 @@ from penstock.spark.options.spark_options import parse_sink
 from penstock.spark.schema import SCHEMA_DDL
 from penstock.spark.sink.columns import check_columns
 
-KINDS = {"STRING": StringType, "BIGINT": IntegerType, "TIMESTAMP": TimestampType, "BINARY": BinaryType}
+KINDS = {"STRING": StringType, "BIGINT": IntegerType, "TIMESTAMP_LTZ": TimestampType, "BINARY": BinaryType}
 
 
 def source_schema():

@@ -8,9 +8,10 @@ from penstock.errors import OptionError
 
 SCHEMA_DDL: Final = (
     "streamName STRING, shardId STRING, sequenceNumber STRING, subSequenceNumber BIGINT, "
-    "partitionKey STRING, explicitHashKey STRING, approximateArrivalTimestamp TIMESTAMP, data BINARY"
+    "partitionKey STRING, explicitHashKey STRING, approximateArrivalTimestamp TIMESTAMP_LTZ, data BINARY"
 )
-"""`explicitHashKey` is null for records that have none, or were not put as part of an aggregate;
+"""The type of a plain TIMESTAMP depends on the session (`spark.sql.timestampType`). `explicitHashKey` is null for records
+that have none, or were not put as part of an aggregate;
 `partitionKey` is null only on streams whose record distribution the service manages."""
 
 COLUMNS: Final = tuple(column.split()[0] for column in SCHEMA_DDL.split(", "))
@@ -25,7 +26,7 @@ def check_schema(simple: str) -> None:
     Raises:
         OptionError: The requested schema is another one.
     """
-    columns = [column.split() for column in SCHEMA_DDL.split(", ")]
+    columns = [column.split() for column in SCHEMA_DDL.replace("TIMESTAMP_LTZ", "TIMESTAMP").split(", ")]
     own = f"struct<{','.join(f'{name}:{kind.lower()}' for name, kind in columns)}>"
     if simple != own:
         raise OptionError(

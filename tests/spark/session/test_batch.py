@@ -75,6 +75,17 @@ def test_a_batch_read_between_two_times_that_a_clock_in_new_york_shows(spark, st
         spark.conf.unset("spark.sql.session.timeZone")
 
 
+def test_the_arrival_is_an_instant_also_if_timestamps_of_the_session_have_no_time_zone(spark, stream, client):
+    put(client, stream, numbered(0, 3))
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        rows = read_batch(spark, stream)
+        assert dict(rows.dtypes)["approximateArrivalTimestamp"] == "timestamp"
+        assert numbers_of(rows) == list(range(3))
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
 def test_a_filtered_action_leaves_the_other_actions_of_its_frame_as_they_are(spark, stream, client):
     # Spark keeps the plan of a frame's first action for the later ones.
     put(client, stream, numbered(0, 40))
