@@ -56,7 +56,7 @@ class Chance(random.Random):
         return self.uniform(low, high) if self.random() < likelihood else 0.0
 
 
-class FaultPlan(Struct, frozen=True):
+class FaultPlan(Struct, frozen=True, repr_omit_defaults=True):
     """Rates: likelihoods in [0, 1] per call, or per minute if the name says so."""
 
     crashes_per_min: float = 0.0
@@ -139,7 +139,7 @@ class FaultPlan(Struct, frozen=True):
     forgotten_acknowledgement: float = 0.0  # an acknowledged record of a queue is delivered once more
 
 
-class QueryPlan(Struct, frozen=True):
+class QueryPlan(Struct, frozen=True, repr_omit_defaults=True):
     """The queries that read."""
 
     options: dict[str, str] = field(default_factory=dict)  # options of the source, as Spark gives them
@@ -148,7 +148,7 @@ class QueryPlan(Struct, frozen=True):
     trigger_s: float = 0.0  # `processingTime`; 0 begins each batch when the last is done
 
 
-class ProducerPlan(Struct, frozen=True):
+class ProducerPlan(Struct, frozen=True, repr_omit_defaults=True):
     """The producers, and their records."""
 
     workers: frozenset[str] = frozenset()  # the producers; any others are consumers of their records
@@ -158,7 +158,7 @@ class ProducerPlan(Struct, frozen=True):
     records_per_s: float = 3.0  # records per second that one producer gets to put
 
 
-class SinkPlan(Struct, frozen=True):
+class SinkPlan(Struct, frozen=True, repr_omit_defaults=True):
     """The queries that write, and their rows."""
 
     workers: frozenset[str] = frozenset()  # the queries; any others are consumers of their rows
@@ -177,7 +177,7 @@ class SinkPlan(Struct, frozen=True):
     executor_count: int = 2  # processes that run the tasks of every query
 
 
-class QueuePlan(Struct, frozen=True):
+class QueuePlan(Struct, frozen=True, repr_omit_defaults=True):
     """A queue and its workers."""
 
     workers: frozenset[str] = frozenset()  # all workers of the world
@@ -240,7 +240,7 @@ class Deletion(Struct, frozen=True):
     recreated_after_s: float | None = None  # when it is created again under its name; None if never
 
 
-class StreamsPlan(Struct, frozen=True):
+class StreamsPlan(Struct, frozen=True, repr_omit_defaults=True):
     """The streams, and their events."""
 
     streams: tuple[PlannedStream, ...] = ()  # all that there are, in some list or not

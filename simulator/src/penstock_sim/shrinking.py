@@ -7,9 +7,11 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from penstock_sim.plan import DELIVERY, FaultPlan, QueryPlan, Scenario, SinkPlan, StreamsPlan
+from penstock_sim.plan import DELIVERY, Scenario
 
 RUNS_MAX: Final = 150
+_KEPT: Final = frozenset({"workers", "options", "streams", "listed", "is_calm"})
+"""Fields of plans without which another world would be run."""
 
 
 def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], runs_max: int = RUNS_MAX) -> Scenario:
@@ -45,25 +47,12 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     for name, value in simple.items():
         if getattr(scenario, name) != value:
             yield replace(scenario, **{name: value})
-    off: Any = FaultPlan()
-    for each in _changed(scenario.faults, off):
-        yield replace(scenario, faults=replace(scenario.faults, **{each: getattr(off, each)}))
-    if scenario.query_plan.executor_count != QueryPlan().executor_count:
-        yield replace(scenario, query_plan=QueryPlan(scenario.query_plan.options))
-    yield from _with_calmer_plan(scenario)
-
-
-def _with_calmer_plan(scenario: Scenario) -> Iterator[Scenario]:
-    if scenario.sinks is not None:
-        calm: Any = SinkPlan()
-        for each in _changed(scenario.sinks, calm):
-            if each not in {"workers", "options"}:
-                yield replace(scenario, sinks=replace(scenario.sinks, **{each: getattr(calm, each)}))
-    if scenario.streams is not None:
-        still: Any = StreamsPlan()
-        for each in _changed(scenario.streams, still):
-            if each in {"rollouts", "deletions", "added_refused_s", "cold_start_s"}:
-                yield replace(scenario, streams=replace(scenario.streams, **{each: getattr(still, each)}))
+    for name in ("faults", "query_plan", "producers", "sinks", "streams", "queues"):
+        plan = getattr(scenario, name)
+        calm = None if plan is None else type(plan)()
+        for each in () if plan is None else _changed(plan, calm):
+            if each not in _KEPT:
+                yield replace(scenario, **{name: replace(plan, **{each: getattr(calm, each)})})
 
 
 def _changed(value: Any, default: Any) -> list[str]:
@@ -72,7 +61,7 @@ def _changed(value: Any, default: Any) -> list[str]:
 
 def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]) -> str:
     """Return a test that runs a scenario, written as the differences from the one that its seed draws."""
-    changes = [f"        {name}={_show(getattr(scenario, name))}," for name in _changed(scenario, drawn)]
+    changes = [f"        {name}={getattr(scenario, name)!r}," for name in _changed(scenario, drawn)]
     return "\n".join(
         [
             f"def test_seed_{scenario.seed}_stays_clean():",
@@ -86,11 +75,3 @@ def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]
             "    assert result.violation is None, show(result)",
         ]
     )
-
-
-def _show(value: Any) -> str:
-    """Show a value as code; of a plan only the fields that differ from their defaults."""
-    if not isinstance(value, FaultPlan | QueryPlan | SinkPlan | StreamsPlan):
-        return repr(value)
-    given = ", ".join(f"{name}={getattr(value, name)!r}" for name in _changed(value, type(value)()))
-    return f"{type(value).__name__}({given})"
