@@ -1,8 +1,8 @@
 """Run seeds of the simulator on all cores, from where the last run ended.
 
 `python tools/soak_seeds.py --seeds 2000 [--state .soak-seeds.json]` runs so many seeds of each kind of world, and
-records its progress in the state file: ended at any moment, it resumes there. A seed that breaks an invariant is described in plain
-words and printed as a test with as few faults as still break it. The exit code is 1 when there was one, and 130 after Ctrl-C.
+records its progress in the state file: ended at any moment, it resumes there. A seed that breaks an invariant is printed with its
+last events, and as a test with as few faults as still break it. The exit code is 1 when there was one, and 130 after Ctrl-C.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The verdict of one checker, or of all, on a history made for it."""
+"""The verdict of one checker, or of all, on a history made for it; and the report on a seed."""
 
 from msgspec import Struct
 
@@ -60,3 +60,8 @@ def judge(*lines, start=TRIM_HORIZON, more=(), only=None, at_end=False, quiet=Fa
     if at_end:
         suite.finish()
     return None if suite.violation is None else suite.violation.invariant
+
+
+def show(result):
+    """Return the violation of a seed and the events before it."""
+    return "\n".join([f"seed {result.seed}: {result.violation}", *result.story(60)])

@@ -12,6 +12,7 @@ from penstock.cli.main import main
 from penstock_sim.kinds import SeedKind
 from penstock_sim.run import run_seed
 from penstock_sim.situations import expected
+from sim.judging import show
 from sim.test_many_seeds import SEEDS
 
 FAILED_BEFORE = [
@@ -55,8 +56,7 @@ def runs(request):
 
 def test_no_promise_is_broken(runs):
     for result in runs[1]:
-        told = "\n".join(result.story(60))
-        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+        assert result.violation is None, show(result)
 
 
 def test_the_first_seeds_meet_what_their_kind_is_for(runs):
@@ -93,7 +93,7 @@ def test_the_same_seed_gives_the_same_history_in_every_process():
 @pytest.mark.parametrize(("kind", "seed"), FAILED_BEFORE)
 def test_a_seed_that_failed_once_stays_clean(kind, seed):
     result = run_seed(int(seed), SeedKind(kind))
-    assert result.violation is None, f"{result.violation}\n" + "\n".join(result.tail(60))
+    assert result.violation is None, show(result)
 
 
 @pytest.mark.parametrize(

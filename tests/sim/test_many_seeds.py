@@ -7,6 +7,7 @@ import pytest
 from penstock_sim.kinds import SeedKind
 from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
+from sim.judging import show
 
 BLOCK = 5
 SEEDS = {
@@ -33,7 +34,7 @@ def check(kind, begin, options=None):
     met = Counter()
     for seed in range(begin, begin + BLOCK):
         result = run_seed(seed, kind, options)
-        assert result.violation is None, f"seed {seed}: {result.violation}\n" + "\n".join(result.tail(60))
+        assert result.violation is None, show(result)
         met += result.met
     return met
 

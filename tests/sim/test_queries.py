@@ -47,7 +47,7 @@ from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.reading_presets import draw_query_scenario
 from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
-from sim.judging import judge
+from sim.judging import judge, show
 
 SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
@@ -56,10 +56,6 @@ PUSHED_SEEDS = {
     9: "closing the subscriptions that nobody uses was due again and again at the same moment",
 }
 """Seeds that are run with subscriptions too; test_many_seeds.py has more."""
-
-
-def show(result):
-    return f"seed {result.seed}: {result.violation}\n" + "\n".join(result.tail(60))
 
 
 def test_no_guarantee_of_a_query_is_broken():

@@ -21,12 +21,9 @@ from penstock_sim.seed_kinds import DRAW
 from penstock_sim.situations import expected, never_met
 from penstock_sim.world import World
 from sim.calm import calm
+from sim.judging import show
 
 SEEDS = 50  # test_many_seeds.py runs the following ones
-
-
-def show(result):
-    return f"seed {result.seed}: {result.violation}\n" + "\n".join(result.tail(60))
 
 
 @pytest.fixture(scope="module")

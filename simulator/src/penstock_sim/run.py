@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Final
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core.leases.lease_writes import Renew
 from penstock_sim.checker import Checker, Violation
 from penstock_sim.checkers import NothingLost, Suite
 from penstock_sim.events.base import HistoryEntry, shards_in
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CallMade, CallRetried
 from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kcl3_worker import Kcl3Fleet
 from penstock_sim.kinds import SeedKind
@@ -37,18 +40,6 @@ _READ_WITHIN_S: Final = 25.0
 _STEP_S: Final = 5.0
 
 
-def story_lines(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
-    """Return the last events of a failing history in plain words: those of the shards that its violation names, if any."""
-    shards = shards_in(violation.what)
-    lines: list[str] = []
-    for at_s, event in history:
-        if not shards or event.concerns_all or shards & event.shards():
-            words = event.describe()
-            if words:
-                lines.append(f"{at_s:8.2f} s  {words}")
-    return lines[max(0, len(lines) - line_count) :]
-
-
 class SeedResult(Struct, frozen=True):
     """The outcome of one seed."""
 
@@ -62,12 +53,21 @@ class SeedResult(Struct, frozen=True):
     # The writes at the lease table; `model_trace` compares them with the model of the protocol.
     calls: tuple[TableCall, ...] = ()
 
-    def tail(self, line_count: int = 40) -> list[str]:
-        return [str(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
+    def story(self, line_count: int) -> list[str]:
+        """Return the last events before the violation, without calls and renewals.
 
-    def story(self, line_count: int = 40) -> list[str]:
-        """Return the events that led to the violation, in plain words."""
-        return [] if self.violation is None else story_lines(self.history, self.violation, line_count)
+        If the violation names shards, the events that name only others are left out.
+        """
+        assert self.violation is not None
+        wanted, lines = shards_in(self.violation.what), list[str]()
+        for entry in self.history:
+            line, event = str(entry), entry.event
+            named = shards_in(line)
+            is_detail = isinstance(event, CallMade | CallRetried)
+            is_detail |= isinstance(event, LeaseWritten) and isinstance(event.write, Renew)
+            if not is_detail and (not wanted or not named or wanted & named):
+                lines.append(line)
+        return lines[max(0, len(lines) - line_count) :]
 
 
 def run_scenario(scenario: Scenario) -> SeedResult:

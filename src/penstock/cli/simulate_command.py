@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=_TAIL_LINES,
         metavar="LINES",
-        help=f"lines of the story of a failing seed, or of its history with --json (default: {_TAIL_LINES})",
+        help=f"events of a failing seed that are shown (default: {_TAIL_LINES})",
     )
     parser.add_argument(
         "--fleet",
@@ -181,7 +181,7 @@ def _describe(result: SeedResult, line_count: int) -> dict[str, object]:
             "at_s": violation.at_s,
             "what": violation.what,
         }
-        document["history"] = result.tail(line_count)
+        document["history"] = result.story(line_count)
     return document
 
 

@@ -20,12 +20,8 @@ _SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
 class Event(Struct, frozen=True):
     """One event of a history. The values of its fields are immutable."""
 
-    story: ClassVar[str] = ""
-    """The event in plain words, with fields in braces; a story leaves out events without words."""
     meets: ClassVar[str] = ""
     """The fault or the situation that each of these events shows, under the name by which it is counted."""
-    concerns_all: ClassVar[bool] = False
-    """Whether the event belongs to the story of every shard."""
 
     def situation(self) -> str:
         """Return the fault or the situation that this event shows; an empty text for none."""
@@ -33,14 +29,6 @@ class Event(Struct, frozen=True):
 
     def values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__)
-
-    def shards(self) -> set[str]:
-        """Return the shards that the event names."""
-        return shards_in(str(self.values()))
-
-    def describe(self) -> str:
-        """Return the event in plain words; an empty text if a story leaves it out."""
-        return self.story.format_map(_Words(self)).rstrip()
 
     def __str__(self) -> str:
         return "|".join(map(str, (type(self).__name__, *self.values())))
@@ -70,28 +58,6 @@ class HistoryEntry(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.at_s}|{self.event}"
-
-
-class _Words(dict[str, Any]):
-    """The fields of an event for the template of its story."""
-
-    def __init__(self, event: Event) -> None:
-        super().__init__()
-        self._event = event
-
-    def __missing__(self, name: str) -> Any:
-        value = getattr(self._event, name)
-        if value is None:
-            return ""
-        return _list(value) if isinstance(value, tuple) else value
-
-
-def _list(values: tuple[Any, ...]) -> str:
-    if not values:
-        return "nothing"
-    if not isinstance(values[0], int):
-        return ", ".join(map(str, values))
-    return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]} ({len(values)} records)"
 
 
 # --- subscribers ------------------------------------------------------------------------------------------------

@@ -30,37 +30,29 @@ ACTIONS: Final = {
 
 
 class VersionChanged(Event, frozen=True):
-    story: ClassVar = "the row Migration3.0 becomes {version}"
     version: str
-    concerns_all: ClassVar = True
 
 
 class FleetUnready(Event, frozen=True):
     """A state of the migration is due, and an owner of a lease does not report yet."""
 
     version: str
-    story: ClassVar = "the fleet is not ready for {version}"
 
 
 class LeaderElected(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} becomes the leader"
     meets: ClassVar = situation("a worker becomes the leader", KCL3)
-    concerns_all: ClassVar = True
 
 
 class LeaderLost(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} is the leader no more: {why}"
     why: str
     meets: ClassVar = situation("a leader loses its lock", KCL3)
-    concerns_all: ClassVar = True
 
 
 class LeaderActed(ProcessEvent, frozen=True):
-    story: ClassVar = "{action} {key}, read by {reader}, for {to} ({who})"
-    action: str
+    action: str  # as in `ACTIONS`
     key: str
     reader: str | None
-    to: str
+    to: str  # the worker that it is for
 
 
 class Kcl3Situations(SituationFinder):

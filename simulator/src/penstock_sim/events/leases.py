@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import (
-    Checkpoint,
-    Claim,
-    Create,
-    Delete,
-    End,
-    LateCheckpoint,
     LeaseWrite,
-    Promote,
-    Release,
-    RequestHandover,
-    Reset,
     Take,
 )
 from penstock_sim.events.base import Event, ProcessEvent, SituationFinder, name_of
@@ -42,14 +31,6 @@ class LeaseWritten(ProcessEvent, frozen=True):
         """The name of the write's type."""
         return type(self.write).__name__
 
-    def shards(self) -> set[str]:
-        return {self.write.key}
-
-    def describe(self) -> str:
-        """Return the write in plain words; renewals have none."""
-        describe = _DESCRIPTIONS.get(type(self.write))
-        return "" if describe is None else describe(self.who, self.write, self.before, self.after)
-
     def __str__(self) -> str:
         after = self.after
         row = (
@@ -60,40 +41,14 @@ class LeaseWritten(ProcessEvent, frozen=True):
         return f"LeaseWritten|{self.who}|{self.kind}|{self.write.key}|{row}"
 
 
-_DESCRIPTIONS: Final[dict[type, Callable[[str, Any, Any, Any], str]]] = {
-    Take: lambda who, write, before, after: (
-        f"{who} takes {write.key} from {before.reader or 'no owner'} at {after.checkpoint}"
-    ),
-    RequestHandover: lambda who, write, before, _: f"{who} requests {write.key} from {before.reader}",
-    Checkpoint: lambda who, write, *_: f"{who} moves the checkpoint of {write.key} to {write.position}",
-    LateCheckpoint: lambda who, write, *_: (
-        f"{who} moves the checkpoint of {write.key} late to {write.position}"
-    ),
-    Release: lambda who, write, _, after: f"{who} releases {write.key} at {after.checkpoint}",
-    Create: lambda who, write, _, after: f"{who} creates the lease of {write.key} at {after.checkpoint}",
-    End: lambda who, write, *_: f"{who} ends {write.key}",
-    Delete: lambda who, write, *_: f"{who} deletes the finished lease of {write.key}",
-    Reset: lambda who, write, *_: f"{who} resets {write.key} to {write.position}",
-    Claim: lambda who, write, *_: (
-        f"{who} claims {write.key} for batch {write.claim.batch}, from {write.claim.start} to {write.claim.end}"
-    ),
-    Promote: lambda who, write, *_: (
-        f"{who} makes the claim of batch {write.batch} the checkpoint of {write.key}, {write.position}"
-    ),
-}
-
-
 class LeaseDeleted(Event, frozen=True):
-    story: ClassVar = "a user deletes the lease of {key}, read by {reader}"
-    key: str
+    key: str  # of a row that a user deletes
     reader: str | None
     meets: ClassVar = "fault: row_deletions_per_min"
 
 
 class TableDropped(Event, frozen=True):
-    story: ClassVar = "a user deletes the lease table"
     meets: ClassVar = "fault: table_drops_per_min"
-    concerns_all: ClassVar = True
 
 
 class LeaseSituations(SituationFinder):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 from penstock_sim.events.base import Event, ProcessEvent, SituationFinder
 from penstock_sim.events.processes import ProcessExited
@@ -29,7 +29,6 @@ class RecordAdded(Event, frozen=True):
 
 
 class RecordsSent(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} sends {texts}"
     texts: tuple[str, ...]
 
 
@@ -42,21 +41,15 @@ class RecordsStored(Event, frozen=True):
     is_read: bool  # whether readers of the stream see them: they drop aggregates of another shard
     attempt: str = "a producer"  # who has put them: a producer, or an attempt of a task that writes
 
-    def describe(self) -> str:
-        dropped = "" if self.is_read else ", which its readers drop"
-        return f"{self.key} takes {', '.join(self.texts)} as {self.number}{dropped}"
-
 
 class RecordsAcknowledged(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} gets an acknowledgement of {texts} as {number} of {key}"
     key: str
     number: int
     texts: tuple[str, ...]
 
 
 class RecordsUnanswered(Event, frozen=True):
-    story: ClassVar = "{attempt} gets no answer for {texts}"
-    texts: tuple[str, ...]
+    texts: tuple[str, ...]  # of a call that gets no answer
     attempt: str = "a producer"
 
 
@@ -67,13 +60,8 @@ class RecordsMisrouted(Event, frozen=True):
     is_read: bool
     attempt: str = "a producer"
 
-    def describe(self) -> str:
-        dropped = "" if self.is_read else ", and its readers drop it"
-        return f"another shard takes {', '.join(self.texts)} of {self.attempt}{dropped}"
-
 
 class RecordsGivenUp(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} gives {texts} up: {why}"
     texts: tuple[str, ...]
     why: str
 

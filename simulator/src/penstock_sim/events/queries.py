@@ -11,7 +11,6 @@ from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
 from penstock_sim.events.streams import RecordsTrimmed, ShardClosed
 from penstock_sim.kinds import SeedKind, situation
-from penstock_sim.plan import EPOCH_MS
 
 Results = tuple[tuple[str, tuple[int, ...]], ...]
 """The records of each shard of a batch."""
@@ -33,35 +32,28 @@ PASSES_LOSS: Final = situation("a batch goes on after a loss", _QUERIES)
 
 
 class SecondDriverStarted(Event, frozen=True):
-    story: ClassVar = "a second driver of {query} is about to start"
-    query: str
+    query: str  # it is about to get a second driver
 
 
 class LocationRestored(Event, frozen=True):
-    story: ClassVar = "the checkpoint location of {query} is set back to an earlier state"
     query: str  # its query
     batch: int = 0  # the last batch that it has logged now
     is_committed: bool = False  # whether that batch is done
     meets: ClassVar = "fault: restores_per_min"
-    concerns_all: ClassVar = True
 
 
 class LocationCopied(Event, frozen=True):
-    story: ClassVar = "{copy} starts from a copy of the checkpoint location of {query}"
     query: str
-    copy: str
+    copy: str  # the driver that starts from the copy
     meets: ClassVar = "fault: copies_per_min"
-    concerns_all: ClassVar = True
 
 
 class ApplicationRenamed(Event, frozen=True):
-    story: ClassVar = "the application is called {application} from now on, and its lease table is empty"
     application: str
     meets: ClassVar = "fault: moves_per_min"
 
 
 class QueryFailed(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} fails with {error}: {text}"
     error: str
     text: str
 
@@ -83,33 +75,23 @@ class BatchPlanned(ProcessEvent, frozen=True):
     starts: tuple[tuple[str, Position], ...]  # where it begins in each shard
     keys: tuple[str, ...]  # the shards that it reads
     run: str | None = None  # the run of the driver that planned it
-    story: ClassVar = "{who} plans batch {batch} of {keys}"
 
 
 class BatchBounded(ProcessEvent, frozen=True):
     batch: int
-    until_ms: int
+    until_ms: int  # records from then on are for a later query
     keys: tuple[str, ...]
-    story: ClassVar = (
-        "{who} leaves records of {keys} from {until_s:.2f} s on to a later query than that of batch {batch}"
-    )
-
-    @property
-    def until_s(self) -> float:
-        return (self.until_ms - EPOCH_MS) / 1000
 
 
 class BatchStarted(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} runs batch {batch} of {keys}"
     batch: int
     keys: tuple[str, ...]
 
 
 class BatchUnread(Event, frozen=True):
-    story: ClassVar = "no action of {query} reads batch {batch} of {keys}"
     query: str
     batch: int
-    keys: tuple[str, ...]
+    keys: tuple[str, ...]  # the shards that no action has read to the end of the batch
 
 
 class BatchCommitted(Event, frozen=True):
@@ -118,20 +100,17 @@ class BatchCommitted(Event, frozen=True):
     query: str
     batch: int
     results: Results
-    story: ClassVar = "{query} commits batch {batch}"
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------
 
 
 class ExecutorKilled(Event, frozen=True):
-    story: ClassVar = "{executor} is killed"
     executor: str
     meets: ClassVar = "fault: executor_kills_per_min"
 
 
 class ReadTaskStarted(ProcessEvent, frozen=True):
-    story: ClassVar = "{executor} begins a task of batch {batch} on {key}"
     executor: str
     batch: int
     key: str
@@ -154,7 +133,6 @@ class ReadTaskFailed(ProcessEvent, frozen=True):
 
 
 class BatchRead(ProcessEvent, frozen=True):
-    story: ClassVar = "a task of {who} has read {numbers} of {key} for batch {batch}"
     batch: int
     key: str
     numbers: tuple[int, ...]

@@ -20,7 +20,6 @@ for _end in ("acknowledged", "returned", "dead", "void"):
 class QueueRecordPut(Event, frozen=True):
     record: str
     part_count: int  # user records in it
-    story: ClassVar = "the queue gets {record}"
 
 
 class QueueRecordReceived(ProcessEvent, frozen=True):
@@ -29,7 +28,6 @@ class QueueRecordReceived(ProcessEvent, frozen=True):
     record: str
     handle: str
     count: int
-    story: ClassVar = "{who} receives {record} for the {count}. time, as {handle}"
 
     def situation(self) -> str:
         return _AGAIN if self.count > 1 else ""
@@ -47,11 +45,9 @@ class QueueCallSent(ProcessEvent, frozen=True):
     number: int  # names the call
     handles: tuple[str, ...]
     seconds: tuple[int, ...]  # the visibility of each; empty for an acknowledgement
-    story: ClassVar = "{who} sends {handles} (visibility {seconds})"
 
 
 class QueueCallAnswered(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} gets the outcomes {outcomes}"
     number: int
     outcomes: tuple[str, ...]
 
@@ -63,32 +59,27 @@ class QueueHandlerBegan(ProcessEvent, frozen=True):
 
 
 class QueueHandlerEnded(ProcessEvent, frozen=True):
-    story: ClassVar = "the handler of {who} ends: done {done}, failed {failed}, rejected {rejected}"
     done: tuple[tuple[str, int], ...] = ()
     failed: tuple[tuple[str, int], ...] = ()
     rejected: tuple[tuple[str, int], ...] = ()
 
 
 class QueueRecordAcknowledged(ProcessEvent, frozen=True):
-    story: ClassVar = "{record} is acknowledged by {who}"
     record: str
     handle: str
 
 
 class AcknowledgementForgotten(Event, frozen=True):
-    story: ClassVar = "the acknowledgement of {record} is forgotten"
     record: str
     meets: ClassVar = _FORGOTTEN
 
 
 class QueueRecordDied(Event, frozen=True):
-    story: ClassVar = "{record} becomes a dead letter"
     record: str
     meets: ClassVar = _DEAD
 
 
 class QueueRecordExpired(Event, frozen=True):
-    story: ClassVar = "retention takes {record}"
     record: str
     meets: ClassVar = _EXPIRED
 
@@ -100,7 +91,6 @@ class HandleDisturbed(Event, frozen=True):
     why: str
     is_lost: bool = False
     """Whether its process cannot keep it: the answer with it is lost, or the record is visible before its time."""
-    story: ClassVar = "{handle}: {why}"
 
 
 class VisibilitySet(Event, frozen=True):

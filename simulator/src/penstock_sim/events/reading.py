@@ -24,7 +24,6 @@ class ReaderEvent(ProcessEvent, frozen=True):
 
 
 class ReaderStarted(ReaderEvent, frozen=True):
-    story: ClassVar = "{who} begins to read {key} at {position} (reader {epoch})"
     position: Position
 
     def situation(self) -> str:
@@ -32,24 +31,21 @@ class ReaderStarted(ReaderEvent, frozen=True):
 
 
 class ReaderEnded(ReaderEvent, frozen=True):
-    story: ClassVar = "{who} has stopped reading {key} (reader {epoch})"
+    """A process has stopped reading a shard."""
 
 
 class ShardStopped(ReaderEvent, frozen=True):
     """A shard is held and not read until its process starts again."""
 
     reason: str
-    story: ClassVar = "{who} cannot go on reading {key}: {reason}"
     meets: ClassVar = situation("a shard stops for good", *_CONSUMERS)
 
 
 class RecordsDelivered(ReaderEvent, frozen=True):
-    story: ClassVar = "{who} delivers {numbers} of {key}"
     numbers: tuple[int, ...]
 
 
 class RecordsRedelivered(ReaderEvent, frozen=True):
-    story: ClassVar = "{who} delivers {numbers} of {key} again"
     numbers: tuple[int, ...]
 
 
@@ -57,17 +53,14 @@ class RecordsHandled(ReaderEvent, frozen=True):
     """A handler has returned, or a query's batch with these records is committed (epoch -1)."""
 
     numbers: tuple[int, ...]
-    story: ClassVar = "{who} has handled {numbers} of {key}"
 
 
 class RecordsDeadLettered(ReaderEvent, frozen=True):
-    story: ClassVar = "{who} sends {numbers} of {key} to the dead letters"
     numbers: tuple[int, ...]
     meets: ClassVar = situation("a record goes to the dead letters", *_CONSUMERS)
 
 
 class HandlerRaised(ReaderEvent, frozen=True):
-    story: ClassVar = "{who} fails on {numbers} of {key}"
     numbers: tuple[int, ...]
 
 
@@ -81,11 +74,6 @@ class DeliveredTexts(ReaderEvent, frozen=True):
     """The texts of delivered records that a producer or a sink has put, each with its partition key."""
 
     records: tuple[tuple[str, str], ...]
-    story: ClassVar = "the handler of {who} gets {texts} of {key}"
-
-    @property
-    def texts(self) -> str:
-        return ", ".join(text for text, _ in self.records)
 
 
 class TipReached(ReaderEvent, frozen=True):
@@ -95,5 +83,4 @@ class TipReached(ReaderEvent, frozen=True):
 
 
 class LossReported(ReaderEvent, frozen=True):
-    story: ClassVar = "{who} reports that records of {key} may be lost"
     meets: ClassVar = situation("a loss is reported", *_CONSUMERS)

@@ -42,9 +42,8 @@ ERRORS: Final = {
 
 
 class BadRowAdded(Event, frozen=True):
-    story: ClassVar = "the service can never accept {text}: {why}"
     text: str
-    why: str
+    why: str  # the service can never accept it
 
 
 class WritePlanned(Event, frozen=True):
@@ -54,37 +53,28 @@ class WritePlanned(Event, frozen=True):
     batch: int
     texts: tuple[tuple[str, ...], ...]
 
-    def describe(self) -> str:
-        rows, parts = sum(map(len, self.texts)), len(self.texts)
-        return f"{self.query} plans batch {self.batch}, of {rows} rows in {parts} partitions"
-
 
 class WriteStarted(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} runs batch {batch}"
     batch: int
 
 
 class WriteTasksDone(ProcessEvent, frozen=True):
-    story: ClassVar = "the tasks of {who} are done with batch {batch}"
-    batch: int
+    batch: int  # its tasks are done, and the sink commits it next
 
 
 class WriteCommitted(ProcessEvent, frozen=True):
-    story: ClassVar = "the sink of {who} commits batch {batch}"
-    batch: int
+    batch: int  # the sink has committed it, and Spark logs it next
 
 
 class WriteLogged(Event, frozen=True):
-    story: ClassVar = "Spark logs that batch {batch} of {query} is done"
     query: str
     batch: int
     attempts: tuple[str, ...]
 
 
 class WriteAborted(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} gives batch {batch} up, of which {finished_count} tasks are done"
     batch: int
-    finished_count: int
+    finished_count: int  # tasks that were done
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------
@@ -97,11 +87,9 @@ class WriteTaskStarted(ProcessEvent, frozen=True):
     keeps_letters: bool  # whether it puts bad rows aside
     texts: tuple[str, ...]  # its rows, in order
     deadline_s: float
-    story: ClassVar = "{executor} begins {attempt} with {texts}"
 
 
 class WriteTaskKilled(Event, frozen=True):
-    story: ClassVar = "{attempt} is killed"
     attempt: str
 
 
@@ -112,11 +100,9 @@ class WriteTaskDone(Event, frozen=True):
     counts: tuple[tuple[str, int], ...]
     twice_count: int
     letter_count: int
-    story: ClassVar = "{attempt} is done"
 
 
 class WriteTaskFailed(Event, frozen=True):
-    story: ClassVar = "{attempt} fails with {error}: {text}"
     attempt: str
     error: str
     text: str
@@ -126,13 +112,11 @@ class WriteTaskFailed(Event, frozen=True):
 
 
 class RowsRefused(Event, frozen=True):
-    story: ClassVar = "{stream} refuses records of {attempt}"
     attempt: str
     stream: str
 
 
 class DeadLettersStored(Event, frozen=True):
-    story: ClassVar = "{attempt} puts {texts} aside in {stream}"
     attempt: str
     stream: str
     texts: tuple[str, ...]
@@ -140,7 +124,6 @@ class DeadLettersStored(Event, frozen=True):
 
 
 class FileWritten(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} writes {name} into {location}"
     location: str
     name: str
     content: str
@@ -155,16 +138,14 @@ class RequestTooLarge(Event, frozen=True):
 
 
 class ShardSilenced(Event, frozen=True):
-    story: ClassVar = "{shard_id} of {stream} refuses everything until {until_s:.2f} s"
     stream: str
     shard_id: str
-    until_s: float
+    until_s: float  # until then it refuses every record
 
 
 class StreamRemoved(Event, frozen=True):
-    story: ClassVar = "{stream} is deleted, and comes back at {until_s:.2f} s"
     stream: str
-    until_s: float
+    until_s: float  # until then it does not exist
 
 
 class SinkSituations(SituationFinder):

@@ -40,23 +40,16 @@ ACCESS_DENIED: Final = situation("fault: access to one stream", STREAMS)
 
 
 class ShardCreated(Event, frozen=True):
-    story: ClassVar = "{key} begins{origin}"
     key: str
     parents: tuple[str, ...]
 
-    @property
-    def origin(self) -> str:
-        return f" as a child of {' and '.join(self.parents)}" if self.parents else ""
-
 
 class ShardClosed(Event, frozen=True):
-    story: ClassVar = "{key} is closed"
     key: str
     meets: ClassVar = "fault: reshards_per_min"
 
 
 class ShardExpired(Event, frozen=True):
-    story: ClassVar = "{key} has left the stream"
     key: str
     meets: ClassVar = situation(
         "a shard leaves the stream", SeedKind.CONSUMERS, SeedKind.STREAMS, SeedKind.QUERIES
@@ -64,7 +57,6 @@ class ShardExpired(Event, frozen=True):
 
 
 class RecordPut(Event, frozen=True):
-    story: ClassVar = "record {number} is put into {key}"
     key: str
     number: int
     arrival_ms: int
@@ -74,26 +66,22 @@ class RecordsTrimmed(Event, frozen=True):
     key: str
     count: int  # records that have left, from the first of the shard
     last: int  # the last one that has left
-    story: ClassVar = "the first {count} records of {key} have left the stream"
     meets: ClassVar = situation(
         "records leave the stream", SeedKind.CONSUMERS, SeedKind.STREAMS, SeedKind.QUERIES
     )
 
 
 class StreamQuiet(Event, frozen=True):
-    story: ClassVar = "stream {stream_id} gets no records until {until_s:.2f} s"
     until_s: float
     stream_id: str = STREAM_NAME
     meets: ClassVar = "fault: quiet_streams_per_min"
 
 
 class TipReportedEarly(Event, frozen=True):
-    story: ClassVar = "an answer says too early that nothing is left in {key}"
-    key: str
+    key: str  # an answer says too early that nothing is left in it
 
 
 class EmptyPageReturned(Event, frozen=True):
-    story: ClassVar = "an answer has no records of {key}"
     key: str
 
 
@@ -101,7 +89,6 @@ class EmptyPageReturned(Event, frozen=True):
 
 
 class StreamCreated(Event, frozen=True):
-    story: ClassVar = "stream {stream_id} is created"
     stream_id: str
     name: str
     identity: str
@@ -110,17 +97,13 @@ class StreamCreated(Event, frozen=True):
 
 
 class StreamDeleted(Event, frozen=True):
-    story: ClassVar = "stream {stream_id} is deleted"
     stream_id: str
-    concerns_all: ClassVar = True
 
 
 class StreamRecreated(Event, frozen=True):
-    story: ClassVar = "{name} is created again, as {stream_id}"
     stream_id: str
     name: str
     meets: ClassVar = RECREATED
-    concerns_all: ClassVar = True
 
 
 class StreamRefused(Event, frozen=True):
@@ -128,40 +111,29 @@ class StreamRefused(Event, frozen=True):
 
     stream_id: str
     until_s: float
-    story: ClassVar = "{stream_id} refuses calls until {until_s:.2f} s"
-    concerns_all: ClassVar = True
 
 
 class StreamUnlisted(Event, frozen=True):
-    story: ClassVar = "{stream_id} is in no list any more"
     stream_id: str
-    concerns_all: ClassVar = True
 
 
 class ListChanged(Event, frozen=True):
-    story: ClassVar = "{worker} reads {names} from its next start on"
     worker: str
-    names: tuple[str, ...]
-    concerns_all: ClassVar = True
+    names: tuple[str, ...]  # the streams that the worker reads from its next start on
 
 
 class StreamsChosen(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} reads {stream_ids}"
     stream_ids: tuple[str, ...]
 
 
 class StartFailed(Event, frozen=True):
-    story: ClassVar = "{worker} cannot start: {error}"
     worker: str
     error: str
     meets: ClassVar = CANNOT_START
-    concerns_all: ClassVar = True
 
 
 class WorkerStoodStill(ProcessEvent, frozen=True):
-    story: ClassVar = "{who} has no shard left that it can read"
     meets: ClassVar = STANDSTILL
-    concerns_all: ClassVar = True
 
 
 def stream_id_of(key: str) -> str:
