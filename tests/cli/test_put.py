@@ -34,10 +34,10 @@ def put(server, *arguments, given=b""):
 
 
 @contextlib.contextmanager
-def putting(server, stream):
+def putting(server, stream, *arguments):
     """`penstock put` with a pipe as its input."""
     with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "put", stream],
+        [sys.executable, "-m", "penstock", "put", stream, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -99,8 +99,8 @@ def test_a_terminated_put_says_what_is_acknowledged(server):
 def test_a_key_may_be_constant_or_a_field(server):
     server.create_stream("keys", shards=1)
     put(server, "keys", "--key", "k1", given=b"a\n")
-    put(server, "keys", "--key-field", "id", given=b'{"id": 7}\n')
-    assert [record["PartitionKey"] for record in records(server, "keys")] == ["k1", "7"]
+    put(server, "keys", "--key-field", "id", given=b'{"id": 7}\n{"id": "7a"}\n{"id": true}\n')
+    assert [record["PartitionKey"] for record in records(server, "keys")] == ["k1", "7", "7a", "true"]
 
 
 def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_path):
@@ -128,7 +128,10 @@ def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_pa
         (("nothing",), b"a\n", b"nothing"),
         (("errors", "--rate-limit", "0"), b"a\n", b"--rate-limit 0: expected at least 1"),
         (("errors", "--key", "a", "--key-field", "b"), b"a\n", b"exclude each other"),
-        (("errors", "--key-field", "id"), b"{}\n", b"line 1: this has no field 'id'"),
+        (("errors", "--key-field", "id"), b"{}\n", b"line 1: this has no text or number in a field 'id'"),
+        (("errors", "--key-field", "id"), b'{"id": null}\n', b"line 1: this has no text or number"),
+        (("errors", "--key-field", "id"), b'{"id": {"a": 1}}\n', b"line 1: this has no text or number"),
+        (("errors", "--key-field", "id"), b"[1]\n", b"line 1: this has no text or number"),
         (("errors", "--key-field", "id"), b"id\n", b"line 1: this is no JSON"),
         (("errors", "--key-field", "id"), b"[" * 100_000 + b"\n", b"line 1: this is no JSON"),
         (("errors", "no-such-file"), b"", b"no-such-file: there is no such file; nothing was written"),
@@ -155,6 +158,18 @@ def test_what_stands_before_a_record_that_cannot_be_written_is_written(server, t
     assert done.stderr.startswith(f"penstock put: line 2 of {tmp_path / 'bad'}: stream before: ".encode())
     assert done.stderr.endswith(b"; 3 records were acknowledged before\n")
     assert [record["Data"] for record in records(server, "before")] == [b"1", b"2", b"3"]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--whole",), ("--key-field", "id")])
+def test_a_record_without_an_end_is_not_read_to_its_end(server, arguments):
+    if "endless" not in server.client("kinesis").list_streams()["StreamNames"]:
+        server.create_stream("endless", shards=1)
+    with putting(server, "endless", *arguments) as process:
+        with contextlib.suppress(BrokenPipeError):
+            for _ in range(32):
+                os.write(process.stdin.fileno(), b"x" * 2**20)
+        assert process.wait(60) == 2, "its input is still open"
+        assert b"and the stream takes 1048576; split the record" in process.stderr.read()
 
 
 def test_no_file_is_written_when_one_is_missing(server, tmp_path):

@@ -219,7 +219,12 @@ class DynamoLeaseTable:
 
     def _scan_segment(self, wanted: dict[str, Any]) -> list[Any]:
         pages = pages_of(partial(self._keyed.call, "Scan"), *TABLE_PAGING, **wanted)
-        return [item for page in pages for item in page["Items"]]
+        items: list[Any] = []
+        for page in pages:
+            items += page["Items"]
+            if items and KEY not in items[0]:
+                self._keyed.describe()  # raises: the table has another key
+        return items
 
     def fetch(self, key: str) -> Lease | None:
         item = self._fetch_item(key)

@@ -29,6 +29,8 @@ OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
 _IDLE_S: Final = 0.2
 _READ_BYTES: Final = 65_536
+_PAYLOAD_BYTES_MAX: Final = 16 * 1024 * 1024
+"""More than any stream takes in a record: the rest of such a line or file is not read, and the writer refuses it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -152,7 +154,7 @@ def _payloads(args: argparse.Namespace) -> Iterator[tuple[bytes, str] | None]:
             file: BinaryIO = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
             of_file = "" if name == "-" else f" of {name}"
             if args.whole:
-                yield file.read(), "standard input" if name == "-" else name
+                yield file.read(_PAYLOAD_BYTES_MAX + 1), "standard input" if name == "-" else name
                 continue
             number = 0
             for line in _lines_of(file):
@@ -173,6 +175,7 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes | None]:
 def _lines(descriptor: int) -> Iterator[bytes | None]:
     """Yield the lines of a file or pipe as they arrive; None while it pauses."""
     begun: list[bytes] = []
+    begun_bytes = 0
     while True:
         if not select.select([descriptor], [], [], _IDLE_S)[0]:
             yield None
@@ -182,9 +185,12 @@ def _lines(descriptor: int) -> Iterator[bytes | None]:
             break
         first, *others = piece.split(b"\n")
         begun.append(first)
+        begun_bytes += len(first)
+        if begun_bytes > _PAYLOAD_BYTES_MAX:
+            break
         for line in others:
             yield b"".join(begun).rstrip(b"\r")
-            begun = [line]
+            begun, begun_bytes = [line], len(line)
     if rest := b"".join(begun):
         yield rest.rstrip(b"\r")
 
@@ -192,7 +198,7 @@ def _lines(descriptor: int) -> Iterator[bytes | None]:
 def _key_of(args: argparse.Namespace, data: bytes) -> str:
     if args.key is not None:
         return str(args.key)
-    if args.key_field is None:
+    if args.key_field is None or len(data) > _PAYLOAD_BYTES_MAX:  # cut off, so it may be no JSON any more
         return f"{random.getrandbits(64):016x}"
     try:
         document: Any = json.loads(data)
@@ -200,9 +206,9 @@ def _key_of(args: argparse.Namespace, data: bytes) -> str:
         raise RecordError(
             f"this is no JSON, so it has no field {args.key_field!r} to take the key from: {data[:80]!r}"
         ) from error
-    try:
-        return str(document[args.key_field])
-    except (KeyError, TypeError) as error:
+    key = document.get(args.key_field) if isinstance(document, dict) else None
+    if not isinstance(key, str | int | float):
         raise RecordError(
-            f"this has no field {args.key_field!r} to take the key from: {data[:80]!r}"
-        ) from error
+            f"this has no text or number in a field {args.key_field!r} to take the key from: {data[:80]!r}"
+        )
+    return json.dumps(key) if isinstance(key, bool) else str(key)

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             print(safe_json(document_of(snapshot), indent=2))
         else:
             print_snapshot(snapshot)
-        return int(any(each.problems and not each.shards for each in snapshot.applications))
+        return int(any(each.is_unreadable for each in snapshot.applications))
     if importlib.util.find_spec("rich") is None:
         raise PenstockError(
             "the live view needs the package rich, which is not installed: pip install 'penstock[cli]'; --once and --json "

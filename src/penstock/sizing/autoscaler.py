@@ -22,7 +22,7 @@ from penstock.core.sizing.load_history import LoadHistory
 from penstock.core.sizing.load_map import LoadMap
 from penstock.core.sizing.resharding import Decision, Hold, Resharder, Split, StreamView, limits_for, place_of
 from penstock.core.sizing.samples import load_map_of
-from penstock.core.sizing.turn import TURN_S, Turn
+from penstock.core.sizing.turn import TURN_PREFIX, TURN_S, Turn
 from penstock.core.stream_identity import in_region_of
 from penstock.errors import (
     NotFound,
@@ -382,7 +382,7 @@ class Autoscaler:
         if self._turn is None:
             table.ensure_exists()
             self._turn = Turn(
-                f"autoscale-{summary.name}", self.worker_id, max(TURN_S, 3 * self.options.interval_s)
+                f"{TURN_PREFIX}{summary.name}", self.worker_id, max(TURN_S, 3 * self.options.interval_s)
             )
         sent_s = clock.monotonic_s()
         write = self._turn.plan_write(table.fetch(self._turn.key), sent_s)

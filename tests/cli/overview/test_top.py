@@ -84,6 +84,18 @@ def test_an_application_without_a_table_is_told_beside_the_others_and_is_status_
     assert status == 1
     assert "nosuch: Scan on lease table nosuch" in err
     assert "billing: stream -, 2 shards" in out
+    status, out, _ = top(kinesis, capsys, "nosuch", "--json")
+    (application,) = json.loads(out)["applications"]
+    assert (status, application["state"], application["trouble"]) == (1, "cannot be read", "cannot be read")
+
+
+def test_a_table_with_another_key_is_no_lease_table(kinesis, capsys):
+    kinesis.client("dynamodb").put_item(TableName="no-leases", Item={"id": {"S": "customer"}})
+    status, _, err = top(kinesis, capsys, "no-leases", "--once")
+    assert status == 1
+    assert err.startswith("no-leases: DynamoDB table no-leases is no lease table: its key is id, not leaseKey; ")
+    assert cli.main(["leases", "no-leases"]) == 1
+    assert "its key is id, not leaseKey; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

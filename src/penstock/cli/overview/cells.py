@@ -46,8 +46,6 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
         if snapshot.trouble_count
         else state_text(snapshot, "-")
     )
-    if snapshot.problems and not snapshot.shards:
-        trouble = "cannot be read"
     cells = (
         snapshot.application,
         stream_name(snapshot.stream),

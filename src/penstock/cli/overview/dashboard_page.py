@@ -26,7 +26,7 @@ from penstock.cli.overview.drawings import (
     html_text,
 )
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
-from penstock.cli.overview.snapshot import NOT_READ, moment_of
+from penstock.cli.overview.snapshot import NOT_READ, UNREADABLE, moment_of
 from penstock.cli.terminal import counted, escape_text
 
 if TYPE_CHECKING:
@@ -178,8 +178,8 @@ def page_before_first_snapshot(interval_s: float) -> str:
 
 
 def _pill(snapshot: ApplicationSnapshot) -> str:
-    if snapshot.problems and not snapshot.shards:
-        return '<span class="pill bad">cannot be read</span>'
+    if snapshot.is_unreadable:
+        return f'<span class="pill bad">{UNREADABLE}</span>'
     if not snapshot.trouble_count:
         text = state_text(snapshot, "well") if snapshot.shards else "no leases yet"
         return f'<span class="pill">{html_text(text)}</span>'

@@ -39,6 +39,7 @@ class Trouble(Enum):
 
 
 _RANKS: Final = {trouble: rank for rank, trouble in enumerate(Trouble)}
+UNREADABLE: Final = "cannot be read"
 NOT_READ: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
 """The problems of shards that no worker reads."""
 
@@ -161,8 +162,15 @@ class ApplicationSnapshot:
         return sum(row.trouble not in (Trouble.NONE, Trouble.IDLE) for row in self.shards)
 
     @property
+    def is_unreadable(self) -> bool:
+        """Whether its leases could not be read."""
+        return bool(self.problems) and not self.shards
+
+    @property
     def state(self) -> str:
         """Whether it runs, in a word or three: `finished` if every shard is read to its end."""
+        if self.is_unreadable:
+            return UNREADABLE
         if self.shards and not self.unfinished_count:
             return "finished"
         return Trouble.IDLE.value if self.worst is Trouble.IDLE else "running"
@@ -213,12 +221,13 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
 
 def application_document(snapshot: ApplicationSnapshot) -> dict[str, Any]:
     """Return a snapshot of one application as JSON has it."""
+    trouble = snapshot.worst.value if snapshot.trouble_count else None
     return {
         "application": snapshot.application,
         "stream": snapshot.stream,
         "taken_at": moment_of(snapshot.taken_ms),
         "state": snapshot.state,
-        "trouble": snapshot.worst.value if snapshot.trouble_count else None,
+        "trouble": UNREADABLE if snapshot.is_unreadable else trouble,
         "shards_in_trouble": snapshot.trouble_count,
         "unfinished_shards": snapshot.unfinished_count,
         "millis_behind_latest": snapshot.lag_ms,

@@ -19,6 +19,7 @@ from penstock.core.leases.lease import WHOLE_TABLE, keyed_shard
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.safe_text import describe_error
 from penstock.core.shard_graph import ShardGraph
+from penstock.core.sizing.turn import TURN_PREFIX
 from penstock.errors import NotFound, PenstockError, ServiceError
 from penstock.runtime.shard_lags import (
     ONE_MEASUREMENT,
@@ -228,6 +229,11 @@ class ApplicationWatcher:
         return {key: now_s - since_s for key, (_, since_s) in self._checkpoints.items()}
 
 
+def _is_of_autoscalers(snapshot: ApplicationSnapshot) -> bool:
+    """Return whether a table has only the leases by which one autoscaler of a stream acts at a time."""
+    return bool(snapshot.shards) and all(row.shard.startswith(TURN_PREFIX) for row in snapshot.shards)
+
+
 def _described(streams: Mapping[str, str]) -> str | None:
     """Return the stream's ARN or name, or the names of several."""
     found = list(streams.values())
@@ -325,6 +331,8 @@ class FleetWatcher:
 
     def _joined(self, snapshots: Sequence[ApplicationSnapshot], queues_wait_s: float = 0.0) -> Snapshot:
         queues = QueueOverview() if self._names else self._take_queues(queues_wait_s)
+        if not self._names:
+            snapshots = [each for each in snapshots if not _is_of_autoscalers(each)]
         return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems, queues)
 
     def _find(self) -> tuple[str, ...]:

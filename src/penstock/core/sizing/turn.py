@@ -11,6 +11,8 @@ from typing import Final
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Create, Outcome, Release, Renew, Take
 
+TURN_PREFIX: Final = "autoscale-"
+"""Begins the key of such a lease; the stream's name follows."""
 TURN_S: Final = 90.0
 """A lease whose counter has not changed for so long is taken."""
 _SAFE_PART: Final = 0.5
