@@ -327,7 +327,9 @@ def test_tables_are_looked_for_once_a_minute_and_those_that_have_gone_are_droppe
 
 def test_leases_of_autoscalers_are_no_application_unless_their_table_is_named(kinesis, clock):
     def open_watcher(name):
-        return watcher_of(Table(Lease("autoscale-orders") if name == "turns" else lease("s0")), kinesis, clock)
+        return watcher_of(
+            Table(Lease("autoscale-orders") if name == "turns" else lease("s0")), kinesis, clock
+        )
 
     found = FleetWatcher([], open_watcher, Finder("turns", "billing"), clock)
     assert len(found.take_snapshot().applications) == len(found.take_last_snapshot().applications) == 1
