@@ -18,7 +18,7 @@ from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.service_codes import STALE_CREDENTIALS
-from penstock.errors import AccessDenied, NotFound, OptionError, Unavailable
+from penstock.errors import AccessDenied, NotFound, OptionError, Rejected, Unavailable
 from penstock.ports.kinesis import PutEntry
 from penstock_local import LocalKinesis
 
@@ -156,6 +156,49 @@ def test_an_endpoint_that_is_no_address_is_refused(bare_environment):
         OptionError, match=r"^no client for kinesis: Invalid endpoint: nonsense; check .* --endpoint-url"
     ):
         client_for("kinesis", AwsOptions(region="us-east-1", endpoint_url="nonsense"))
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        ("[default]\nservices = s\n[services s]\nkinesis = http://k\n", r"\[services s\]: kinesis has no"),
+        ("[default]\nregion =\n  eu = x\n", "profile default: region is followed by an indented block"),
+        ("[default]\nendpoint_url =\n  u = x\n", "profile default: endpoint_url is followed"),
+        ("[default]\nservices =\n  s = 1\n", "profile default: services is followed"),
+        ("[default]\ndefaults_mode =\n  s = 1\n", "profile default: defaults_mode is followed"),
+        ("[default]\napi_versions = 1\n", "profile default: api_versions has no indented block"),
+    ],
+)
+def test_a_key_of_the_profile_with_the_wrong_form_is_an_error_of_the_file(bare_environment, config, message):
+    (bare_environment / "config").write_text(config)
+    with pytest.raises(OptionError, match=f"{bare_environment}/config or .*{message}"):
+        AwsKinesis(AwsOptions()).fetch_summary("s")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (b"region = secret\n", "check line 1"),
+        (b"[default]\nregion = a\n[default]\n", "check line 3"),
+        ("\ufeff[default]\n".encode(), "check line 1: it has to be UTF-8 without a byte order mark"),
+        ("[default]\n".encode("utf-16"), "it has to be UTF-8 without a byte order mark"),
+    ],
+)
+def test_a_profile_that_cannot_be_parsed_is_an_error_that_names_the_line(bare_environment, config, message):
+    (bare_environment / "config").write_bytes(config)
+    with pytest.raises(Rejected, match=f"{bare_environment}/config: {message}") as refused:
+        AwsKinesis(AwsOptions()).fetch_summary("s")
+    assert "secret" not in str(refused.value)
+
+
+def test_a_file_of_credentials_that_cannot_be_read_is_named(bare_environment):
+    (bare_environment / "credentials").mkdir()  # as Docker does for a mount of a file that is missing
+    (bare_environment / "config").write_text("[default]\nregion = us-east-1\n")
+    with pytest.raises(AccessDenied, match=f"{bare_environment}/credentials cannot be read: Is a dir"):
+        AwsKinesis(AwsOptions(endpoint_url="http://127.0.0.1:1")).fetch_summary("s")
+    (bare_environment / "config").unlink()
+    with pytest.raises(OptionError, match=f"AWS_CONFIG_FILE={bare_environment}/config does not exist"):
+        AwsKinesis(AwsOptions()).fetch_summary("s")
 
 
 def test_a_forked_child_has_connections_of_its_own_even_when_the_lock_was_held(server):

@@ -25,6 +25,7 @@ import botocore.session
 
 from penstock._version import __version__
 from penstock.aws.aws_options import AwsOptions, drop_user
+from penstock.aws.config_files import check_forms, unread_files
 from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.credential_errors import credentials_error
 from penstock.core.endpoint import has_user, without_user
@@ -108,7 +109,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
             except sdk.NoRegionError as error:
                 raise OptionError(
                     f"no region for {service}: set the option region (--region on the command line), AWS_REGION, AWS_DEFAULT_REGION "
-                    "or the region of the profile"
+                    f"or the region of the profile{unread_files()}"
                 ) from error
             except Exception as error:
                 unreadable = credentials_error(error)
@@ -249,6 +250,7 @@ def new_session(options: AwsOptions) -> Any:
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    check_forms(session)
     region = _region_of(options)
     if region:
         session.set_config_variable("region", region)

@@ -19,6 +19,7 @@ from botocore import xform_name
 from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.aws.config_files import unread_files, way_out_of_parsing
 from penstock.aws.connecting import (
     PROXY_WAY_OUT,
     TRUST_WAY_OUT,
@@ -171,15 +172,16 @@ def translate(
         return AccessDenied(
             f"{where}: {message}; {_way_out_of_credentials(error)}", operation=operation, resource=resource
         )
-    return Rejected(f"{where}: {error}", operation=operation, resource=resource)
+    way_out = f": {way_out_of_parsing(error)}" if isinstance(error, sdk.ConfigParseError) else ""
+    return Rejected(f"{where}: {error}{way_out}", operation=operation, resource=resource)
 
 
 def _way_out_of_credentials(error: Exception) -> str:
     if isinstance(error, sdk.NoCredentialsError):
-        return _NO_CREDENTIALS
+        return f"{_NO_CREDENTIALS}{unread_files()}"
     if isinstance(error, (sdk.SSOError, sdk.TokenRetrievalError)):
         return _NO_LOGIN
-    return _NO_PROFILE if isinstance(error, sdk.ProfileNotFound) else _DENIED
+    return f"{_NO_PROFILE}{unread_files()}" if isinstance(error, sdk.ProfileNotFound) else _DENIED
 
 
 def _translate_connecting(error: Exception, where: str, operation: str, resource: str) -> ServiceError:

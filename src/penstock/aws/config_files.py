@@ -1,0 +1,89 @@
+"""Faults in the files of the AWS configuration for which botocore has no error, or one that names no line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Final
+
+import botocore.exceptions as sdk
+
+from penstock.errors import OptionError
+
+_FILES: Final = {
+    "AWS_CONFIG_FILE": "~/.aws/config",
+    "AWS_SHARED_CREDENTIALS_FILE": "~/.aws/credentials",
+}
+_TEXTS: Final = (
+    "region",
+    "endpoint_url",
+    "services",
+    "defaults_mode",
+    "ca_bundle",
+    "role_arn",
+    "source_profile",
+    "credential_process",
+    "sso_session",
+    "web_identity_token_file",
+    "aws_access_key_id",
+    "aws_secret_access_key",
+)
+"""Keys of a profile that botocore takes for text without a check."""
+
+
+def check_forms(session: Any) -> None:
+    """Refuse a block where a text belongs, and a text where a block belongs.
+
+    Raises:
+        OptionError: A key of the profile, or of its section of services, has the wrong form.
+    """
+    profile = session.get_scoped_config()
+    named = f"profile {session.get_config_variable('profile') or 'default'}"
+    for key in _TEXTS:
+        if isinstance(profile.get(key), dict):
+            raise _wrong_form(named, f"{key} is followed by an indented block: write KEY = VALUE")
+    if not isinstance(profile.get("api_versions", {}), dict):
+        raise _wrong_form(named, "api_versions has no indented block below it")
+    name = profile.get("services")
+    services = session.full_config.get("services", {}).get(name, {})
+    for key, block in services.items():
+        if not isinstance(block, dict):
+            raise _wrong_form(
+                f"section [services {name}]",
+                f"{key} has no indented block below it, for instance endpoint_url = URL",
+            )
+
+
+def _wrong_form(where: str, fault: str) -> OptionError:
+    return OptionError(f"{' or '.join(_paths().values())}: {where}: {fault}")
+
+
+def way_out_of_parsing(error: sdk.ConfigParseError) -> str:
+    """Return the way out of a file that botocore cannot parse. It shows no line, which may be a secret."""
+    line = getattr(error.kwargs.get("error"), "lineno", None)
+    at = "" if line is None else f"check line {line}: "
+    return (
+        f"{at}it has to be UTF-8 without a byte order mark, each section once, with one KEY = VALUE a line below [default] or "
+        "[profile NAME]"
+    )
+
+
+def unread_files() -> str:
+    """Return a text that names the files that botocore passes over because it cannot read them; empty if there are none."""
+    texts = []
+    for variable, path in _paths().items():
+        try:
+            Path(path).open("rb").close()
+        except FileNotFoundError:
+            if os.environ.get(variable):
+                texts.append(f"; {variable}={path} does not exist")
+        except OSError as error:
+            texts.append(f"; {path} cannot be read: {error.strerror}")
+    return "".join(texts)
+
+
+def _paths() -> dict[str, str]:
+    return {
+        variable: os.path.expanduser(os.path.expandvars(os.environ.get(variable) or usual))  # noqa: PTH111 - Path's raises without a home
+        for variable, usual in _FILES.items()
+    }
