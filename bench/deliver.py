@@ -1,13 +1,14 @@
 """Measure `penstock deliver` beside a Spark program written by hand: freshness, and time and CPU seconds of a backlog.
 
-    python bench/deliver.py [--mb 400] [--seconds 60] [--only backlog|freshness] [--json]
+    python bench/deliver.py [--mb 20 400] [--turns 3] [--schema raw|json] [--seconds 60] [--only backlog|freshness] [--json]
 
 The embedded server runs in a process of its own, without quotas. Both contenders read the same stream with the same options of the source and
 write Parquet, partitioned by date: the command with its defaults, and `contenders/table_by_hand.py`, which parses the same columns
 and appends each batch. Each runs in a new process, the start of Spark included, and each in turn.
 
-* backlog: `--mb` of records of 1 kB on four shards, as the source's columns (raw) and as JSON. Wall and CPU seconds of the process and its
-  descendants, and the rows in the table.
+* backlog: two of them, of records of 1 kB on four shards, as the source's columns (raw) and as JSON. Wall and CPU seconds of the process and
+  its descendants. The small one is mostly the start of Python and Spark. The difference of the two is the cost of records alone, in CPU
+  seconds per GB. Each figure is the median of `--turns`.
 * freshness: 1 MB/s for `--seconds`, with a batch every 5 s. The age of a row is the time from its PutRecords to the moment at which its
   file is in the table, seen by a look at the folder every 50 ms. The load begins after the first batch; its first 15 s do not count.
 """
@@ -18,7 +19,9 @@ import argparse
 import json
 import os
 import random
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -110,33 +113,77 @@ def loads() -> str:
 # --- a backlog ---------------------------------------------------------------------------------------------------
 
 
-def backlog(server: Any, folder: str, mb: int, turns: int) -> list[dict[str, Any]]:
-    """Deliver the same stream by each contender, each turn in the other order."""
-    chance, count = random.Random(1), mb * 1_000_000 // RECORD_BYTES
-    server.create_stream("backlog", shards=SHARDS)
-    client = server.client("kinesis")
-    for first in range(0, count, CALL_RECORDS):
-        put(client, "backlog", records(first, min(CALL_RECORDS, count - first), chance))
+def backlog(
+    server: Any, folder: str, sizes_mb: list[int], turns: int, schemas: list[str]
+) -> list[dict[str, Any]]:
+    """Deliver a small and a large stream by each contender, each turn in the other order."""
+    chance, client = random.Random(1), server.client("kinesis")
+    for mb in sizes_mb:
+        server.create_stream(f"backlog-{mb}", shards=SHARDS)
+        count = record_count(mb)
+        for first in range(0, count, CALL_RECORDS):
+            put(client, f"backlog-{mb}", records(first, min(CALL_RECORDS, count - first), chance))
     rows = []
-    for turn in range(turns):
-        for schema in ("raw", SCHEMA):
+    for schema in schemas:
+        runs: dict[tuple[str, int], list[dict[str, Any]]] = {}
+        for turn in range(turns):
             for contender in CONTENDERS if turn % 2 == 0 else reversed(CONTENDERS):
-                to = f"{folder}/{turn}-{contender.replace(' ', '-')}-{schema[:3].strip()}"
-                job = Job("backlog", to, schema, 0, {"fetchInterval": "0s"})
-                rows.append(
-                    {
-                        "measurement": f"backlog, {'raw' if schema == 'raw' else 'JSON'}",
-                        "contender": contender,
-                        **run_to_the_end(server, job, contender, mb, count),
-                    }
-                )
-                print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
+                for mb in sizes_mb:
+                    to = f"{folder}/{turn}-{contender.replace(' ', '-')}-{schema[:3].strip()}-{mb}"
+                    job = Job(f"backlog-{mb}", to, schema, 0, {"fetchInterval": "0s"})
+                    run = {"contender": contender, "mb": mb, **run_to_the_end(server, job, contender, mb)}
+                    runs.setdefault((contender, mb), []).append(run)
+                    print(json.dumps(run), file=sys.stderr, flush=True)
+                    shutil.rmtree(to)
+        rows += summary("raw" if schema == "raw" else "JSON", runs, sizes_mb)
     return rows
 
 
-def run_to_the_end(server: Any, job: Job, contender: str, mb: int, count: int) -> dict[str, Any]:
+def summary(
+    kind: str, runs: dict[tuple[str, int], list[dict[str, Any]]], sizes_mb: list[int]
+) -> list[dict[str, Any]]:
+    """Return the medians of each contender's runs, and of the quotients of the two in each turn."""
+    small, large = sizes_mb
+    whole = {who: [each["cpu_s"] for each in runs[who, large]] for who in CONTENDERS}
+    start = {who: [each["cpu_s"] for each in runs[who, small]] for who in CONTENDERS}
+    per_gb = {
+        who: [
+            (most - least) / (large - small) * 1000
+            for most, least in zip(whole[who], start[who], strict=True)
+        ]
+        for who in CONTENDERS
+    }
+    figures = {f"cpu_s_of_{small}_mb": start, f"cpu_s_of_{large}_mb": whole, "cpu_s_per_gb_more": per_gb}
+    rows: list[dict[str, Any]] = [
+        {
+            "measurement": f"backlog, {kind}",
+            "contender": who,
+            **{name: round(statistics.median(values[who]), 1) for name, values in figures.items()},
+            "wall_s": statistics.median(each["wall_s"] for each in runs[who, large]),
+            "peak_mb": max(each["peak_mb"] for each in runs[who, large]),
+        }
+        for who in CONTENDERS
+    ]
+    own, other = CONTENDERS
+    quotients = {
+        name: [mine / theirs for mine, theirs in zip(values[own], values[other], strict=True)]
+        for name, values in figures.items()
+    }
+    shown = {
+        name: f"{statistics.median(each):.2f} ({min(each):.2f} to {max(each):.2f})"
+        for name, each in quotients.items()
+    }
+    return [*rows, {"measurement": f"backlog, {kind}", "contender": f"{own} / {other}", **shown}]
+
+
+def record_count(mb: int) -> int:
+    """Return the number of records of a backlog."""
+    return mb * 1_000_000 // RECORD_BYTES
+
+
+def run_to_the_end(server: Any, job: Job, contender: str, mb: int) -> dict[str, Any]:
     """Run a contender until all is in the table."""
-    load_before, began_s = loads(), time.monotonic()
+    count, load_before, began_s = record_count(mb), loads(), time.monotonic()
     process = subprocess.Popen(
         job.command(contender),
         env={**os.environ, **server.environ()},
@@ -158,9 +205,7 @@ def run_to_the_end(server: Any, job: Job, contender: str, mb: int, count: int) -
     wall_s = time.monotonic() - began_s
     return {
         "wall_s": round(wall_s, 1),
-        "mb_per_s": round(mb / wall_s, 1),
-        "cpu_s": round(cpu_s, 1),
-        "cpu_s_per_gb": round(cpu_s / mb * 1000, 1),
+        "cpu_s": round(cpu_s, 2),
         "peak_mb": round(peak_mb),
         "load": f"{load_before} to {loads()}",
     }
@@ -289,8 +334,11 @@ def freshness(server: Any, folder: str, seconds: float) -> list[dict[str, Any]]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--mb", type=int, default=400, help="megabytes of the backlog (default: 400)")
-    parser.add_argument("--turns", type=int, default=1, help="of the backlog (default: 1)")
+    parser.add_argument(
+        "--mb", type=int, nargs=2, default=[20, 400], help="of the two backlogs (default: 20 400)"
+    )
+    parser.add_argument("--turns", type=int, default=3, help="of the backlogs (default: 3)")
+    parser.add_argument("--schema", choices=("raw", "json"), help="one of the backlogs' layouts")
     parser.add_argument("--seconds", type=float, default=60.0, help="of freshness (default: 60)")
     parser.add_argument("--only", choices=("backlog", "freshness"), help="one of the measurements")
     parser.add_argument("--json", action="store_true", help="print one JSON list instead of rows")
@@ -300,7 +348,8 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory() as folder, LocalKinesisProcess(limits=False) as server:
         if args.only != "freshness":
-            rows += backlog(server, folder, args.mb, args.turns)
+            schemas = {"raw": ["raw"], "json": [SCHEMA]}.get(args.schema, ["raw", SCHEMA])
+            rows += backlog(server, folder, args.mb, args.turns, schemas)
         if args.only != "backlog":
             rows += freshness(server, folder, args.seconds)
     if args.json:
@@ -310,7 +359,7 @@ def main() -> int:
         figures = ", ".join(
             f"{name} {value}" for name, value in row.items() if name not in ("measurement", "contender")
         )
-        print(f"{row['measurement']:14} {row['contender']:17} {figures}")
+        print(f"{row['measurement']:14} {row['contender']:26} {figures}")
     return 0
 
 
