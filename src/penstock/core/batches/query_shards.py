@@ -287,7 +287,7 @@ class QueryShards:
                 not in `rows` has no lease.
         """
         unread = frozenset() if keys_read is None else self.states.keys() - set(keys_read)
-        self._promotions = {key: write for key, write in self._promotions.items() if key in unread}
+        self._promotions = {} if keys_read is None else _without(self._promotions, keys_read)
         self._released = {}
         self._not_held = {
             key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
@@ -532,6 +532,10 @@ class QueryShards:
         """Handle the start of a batch: no shard is added or removed until the next `settle`. Spark has logged its offset."""
         self._settled_batch = None
         self._ended.clear()
+
+
+def _without(promotions: Mapping[str, Promote], keys: Collection[str]) -> dict[str, Promote]:
+    return {key: write for key, write in promotions.items() if key not in keys}
 
 
 def _progress(
