@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+import math
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Final, Self, TypeVar, overload
 from weakref import WeakKeyDictionary
-
-from msgspec import Struct
 
 from penstock.errors import BufferFull, UsageError
 from penstock.producer.producer import Producer
@@ -17,7 +15,7 @@ from penstock.producer.receipts import Acknowledgement
 from penstock.runtime.loop_tasks import running_loop
 from penstock.runtime.threads import begin_on_daemon
 
-_ROOM_CHECK_S: Final = 0.05  # others than this producer's tasks may free room, or take it
+_ROOM_CHECK_S: Final = 0.01  # about as long as a request takes, which is what frees room
 _Result = TypeVar("_Result")
 
 
@@ -93,16 +91,11 @@ class AsyncProducer:
         return queue
 
 
-class _WaitingPut(Struct, eq=False):
-    """A put that waits for the producer to be opened, or for room."""
-
-    record: tuple[bytes, str, str | None]
-    accepted: asyncio.Future[asyncio.Future[Acknowledgement]]
-    deadline_s: float | None = None
-
-
 class _PutQueue:
     """The puts of one event loop, in the order of their calls. Used on the loop's thread only.
+
+    Whoever has the turn opens the producer, or waits for room; the lock hands it on in the order of the calls, which is also that
+    of the deadlines.
 
     Args:
         producer: Accepts the records.
@@ -111,9 +104,11 @@ class _PutQueue:
     def __init__(self, producer: Producer, loop: asyncio.AbstractEventLoop) -> None:
         self._producer = producer
         self._loop = loop
-        self._waiting: deque[_WaitingPut] = deque()
-        self._timer: asyncio.TimerHandle | None = None
+        self._turn = asyncio.Lock()
+        self._waiting_count = 0
         self._opening: asyncio.Task[None] | None = None
+        self._opening_error: Exception | None = None
+        self._opening_ended_s = -math.inf
 
     async def put(self, record: tuple[bytes, str, str | None]) -> asyncio.Future[Acknowledgement]:
         """Return the record's future once the producer has accepted it.
@@ -122,107 +117,60 @@ class _PutQueue:
             BufferFull: There was no room within `put_timeout_s`; the record was not put.
             PenstockError: As `Producer.put`.
         """
-        if not self._waiting and self._producer.is_open:
+        if not self._waiting_count and self._producer.is_open:
             try:
                 return self._accept(record)
             except BufferFull:
                 pass
-        waiting = _WaitingPut(record, self._loop.create_future())
-        self._waiting.append(waiting)
-        if self._producer.is_open:
-            self._set_deadline(waiting)
-        elif self._opening is None:
-            self._opening = self._loop.create_task(self._open())
-        self._check_later()
+        called_s = self._loop.time()
+        self._waiting_count += 1
         try:
-            return await waiting.accepted
+            async with self._turn:
+                await self._wait_until_open(called_s)
+                return await self._accept_in_time(record, called_s)
         finally:
-            if not waiting.accepted.done() or waiting.accepted.cancelled():
-                self._drop(waiting)
+            self._waiting_count -= 1
 
     async def wait_until_empty(self) -> None:
         """Wait until every put called before is accepted or has failed."""
-        waiting = [each.accepted for each in self._waiting]
-        if waiting:
-            await asyncio.wait(waiting)
+        async with self._turn:
+            pass
 
-    def _accept(self, record: tuple[bytes, str, str | None]) -> asyncio.Future[Acknowledgement]:
-        return asyncio.wrap_future(self._producer.put(*record, timeout_s=0), loop=self._loop)
+    async def _wait_until_open(self, called_s: float) -> None:
+        """Open the producer on a thread; if that fails, all puts fail that were called before it did."""
+        while not self._producer.is_open:
+            if self._opening_error is not None and called_s <= self._opening_ended_s:
+                raise self._opening_error
+            if self._opening is None:
+                self._opening = self._loop.create_task(self._open())
+            await asyncio.wait([self._opening])
 
     async def _open(self) -> None:
-        """Open the producer on a thread, then accept the waiting puts; fail all of them if it cannot be opened."""
+        """Open the producer; on a task of its own, since the put that began it may be cancelled."""
         try:
             await _in_thread(self._producer.open)
         except Exception as error:  # noqa: BLE001 - each waiting put raises it
-            self._fail_all(error)
+            self._opening_error = error
         else:
-            for waiting in self._waiting:
-                self._set_deadline(waiting)
+            self._opening_error = None
         finally:
             self._opening = None
-        self._check()
+            self._opening_ended_s = self._loop.time()
 
-    def _set_deadline(self, waiting: _WaitingPut) -> None:
-        waiting.deadline_s = self._loop.time() + self._producer.options.put_timeout_s
-
-    def _check_later(self) -> None:
-        if self._timer is None and self._waiting:
-            self._timer = self._loop.call_later(_ROOM_CHECK_S, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._check()
-
-    def _check(self) -> None:
-        """Accept waiting puts in order while there is room; fail those whose time is up."""
-        while self._waiting and self._producer.is_open:
-            first = self._waiting[0]
+    async def _accept_in_time(
+        self, record: tuple[bytes, str, str | None], called_s: float
+    ) -> asyncio.Future[Acknowledgement]:
+        deadline_s = max(called_s, self._opening_ended_s) + self._producer.options.put_timeout_s
+        while True:
             try:
-                future = self._accept(first.record)
-            except BufferFull as error:
-                self._fail_overdue(error)
-                break
-            except Exception as error:  # noqa: BLE001 - the put raises it
-                self._waiting.popleft()
-                _settle(first.accepted, error=error)
-            else:
-                future.add_done_callback(self._on_acknowledged)
-                self._waiting.popleft()
-                _settle(first.accepted, result=future)
-        self._check_later()
+                return self._accept(record)
+            except BufferFull:
+                if self._loop.time() >= deadline_s:
+                    raise
+            await asyncio.sleep(_ROOM_CHECK_S)
 
-    def _on_acknowledged(self, future: asyncio.Future[Acknowledgement]) -> None:
-        if not future.cancelled():
-            future.exception()  # the put has it too, unless it was cancelled
-        if self._waiting:
-            self._check()
-
-    def _fail_overdue(self, error: BufferFull) -> None:
-        now_s = self._loop.time()
-        for waiting in [
-            each for each in self._waiting if each.deadline_s is not None and now_s >= each.deadline_s
-        ]:
-            self._waiting.remove(waiting)
-            _settle(waiting.accepted, error=BufferFull(str(error)))
-
-    def _fail_all(self, error: Exception) -> None:
-        while self._waiting:
-            _settle(self._waiting.popleft().accepted, error=error)
-
-    def _drop(self, waiting: _WaitingPut) -> None:
-        if waiting in self._waiting:
-            self._waiting.remove(waiting)
-
-
-def _settle(
-    future: asyncio.Future[Any], *, result: object = None, error: BaseException | None = None
-) -> None:
-    if future.done():
-        return
-    if error is None:
-        future.set_result(result)
-    else:
-        future.set_exception(error)
+    def _accept(self, record: tuple[bytes, str, str | None]) -> asyncio.Future[Acknowledgement]:
+        return asyncio.wrap_future(self._producer.put(*record, timeout_s=0), loop=self._loop)
 
 
 async def _in_thread(function: Callable[[], _Result]) -> _Result:
