@@ -32,7 +32,6 @@ def test_the_end_of_a_celery_worker_closes_its_open_producers_newest_first(monke
     monkeypatch.setitem(sys.modules, "celery.signals", signals)
     closed = []
     hooks = [EndHook(lambda number=number: closed.append(number)) for number in range(3)]
-    monkeypatch.setattr("penstock.producer.process_end._ending", SimpleNamespace(set=lambda: None))
     hooks[1].cancel()
     signals.worker_process_shutdown.send(sender="celery@host", pid=1, exitcode=0)
     assert closed == [2, 0]

@@ -4,7 +4,7 @@
 |---|---|---|
 | any, also one made by `os.fork` that leaves by `sys.exit` | interpreter's exit | `atexit` |
 | child of `multiprocessing` or billiard (Process, Pool, ProcessPoolExecutor) | `os._exit` after the module's finalizers | `multiprocessing.util.Finalize` |
-| the same, terminated, as by `with Pool()` at its end | SIGTERM | a handler that ends the process in order, soon |
+| the same, terminated, as by `with Pool()` at its end | SIGTERM | a handler, and a thread that closes and ends the process |
 | the same, if the producer was made on another thread than the main one | SIGTERM | none: `warn_of_open_end` |
 | worker of Celery | `os._exit` | Celery's signal `worker_process_shutdown` |
 | worker of billiard's Pool without Celery | `os._exit` without any finalizer | none: `refuse_open_end` |
@@ -25,7 +25,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
 from types import CodeType, FrameType
 from typing import Any, Final
 
@@ -34,11 +33,6 @@ from penstock.errors import UsageError
 _log: Final = logging.getLogger("penstock.producer")
 _FIRST: Final = 100  # before the finalizers of queues and pools, which end threads that user code may need
 _TERMINATED: Final = 128 + signal.SIGTERM
-_UNHEEDED_S: Final = 5.0
-_WAKE_S: Final = 0.5
-_WAKES_MAX: Final = 10
-_ending = threading.Event()
-"""Set once a hook has begun to close: a signal must not interrupt it."""
 
 
 class EndHook:
@@ -58,7 +52,7 @@ class EndHook:
             from multiprocessing.util import Finalize
 
             self._finalizer = Finalize(None, self.end, exitpriority=_FIRST)
-            _end_in_order_when_terminated()
+            _terminations.handle()
         celery = sys.modules.get("celery.signals")
         if celery is not None:
             celery.worker_process_shutdown.connect(_end_all, weak=False, dispatch_uid=__name__)
@@ -72,8 +66,8 @@ class EndHook:
 
     def end(self) -> None:
         """Call the function."""
-        _ending.set()
-        self._close()
+        with _terminations.closing:
+            self._close()
 
 
 _hooks: Final[dict[EndHook, None]] = {}
@@ -81,8 +75,9 @@ _hooks: Final[dict[EndHook, None]] = {}
 
 
 def _end_all(*_: object, **__: object) -> None:
-    for hook in reversed(list(_hooks)):
-        hook.end()
+    with _terminations.closing:
+        for hook in reversed(list(_hooks)):
+            hook.end()
 
 
 class _InterpreterExit:
@@ -113,99 +108,70 @@ def _is_pool_child() -> bool:
 
 
 class _Terminations:
-    """Ends the process by force if it goes on after SIGTERM.
+    """Closes the producers of a child of multiprocessing at SIGTERM, then ends the process.
 
-    `SystemExit` has no effect in a `__del__` or below a bare `except`, and `Pool` waits for its processes without a deadline.
+    On a thread of its own: the main one may be blocked, or go on after `SystemExit`, and `Pool` waits for its processes without a
+    deadline.
     """
 
     def __init__(self) -> None:
-        self._process_id = 0
-        self._received: SimpleQueue[None] = SimpleQueue()
-        self._has_run = threading.Event()
-        self._wakeup_fd = -1
+        self.closing = threading.RLock()
+        """Held while a hook closes: a process that is terminated meanwhile ends only after it."""
         self.has_warned = False
         """Whether the log has warned of a termination without a hook. It does so once: a thread may make many producers."""
+        self._pipe: tuple[int, int] | None = None
         os.register_at_fork(after_in_child=self._on_forked)
 
-    @property
-    def are_watched(self) -> bool:
-        """Whether `watch` has run in this process, and not only in the one that it was forked from."""
-        return self._process_id == os.getpid()
+    def handle(self) -> None:
+        """Handle the signal, unless the program does, or this is not the main thread, which alone may set a handler."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            if self._pipe is None:
+                self._pipe = self._start()
+            signal.signal(signal.SIGTERM, self._on_signal)
 
-    def watch(self) -> None:
-        """Start, once per process, the threads that act after SIGTERM."""
-        if not self.are_watched:
-            self._process_id = os.getpid()
-            self._received = SimpleQueue()
-            threading.Thread(target=self._run, name="penstock-terminated", daemon=True).start()
-            reading, writing = os.pipe()
-            os.set_blocking(writing, False)
-            before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-            if before != -1:  # an event loop has it
-                signal.set_wakeup_fd(before, warn_on_full_buffer=False)
-            self._wakeup_fd = writing
-            threading.Thread(target=self._wake, args=(reading,), name="penstock-woken", daemon=True).start()
+    def _start(self) -> tuple[int, int]:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        # The interpreter writes each signal's number here at once; a handler waits until the main thread is not blocked.
+        before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        if before != -1:  # an event loop has it
+            signal.set_wakeup_fd(before, warn_on_full_buffer=False)
+        threading.Thread(target=self._run, args=(reading,), name="penstock-terminated", daemon=True).start()
+        return reading, writing
 
-    def add(self) -> None:
-        """Add a signal. A signal handler calls this and may interrupt itself: the queue allows that, a lock or an event does not."""
-        self._received.put(None)
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        if self._pipe is not None:
+            os.write(self._pipe[1], bytes([number]))
+
+    def _run(self, reading: int) -> None:
+        while os.read(reading, 1) != bytes([signal.SIGTERM]) or not self._is_handler():
+            pass
+        try:
+            _end_all()
+        finally:
+            os._exit(_TERMINATED)
+
+    def _is_handler(self) -> bool:
+        return signal.getsignal(signal.SIGTERM) == self._on_signal
 
     def _on_forked(self) -> None:
-        """Close the pipe's writing end in a forked child: otherwise a signal of the child would reach the parent as one of its own."""
-        if self._wakeup_fd == -1:
+        """Undo it in a forked child: a signal to the child must reach neither the parent nor a thread that is not there."""
+        self.closing = threading.RLock()
+        if self._pipe is None:
             return
         before = signal.set_wakeup_fd(-1)
-        if before not in (-1, self._wakeup_fd):
+        if before not in (-1, self._pipe[1]):
             signal.set_wakeup_fd(before, warn_on_full_buffer=False)
-        os.close(self._wakeup_fd)
-        self._wakeup_fd = -1
-        self._has_run = threading.Event()
-
-    def _wake(self, reading: int) -> None:
-        """Interrupt the main thread until its handler has run.
-
-        The signal may come just before the main thread blocks, or on another thread; then nothing else wakes the main thread.
-        """
-        while os.read(reading, 1) != bytes([signal.SIGTERM]):
-            pass
-        for _ in range(_WAKES_MAX):
-            if self._has_run.wait(_WAKE_S):
-                return
-            main = threading.main_thread().ident
-            if main is not None:
-                signal.pthread_kill(main, signal.SIGTERM)
-
-    def _run(self) -> None:
-        """Wait for SIGTERM. If no hook has begun to close the producers in time, close them here and end the process."""
-        self._received.get()
-        self._has_run.set()
-        if not _ending.wait(_UNHEEDED_S):
-            _end_all()
-            os._exit(_TERMINATED)
+        for end in self._pipe:
+            os.close(end)
+        self._pipe = None
+        if self._is_handler():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 _terminations: Final = _Terminations()
-
-
-def _end_in_order_when_terminated() -> None:
-    """Make SIGTERM run the finalizers of a child of multiprocessing, unless the program handles the signal itself."""
-    is_main = threading.current_thread() is threading.main_thread()
-    if is_main and signal.getsignal(signal.SIGTERM) in (signal.SIG_DFL, _exit_in_order):
-        _terminations.watch()
-        signal.signal(signal.SIGTERM, _exit_in_order)
-
-
-def _exit_in_order(number: int, frame: FrameType | None) -> None:
-    """Handle SIGTERM by raising SystemExit, so that the finalizers run."""
-    del frame
-    if not _terminations.are_watched:
-        # This process was forked from one with this handler, and has no producer: the signal ends it as if there were none.
-        signal.signal(number, signal.SIG_DFL)
-        os.kill(os.getpid(), number)
-    # A Pool asks its processes to end, and sends SIGTERM a moment later. By then this one may be closing a producer already.
-    elif not _ending.is_set():
-        _terminations.add()
-        raise SystemExit(_TERMINATED)
 
 
 def refuse_open_end(stream: str) -> None:

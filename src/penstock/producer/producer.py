@@ -287,13 +287,12 @@ class Producer:
                 return
             self._check_no_callback("close")
             self._is_closed = True
-        self._end_hook.cancel()  # it would close the producer at the end of the process
-        if self._engine is None:
-            return
         try:
             self._flush(timeout_s, fate_of_rest="they fail")
         finally:
-            self._engine.stop(_JOIN_S)
+            if self._engine is not None:
+                self._engine.stop(_JOIN_S)
+            self._end_hook.cancel()  # only now: a process that ends while another thread closes waits in it
 
     @property
     def waiting_count(self) -> int:
