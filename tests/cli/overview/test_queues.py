@@ -10,7 +10,8 @@ from moved_clock import MovedClock
 from penstock.cli import main as cli
 from penstock.cli.overview.cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.dashboard_page import page_of_all
-from penstock.cli.overview.queue_reader import QUEUES_MAX, READ_EVERY_S, QueueReader, fetch_queues
+from penstock.cli.overview.newest import READ_EVERY_S
+from penstock.cli.overview.queue_reader import QUEUES_MAX, QueueReader, fetch_queues
 from penstock.cli.overview.queue_rows import LEVEL_METRICS, RATE_METRICS, QueueOverview, QueueRow, Workers
 from penstock.cli.overview.screen import Place
 from penstock.cli.overview.snapshot import Snapshot

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.cli.overview.newest import Newest
 from penstock.cli.overview.queue_rows import (
     FIGURE_MINUTES,
     LEVEL_METRICS,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from penstock.ports.clock import Clock
     from penstock.ports.queues import Queues
 
-READ_EVERY_S: Final = 60.0
 QUEUES_MAX: Final = 200
 _log: Final = logging.getLogger("penstock.overview")
 
@@ -40,11 +39,7 @@ class QueueReader:
         self._queues = queues
         self._cloudwatch = cloudwatch
         self._clock = clock
-        self._pool = ThreadPool("penstock-queues", 1)
-        self._condition = threading.Condition()
-        self._newest: QueueOverview | None = None
-        self._read_s = 0.0
-        self._is_being_read = False
+        self._newest: Newest[QueueOverview] = Newest(ThreadPool("penstock-queues", 1), clock)
 
     def take_snapshot(self, wait_s: float = 0.0) -> QueueOverview:
         """Return the newest overview, and start the next one if it is older than a minute.
@@ -52,25 +47,17 @@ class QueueReader:
         Args:
             wait_s: Wait at most so long for an overview that is being taken. If it is not ready then, return the previous or an empty one.
         """
-        with self._condition:
-            age_s = self._clock.monotonic_s() - self._read_s
-            if not self._is_being_read and (self._newest is None or age_s >= READ_EVERY_S):
-                self._is_being_read = True
-                self._pool.submit(self._read)
-            self._condition.wait_for(lambda: not self._is_being_read, wait_s)
-            return self._newest or QueueOverview()
+        return self._newest.take(self._read, wait_s) or QueueOverview()
 
-    def _read(self) -> None:
+    def _read(self, before: QueueOverview | None) -> QueueOverview:
         try:
             overview = fetch_queues(self._queues, self._cloudwatch, self._clock.wall_ms())
         except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
             _log.exception("the snapshot of the queues failed")
             overview = QueueOverview(problems=(describe_error(error),))
-        with self._condition:
-            if overview.problems and not overview.rows and self._newest is not None:
-                overview = QueueOverview(self._newest.rows, overview.problems)
-            self._newest, self._read_s, self._is_being_read = overview, self._clock.monotonic_s(), False
-            self._condition.notify_all()
+        if overview.problems and not overview.rows and before is not None:
+            return QueueOverview(before.rows, overview.problems)
+        return overview
 
 
 def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> QueueOverview:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import stream_name
+from penstock.cli.overview.newest import Newest
 from penstock.cli.overview.stream_load import (
     MINUTE_MS,
     PEAK_MINUTES,
@@ -36,20 +36,10 @@ if TYPE_CHECKING:
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.sizing import Sums
 
-READ_EVERY_S: Final = 60.0
 HISTORY_MINUTES: Final = 60
 _STREAMS_KEPT_MAX: Final = 64
 _STREAMS_AT_ONCE: Final = 2
 _log: Final = logging.getLogger("penstock.overview")
-
-
-@dataclass(slots=True)
-class _ReadStream:
-    """A stream and its newest figures."""
-
-    snapshot: StreamSnapshot | None = None
-    read_s: float = 0.0
-    is_being_read: bool = False
 
 
 class StreamReader:
@@ -74,8 +64,8 @@ class StreamReader:
         self._clock = clock
         self._connection = tuple(connection)
         self._pool = ThreadPool("penstock-streams", _STREAMS_AT_ONCE)
-        self._condition = threading.Condition()
-        self._streams: OrderedDict[str, _ReadStream] = OrderedDict()
+        self._lock = threading.Lock()
+        self._streams: OrderedDict[str, Newest[StreamSnapshot]] = OrderedDict()
 
     def take_snapshot(
         self, stream: str, shards: Sequence[Shard], wait_s: float = 0.0
@@ -91,21 +81,16 @@ class StreamReader:
             None while the first snapshot is under way.
         """
         open_shards = sorted((each for each in shards if each.is_open), key=lambda each: each.hash_range)
-        with self._condition:
-            kept = self._streams.setdefault(stream, _ReadStream())
+        with self._lock:
+            kept = self._streams.setdefault(stream, Newest(self._pool, self._clock))
             self._streams.move_to_end(stream)
             if len(self._streams) > _STREAMS_KEPT_MAX:
                 self._streams.popitem(last=False)
-            age_s = self._clock.monotonic_s() - kept.read_s
-            if not kept.is_being_read and (kept.snapshot is None or age_s >= READ_EVERY_S):
-                kept.is_being_read = True
-                self._pool.submit(partial(self._read, kept, stream, open_shards))
-            self._condition.wait_for(lambda: not kept.is_being_read, wait_s)
-            return kept.snapshot
+        return kept.take(lambda _: self._read(stream, open_shards), wait_s)
 
-    def _read(self, kept: _ReadStream, stream: str, open_shards: Sequence[Shard]) -> None:
+    def _read(self, stream: str, open_shards: Sequence[Shard]) -> StreamSnapshot:
         try:
-            snapshot = fetch_stream(
+            return fetch_stream(
                 self._kinesis,
                 self._cloudwatch,
                 stream,
@@ -115,11 +100,7 @@ class StreamReader:
             )
         except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
             _log.exception("the snapshot of stream %s failed", stream)
-            problem = describe_error(error)
-            snapshot = StreamSnapshot(stream, self._clock.wall_ms(), problems=(problem,))
-        with self._condition:
-            kept.snapshot, kept.read_s, kept.is_being_read = snapshot, self._clock.monotonic_s(), False
-            self._condition.notify_all()
+            return StreamSnapshot(stream, self._clock.wall_ms(), problems=(describe_error(error),))
 
 
 def fetch_stream(
