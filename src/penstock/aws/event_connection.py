@@ -95,15 +95,15 @@ class Receiver:
     def __init__(self, request: SignedRequest, report: Callable[[Outcome], None]) -> None:
         self.request = request
         self.frames = FrameBuffer()
-        self.number: int | None = None
+        self.number: int | None = None  # of its HTTP/2 stream, once the request is sent
         self.connection: EventConnection | None = None
-        self.is_over = False
-        self.status = 0
-        self.unreturned_bytes = 0
-        self.ahead_ms: int | None = None
+        self.is_over = False  # the last outcome is reported
+        self.status = 0  # of the answer; 0 before it
+        self.unreturned_bytes = 0  # received, and not yet part of the stream's window again
+        self.ahead_ms: int | None = None  # the service's clock minus the loop's
         self._report = report
-        self._is_requested = False
-        self._has_ended = False
+        self._is_requested = False  # an event is requested and not reported
+        self._has_ended = False  # the answer has ended; events of it may be left
 
     def request_event(self) -> None:
         """Pass the next event on, as soon as there is one."""

@@ -380,7 +380,10 @@ class DeliveryLoop(Loop[ShardRun]):
         self._gauged = shown
 
     def _check_standstill(self, now_s: float) -> None:
-        """Report a standstill: none of the held leases can progress, in two checks in a row with the same leases."""
+        """Report a standstill: none of the held leases can progress, in two checks in a row with the same leases.
+
+        It needs a shard that user code has stopped, so there is a next check only while there is one.
+        """
         held = self._leases.snapshot().held
         stuck = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
         if stuck is not None and stuck == self._stuck_leases and self._on_standstill is not None:

@@ -112,7 +112,7 @@ class Sender:
                     error,
                 )
                 with self._lock:
-                    return self.batcher.forgo_map(ports.clock.monotonic_s())
+                    return self.batcher.on_listing_denied(ports.clock.monotonic_s())
             # Whatever it is: the batcher waits for this listing, and must not wait for ever.
             now_s, u = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:

@@ -28,9 +28,9 @@ from penstock.errors import (
         (UnknownOutcome("reset"), FailureMeaning.TRANSIENT),
         (ResourceBusy("updating"), FailureMeaning.TRANSIENT),
         (UnknownRefusal("SomethingNew", code="SomethingNew"), FailureMeaning.TRANSIENT),
-        (AccessDenied("no", code="NotAuthorized"), FailureMeaning.STUBBORN),
+        (AccessDenied("no", code="NotAuthorized"), FailureMeaning.REFUSED),
         (AccessDenied("old", code="ExpiredTokenException"), FailureMeaning.TRANSIENT),
-        (AccessDenied("no", code="AccessDeniedException"), FailureMeaning.STUBBORN),
+        (AccessDenied("no", code="AccessDeniedException"), FailureMeaning.REFUSED),
         (PenstockError("a defect"), FailureMeaning.FINAL),
     ],
 )

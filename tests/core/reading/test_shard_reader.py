@@ -941,7 +941,7 @@ def test_the_lag_grows_while_reads_are_held_up():
         {"record_count_max": 10_001},
         {"spacing_s": -1},
         {"deadline_s": 0},
-        {"stubborn_failures_max": 0},
+        {"refusals_max": 0},
         {"read_bytes_per_s_max": 0},
         {"idle_time_between_reads_s": 300},
         {"backoff_min_s": 0},

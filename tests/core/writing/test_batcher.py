@@ -522,7 +522,7 @@ def test_without_permission_to_list_records_go_plain_through_one_queue():
     batcher.add(b"one", "a", None, 0.0)
     batcher.add(b"two", "b", None, 0.0)
     assert isinstance(batcher.plan_step(0.0), FetchShards)
-    batcher.forgo_map(0.0)
+    batcher.on_listing_denied(0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"one"], [b"two"]]
     result = batcher.on_answers(request, [PutAnswer("1", "x"), PutAnswer("2", "y")], 0.0, 0.5)

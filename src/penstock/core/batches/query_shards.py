@@ -97,9 +97,9 @@ class QueryShards:
         self.states: dict[str, ShardState] = {}
         self._held: dict[str, _HeldShard] = {}
         self._last = StreamOffset()  # the offset of the batch that was settled last
-        self._settled_batch: int | None = None
+        self._settled_batch: int | None = None  # its number; None while a batch is under way
         self._settled_s: float | None = None
-        self._promotions: dict[str, Promote] = {}
+        self._promotions: dict[str, Promote] = {}  # claims of done batches that may become checkpoints
         # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
         # Shards that were read to their end since the last batch began, with their parents.
@@ -108,7 +108,8 @@ class QueryShards:
         self._not_held: dict[str, Lease] = {}
         """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
         self.unverified: set[str] = set()
-        self._last_batch = self._last_claimed_before = last_batch
+        self._last_claimed_before = last_batch
+        self._last_batch = last_batch  # the highest number of a batch so far: the next one is one higher
 
     @property
     def is_settled(self) -> bool:

@@ -223,6 +223,7 @@ def stats_to_report(
 
     Args:
         cpu: Means of its processor use in percent, oldest first; None if throughput alone is to count.
+        is_full: The worker has no room for further leases. It reports a failed sample, since the leader then assigns it none.
     """
     samples = () if cpu is None else tuple(round(value, 6) for value in cpu)
     if is_full:

@@ -217,8 +217,8 @@ class LaterRuns:
         """The later run, once it is known to live."""
         self._view = view
         self._run_name = run_name
-        self._run: WorkerRun | None = None
-        self._number = 1
+        self._run: WorkerRun | None = None  # fixed before the first write
+        self._number = 1  # until then: higher than those of the worker's runs that were seen
         self._later: dict[str, Lease] = {}  # rows of later runs, as they were seen first
 
     @property
@@ -233,7 +233,7 @@ class LaterRuns:
         run = row.run
         if run is None or not self._run_name or not run.is_of(self.me):
             self._later.pop(row.key, None)
-        elif self._run is None:
+        elif self._run is None:  # this run has no number yet
             self._number = max(self._number, run.number + 1)
         elif row.reader == self.me and run > self._run:
             self._on_later_run(row, run, self._run)

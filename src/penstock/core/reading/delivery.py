@@ -90,28 +90,30 @@ class ShardDelivery(Generic[R]):
         self.phase = Phase.RUNNING
         self.failure: HandlerFailed | None = None
         self.waiting_bytes = 0
+        """Memory of the records that were added and no call has finished, and of their queues."""
         self.millis_behind_latest = 0
         self.children: tuple[ChildShard, ...] | None = None
         self._memory_of = memory_of
         self._start = start
-        self._ids = count(1)
-        self._under_way: dict[int, _Piece[R]] = {}
+        self._ids = count(1)  # of calls
+        self._under_way: dict[int, _Piece[R]] = {}  # calls, by id
         self._queues: dict[Hashable, _KeyQueue[R]] = {}
         self._queue_bytes = QUEUE_MEMORY_BYTES if options.concurrency > 1 else 0
-        self._ready: deque[Hashable] = deque()
-        self._paused: list[tuple[float, int, Hashable]] = []
+        self._ready: deque[Hashable] = deque()  # queues with a call that may begin
+        self._paused: list[tuple[float, int, Hashable]] = []  # a heap: when a queue's failed call is repeated
+        # The calls at the shard's start, end, stop and loss; after a failed one also its next moment and attempt.
         self._lifecycle: dict[CallKind, Literal["due", "under way", "done"]] = {}
         self._lifecycle_at_s: dict[CallKind, float] = {}
         self._lifecycle_attempt: dict[CallKind, int] = {}
-        self._added = 0
-        self._taken = 0
-        self._newest_taken = -1
+        self._added = 0  # number of records added: the next ordinal
+        self._taken = 0  # number of records that calls have taken
+        self._newest_taken = -1  # the highest ordinal of these
         self._water = LowWater(start)
         self.last_taken: Position = start
         """The newest record that user code has got."""
-        self._stored = start
-        self._stored_s = float("-inf")
-        self._due_since_s: float | None = None
+        self._stored = start  # the last checkpoint sent
+        self._stored_s = float("-inf")  # when it was sent
+        self._due_since_s: float | None = None  # since when the low water differs from it
 
     # --- state ---
 

@@ -26,9 +26,10 @@ class LowWater:
         self._ahead: dict[int, tuple[str, int]] = {}
         # Deliveries that are not wholly acknowledged: the last record's ordinal, and the position at which they end.
         self._run_ends: deque[tuple[int, Position]] = deque()
-        # Records that are not delivered: the ordinal of the next delivered one, and the last one's position.
+        # Skips that the low water has not reached: the ordinal of the first delivered record after the skipped ones, and the
+        # position of the last skipped one.
         self._skips: deque[tuple[int, Position]] = deque()
-        self._skipped_through = start
+        self._skipped_through = start  # the end of the last skip that the low water has passed
 
     @property
     def done(self) -> Position:

@@ -50,7 +50,7 @@ class ReaderOptions(Struct, frozen=True):
         backoff_min_s: Upper bound of the first pause after a refusal; it doubles.
         backoff_max_s: Largest upper bound.
         deadline_s: The reader fails if its calls have failed for this long, with no page between; None for no limit.
-        stubborn_failures_max: Refusals that waiting seldom cures (policy, wrong request) before the reader gives the shard up.
+        refusals_max: Refusals that waiting seldom cures (policy, wrong request) before the reader fails.
         prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
         on_data_loss: The reaction when unread records have left the stream: `fail` or `warn`.
         retention_s: How long the stream keeps records, or None when unknown. With it a record that left a quiet
@@ -68,7 +68,7 @@ class ReaderOptions(Struct, frozen=True):
     backoff_min_s: float = 0.5
     backoff_max_s: float = 20.0
     deadline_s: float | None = None
-    stubborn_failures_max: int = 10
+    refusals_max: int = 10
     prefetch_bytes_max: int = 8 * 1024 * 1024
     on_data_loss: Literal["fail", "warn"] = "fail"
     retention_s: float | None = None
@@ -91,7 +91,7 @@ class ReaderOptions(Struct, frozen=True):
             )
         check_backoff(self)
         check_above_zero(self, "deadline_s")
-        check_range(self, 1, None, "page_bytes_aim", "stubborn_failures_max", "prefetch_bytes_max")
+        check_range(self, 1, None, "page_bytes_aim", "refusals_max", "prefetch_bytes_max")
         check_choice(self, "on_data_loss", "fail", "warn")
 
     @property

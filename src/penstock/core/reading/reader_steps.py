@@ -183,7 +183,7 @@ class FailureMeaning(Enum):
     POSITION_REFUSED = "no iterator can begin at the position: it is of another shard or stream"
     REQUEST_REFUSED = "the service finds a mistake in the request that is not its position"
     UNKNOWN_SHARD = "the service does not know the shard: gone from the stream, or a mistake"
-    STUBBORN = "waiting seldom cures it"
+    REFUSED = "waiting seldom cures it"
     FINAL = "it is no answer of the service, and calling again cannot help"
 
 
@@ -209,7 +209,7 @@ _MEANINGS: Final = (
     (ExpiredIterator, FailureMeaning.ITERATOR_EXPIRED),
     (NotFound, FailureMeaning.UNKNOWN_SHARD),
     (Throttled | Unavailable | UnknownOutcome | ResourceBusy | UnknownRefusal, FailureMeaning.TRANSIENT),
-    (ServiceError, FailureMeaning.STUBBORN),
+    (ServiceError, FailureMeaning.REFUSED),
 )
 
 
@@ -219,7 +219,7 @@ class AnswersInARow(Struct):
     Args:
         failures: Failed calls.
         failing_since_s: Start of the first of them, or None.
-        stubborn: Failures that repetition alone does not cure: refusals, and a listing that contradicts the reads.
+        refusals: Failures that repetition alone does not cure: refusals, and a listing that contradicts the reads.
         unclear_ends: Empty pages at a place that must have a record.
         unconfirmed_ends: Last pages that name no children.
         unlisted: Listings without the shard.
@@ -229,7 +229,7 @@ class AnswersInARow(Struct):
 
     failures: int = 0
     failing_since_s: float | None = None
-    stubborn: int = 0
+    refusals: int = 0
     unclear_ends: int = 0
     unconfirmed_ends: int = 0
     unlisted: int = 0
@@ -243,7 +243,7 @@ class AnswersInARow(Struct):
 
     def on_progress(self) -> None:
         """Handle a page that leads further: the shard can be read."""
-        self.stubborn = self.unlisted = 0
+        self.refusals = self.unlisted = 0
 
     def on_failure(self, started_s: float) -> float:
         """Handle a failed call; return when the first failure in a row began."""
@@ -259,7 +259,7 @@ class AnswersInARow(Struct):
     def on_listed(self) -> None:
         """Handle a listing that has the shard, although reads failed or ended."""
         self.unlisted = self.unconfirmed_ends = 0
-        self.stubborn += 1
+        self.refusals += 1
 
     def on_other_source(self) -> None:
         """Handle a change of the source of pages: its failures do not count for the next one."""

@@ -16,18 +16,18 @@ be leaving the stream requests each page with a new iterator at its last record.
 | fault | answer |
 |---|---|
 | an iterator expired | another one at the last record, at once; from the second failure in a row on after a pause |
-| an iterator is refused | another one after a pause; `stubborn_failures_max` in a row end the reading |
+| an iterator is refused | another one after a pause; `refusals_max` in a row end the reading |
 | a position is refused | the stream was deleted and created again: `StreamChanged` |
 | throttled, unavailable, no answer, an unknown refusal | a pause with full jitter; the same call again, until `deadline_s` |
 | the shard is unknown | the listing is asked; gone only when it is unknown and unlisted twice |
 | the shard is unknown, and so is the stream | `NotFound` |
 | the shard is gone | a loss; if losses are allowed its children follow |
 | a last page names no children | it is read again from the last record; the third time in a row the listing decides |
-| the shard is listed as open and cannot be read | tried `stubborn_failures_max` times, ever more rarely |
+| the shard is listed as open and cannot be read | tried `refusals_max` times, ever more rarely |
 | no record at a place that must have one | asked again three times; then the record is missing |
 | unread records may have left since the previous page | a new iterator at the last record, which must still be there |
 | a record is missing | `judge_missing_record`: harmless, unclear, or a loss |
-| access is denied, anything else | tried `stubborn_failures_max` times |
+| access is denied, anything else | tried `refusals_max` times |
 """
 
 from __future__ import annotations
@@ -212,19 +212,18 @@ class ShardReader:
             return Kept(None)
         loss = warning = None
         meaning = self._judge_resume(page)
-        if meaning not in (None, MissingRecord.HARMLESS):
-            if self._is_unclear_end(page):
-                self._in_a_row.unclear_ends += 1
-                self._iterator = None
-                self._back_off(now_s, chance, self._in_a_row.unclear_ends)
-                return Kept(None)
-            if meaning is not MissingRecord.LOSS:
-                warning = f"{self._missing(page)}. It goes on, since {meaning.value}"
-            else:
-                loss = self._loss(page)
-                if self.options.on_data_loss == "fail":
-                    self.final = Failed(loss)
-                    return Kept(None, loss)
+        if meaning not in (None, MissingRecord.HARMLESS) and self._is_unclear_end(page):
+            self._in_a_row.unclear_ends += 1
+            self._iterator = None
+            self._back_off(now_s, chance, self._in_a_row.unclear_ends)
+            return Kept(None)
+        if meaning is MissingRecord.LOSS:
+            loss = self._loss(page)
+            if self.options.on_data_loss == "fail":
+                self.final = Failed(loss)
+                return Kept(None, loss)
+        elif meaning not in (None, MissingRecord.HARMLESS):
+            warning = f"{self._missing(page)}. It goes on, since {meaning.value}"
         done = self._done_through(page)
         rows = page.rows_after(done)
         is_progress = self._advance(page, done)
@@ -270,8 +269,8 @@ class ShardReader:
         elif meaning is FailureMeaning.FINAL:
             self.final = Failed(error)
         elif meaning not in (FailureMeaning.TRANSIENT, FailureMeaning.ITERATOR_EXPIRED):
-            self._in_a_row.stubborn += 1
-            if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
+            self._in_a_row.refusals += 1
+            if self._in_a_row.refusals >= self.options.refusals_max:
                 self.final = Failed(error)
 
     def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> DataLossError | None:
@@ -288,9 +287,9 @@ class ShardReader:
         else:
             # The shard is listed, and it is open or not read to its end: the earlier answers were wrong. Try again after a pause.
             self._in_a_row.on_listed()
-            if self._in_a_row.stubborn >= self.options.stubborn_failures_max:
+            if self._in_a_row.refusals >= self.options.refusals_max:
                 self.final = Failed(self._unreadable())
-        self._back_off(now_s, chance, max(self._in_a_row.failures, self._in_a_row.stubborn))
+        self._back_off(now_s, chance, max(self._in_a_row.failures, self._in_a_row.refusals))
         return None
 
     def read_again(self, now_s: float) -> bool:

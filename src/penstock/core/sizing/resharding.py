@@ -271,28 +271,31 @@ class Resharder:
         return self._grow(view, hottest, usage, why)
 
     def _save(self, view: StreamView, usage: _ShardUses) -> _Goal | Hold:
-        """Plan one shard less if the others have room for its load, now and at its peak."""
+        """Plan one shard less: if there are more than allowed, or if the others have room for its load, now and at its peak."""
         limits, count, peak = self._limits, len(view.shards), view.peak
+        has_too_many = count > limits.shards_max
         fits = Hold(f"{usage.summary}: its size fits{usage.hint}")
-        if count > limits.shards_max:
-            why, fill_max = f"{count} shards, at most {limits.shards_max} are allowed", 1.0
-            fit: Collection[int] = range(count)
-        else:
-            why, fill_max, fit = usage.summary, limits.low, usage.fit
-            if len(fit) <= 1 or count <= limits.shards_min or usage.total / (len(fit) - 1) > fill_max:
-                return fits
+        if not has_too_many and (count <= limits.shards_min or not self._has_room(usage.total, usage.fit)):
+            return fits
         if peak is None:
             return Hold(f"{usage.summary}; nothing is merged before enough of its load is known{usage.hint}")
         peaks = [peak.use(each.hash_range) for each in view.shards]
-        if count <= limits.shards_max:
-            peak_total = sum(peaks[place] for place in fit)
-            if peak_total / (len(fit) - 1) > fill_max:
+        if has_too_many:  # full shards are allowed then, and those with a hot key are merged, too
+            why = f"{count} shards, at most {limits.shards_max} are allowed"
+            goal = self._shrink(view, peak, peaks, fit=range(count), fill_max=1.0, why=why)
+        else:
+            peak_total = sum(peaks[place] for place in usage.fit)
+            if not self._has_room(peak_total, usage.fit):
                 return fits
-            why = f"{why}, at most {peak_total / len(fit):.0%} of late"
-        goal = self._shrink(view, peak, peaks, fit=fit, fill_max=fill_max, why=why)
+            why = f"{usage.summary}, at most {peak_total / len(usage.fit):.0%} of late"
+            goal = self._shrink(view, peak, peaks, fit=usage.fit, fill_max=limits.low, why=why)
         return goal or Hold(
             f"{why}; no two shards have room in one whose boundary is older than {limits.boundary_age_s / 60:.0f} min{usage.hint}"
         )
+
+    def _has_room(self, use: float, fit: Collection[int]) -> bool:
+        """Return whether one shard less than these can bear their use."""
+        return len(fit) > 1 and use / (len(fit) - 1) <= self._limits.low
 
     def _halve(self, view: StreamView, place: int, why: str) -> _Goal | Hold:
         shard = view.shards[place]

@@ -498,10 +498,14 @@ class Batcher:
             return PutResult()
         return self._distribute(now_s)
 
-    def forgo_map(self, now_s: float) -> PutResult:
-        """Go on without a shard map, since listing is not permitted: no aggregates, one queue for all shards."""
+    def on_listing_denied(self, now_s: float) -> PutResult:
+        """Handle a listing that is not permitted: without the shards, all records wait in one queue, and none is aggregated.
+
+        Returns:
+            As `on_shards`.
+        """
         self.aggregates = False
-        self._map.forgo()
+        self._map.on_listing_denied()
         return self._distribute(now_s)
 
     def on_listing_failed(self, why: str, now_s: float, u: float) -> None:

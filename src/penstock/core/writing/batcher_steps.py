@@ -56,7 +56,7 @@ class PutRequest(Struct, eq=False):
 
 
 class FetchShards(Struct, frozen=True):
-    """List the shards (with `is_whole`, closed ones too), then call `on_shards`, `on_listing_failed` or `forgo_map`."""
+    """List the shards (with `is_whole`, closed ones too), then call `on_shards`, `on_listing_failed` or `on_listing_denied`."""
 
     why: str
     is_whole: bool

@@ -122,7 +122,7 @@ class ShardMap:
         self._last_error = why
         self._ready_s = now_s + _PAUSES.delay_s(self._failure_count, u)
 
-    def forgo(self) -> None:
-        """Stop predicting shards, because they may not be listed."""
+    def on_listing_denied(self) -> None:
+        """Handle a listing that is not permitted: shards are not predicted any more."""
         self.predicts = self._is_asked = False
         self.router = self._due = None

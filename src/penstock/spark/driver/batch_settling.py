@@ -26,7 +26,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.threads import Threads, map_on
 from penstock.spark.driver.batch_tasks import PlannedBatch
-from penstock.spark.driver.joining import Joined
+from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.startup_checks import refuse_sharing_in_one_query, scan_leases
 from penstock.spark.options.spark_options import SourceOptions
@@ -64,7 +64,7 @@ class BatchSettler:
         clock: Clock,
         threads: Threads,
         read: Callable[[ShardTask, str | None], Iterable[Any]],
-        tasks_of: Callable[[PlannedBatch, Joined], Iterator[ShardTask]],
+        tasks_of: Callable[[PlannedBatch, JoinedQuery], Iterator[ShardTask]],
     ) -> None:
         self._options = options
         self._recreation = recreation
@@ -89,7 +89,7 @@ class BatchSettler:
         self,
         start: StreamOffset,
         planned: PlannedBatch | None,
-        joined: Joined,
+        query: JoinedQuery,
         *,
         is_last: bool = False,
     ) -> Settlement:
@@ -105,7 +105,7 @@ class BatchSettler:
             OptionError: Two sources of the query share the stream's shards.
             Unavailable: With `is_last`: a shard's end is not claimed.
         """
-        shards = joined.shards
+        shards = query.shards
         keys_read = None if self._full_scans_left > 0 else shards.rows_to_read(start)
         rows = self.fetch_leases(keys_read)
         if keys_read is not None and not rows.keys() >= set(keys_read):
@@ -113,7 +113,7 @@ class BatchSettler:
             keys_read, rows = None, self.fetch_leases(None)
         if keys_read is None:
             self._full_scans_left -= 1
-            if self._recreation.recreate_lost(rows, start, joined.stream):
+            if self._recreation.recreate_lost(rows, start, query.stream):
                 rows = self.fetch_leases(None)
         refuse_another_driver(start.known_batches, shards, rows.values())
         _refuse_replaced_claims(start, shards, rows)
@@ -126,7 +126,7 @@ class BatchSettler:
         # This must precede `_claim_ends`: the driver's own tasks, like those on executors, expect the claims of these rows.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
-            self._claim_ends(start, planned, joined, unclaimed, recreated)
+            self._claim_ends(start, planned, query, unclaimed, recreated)
             rows |= self.fetch_leases(unclaimed)
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), keys_read)
         if unclaimed:  # these claims are the driver's and do not show the size of the cluster
@@ -179,12 +179,12 @@ class BatchSettler:
                     f"shard {fresh.key}: its lease was reset to batch {claim.batch} of {shards.worker}"
                 )
 
-    def recreate_lost_leases(self, joined: Joined) -> None:
+    def recreate_lost_leases(self, query: JoinedQuery) -> None:
         """Create leases again that the query has lost because their rows were deleted, between two batches.
 
         A lost lease whose row exists has another owner, or was ended by another worker: it stays as it is.
         """
-        shards = joined.shards
+        shards = query.shards
         lost = shards.lost_positions()
         existing = self.fetch_leases(lost)
         deleted = {key: mark for key, mark in lost.items() if key not in existing}
@@ -194,13 +194,13 @@ class BatchSettler:
         positions = {key: mark.position for key, mark in deleted.items()}
         offset = StreamOffset(worker=shards.worker, shards=positions, limit=no_shards)
         tip_marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
-        self._recreation.recreate_lost(self.fetch_leases(None), offset, joined.stream, tip_marks)
+        self._recreation.recreate_lost(self.fetch_leases(None), offset, query.stream, tip_marks)
 
     def _claim_ends(
         self,
         start: StreamOffset,
         planned: PlannedBatch | None,
-        joined: Joined,
+        query: JoinedQuery,
         unclaimed: Collection[str],
         recreated: Container[str],
     ) -> None:
@@ -218,7 +218,7 @@ class BatchSettler:
                 ", ".join(sorted(unclaimed)[:5]),
             )
             batch = PlannedBatch(start, self._clock.wall_ms())
-            tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, joined)]
+            tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, query)]
         else:
             self._warn_of_unread(start, unclaimed)
             # Records that arrived after the plan belong to the next batch.
@@ -226,7 +226,7 @@ class BatchSettler:
                 replace(task, share=_NOTHING)
                 if task.shard_id in recreated
                 else _up_to(task, planned.planned_ms)
-                for task in self._tasks_of(planned, joined)
+                for task in self._tasks_of(planned, query)
             ]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
         for _ in map_on(self._pool, self._condition(), self._claim_end, tasks):

@@ -17,7 +17,7 @@ from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.shard_state import Settlement
 from penstock.core.batches.task_plan import SubscriptionTurns, TaskSlots, plan_tasks
 from penstock.ports.clock import Clock
-from penstock.spark.driver.joining import Joined
+from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.shard_task import ShardTask
 
@@ -49,23 +49,25 @@ class BatchTasks:
         self._weights: dict[str, int] = {}
         self._task_counts: dict[int, int] = {}  # of the batch that was planned last
 
-    def plan(self, batch: PlannedBatch, joined: Joined, partitions_max: int | None) -> list[list[ShardTask]]:
+    def plan(
+        self, batch: PlannedBatch, query: JoinedQuery, partitions_max: int | None
+    ) -> list[list[ShardTask]]:
         """Return the shards of each task of a batch.
 
         Args:
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
-        by_shard = {task.shard_id: self._with_turn(task) for task in self.of_shards(batch, joined)}
-        self._turns.keep_only(joined.shards.held)
+        by_shard = {task.shard_id: self._with_turn(task) for task in self.of_shards(batch, query)}
+        self._turns.keep_only(query.shards.held)
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         task_count = self._task_count(len(weights), partitions_max or self._options.partitions_max)
         split = plan_tasks(weights, task_count)
         self._task_counts = {batch.end.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 
-    def of_shards(self, batch: PlannedBatch, joined: Joined) -> Iterator[ShardTask]:
+    def of_shards(self, batch: PlannedBatch, query: JoinedQuery) -> Iterator[ShardTask]:
         """Yield a task for each shard that a batch reads."""
-        end, shards = batch.end, joined.shards
+        end, shards = batch.end, query.shards
         for shard_id, share in end.shares().items():
             start, state = end.shards[shard_id], shards.states.get(shard_id)
             # After a restart a repeated batch may start at another position than the shard's state has.
@@ -86,10 +88,10 @@ class BatchTasks:
                 planned_ms=batch.planned_ms,
                 tip_ms=end.tips.get(shard_id, None if state is None else state.tip_seen_ms),
                 is_foreign=state is not None and state.is_foreign,
-                retention_ms=joined.retention_ms,
-                stream=joined.stream,
+                retention_ms=query.retention_ms,
+                stream=query.stream,
                 deaggregates=end.deaggregates,
-                consumer_arn=joined.consumer_arn,
+                consumer_arn=query.consumer_arn,
             )
 
     def on_settled(self, batch: int, settlement: Settlement, shards: QueryShards) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.core.batches.shard_state import Settlement
-from penstock.spark.driver.joining import Joined
+from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.options.spark_options import SourceOptions
 
 
-def report_of(joined: Joined, done: Settlement, stream: str, *, reads_to_tip: bool) -> dict[str, Any]:
+def report_of(query: JoinedQuery, done: Settlement, stream: str, *, reads_to_tip: bool) -> dict[str, Any]:
     """Return the last batch's figures, the query's lag, and its leases.
 
     Args:
@@ -17,12 +17,12 @@ def report_of(joined: Joined, done: Settlement, stream: str, *, reads_to_tip: bo
         stream: Name or ARN, as in the query's options.
         reads_to_tip: Whether a batch reads everything that had arrived when it was planned.
     """
-    stats = joined.query_worker.stats
-    behind = {key: state.millis_behind_latest for key, state in sorted(joined.shards.states.items())}
+    stats = query.query_worker.stats
+    behind = {key: state.millis_behind_latest for key, state in sorted(query.shards.states.items())}
     lag = {key: millis for key, millis in behind.items() if millis is not None}
     pushed = {"records": done.pushed_count, "ends": dict(sorted(done.push_ends.items()))}
     return {
-        **({} if joined.consumer_arn is None else {"pushed": pushed}),
+        **({} if query.consumer_arn is None else {"pushed": pushed}),
         "bytes": done.bytes_count,
         "claims": done.claim_count,
         "keptIterators": done.kept_iterator_count,
@@ -34,33 +34,33 @@ def report_of(joined: Joined, done: Settlement, stream: str, *, reads_to_tip: bo
         },
         "maxMillisBehindLatest": max(lag.values(), default=0),
         "millisBehindLatest": lag,
-        "problems": list(joined.query_worker.problems),
+        "problems": list(query.query_worker.problems),
         "readsToTip": reads_to_tip,
         "records": done.record_count,
         "stream": stream,
     }
 
 
-def measure(joined: Joined, done: Settlement) -> None:
+def measure(query: JoinedQuery, done: Settlement) -> None:
     """Send the metrics of a settled batch."""
-    metrics = joined.metrics
+    metrics = query.metrics
     metrics.count("records", done.record_count)
     metrics.count("bytes", done.bytes_count)
     metrics.count("claims", done.claim_count)
-    if joined.consumer_arn is not None:
+    if query.consumer_arn is not None:
         metrics.count("pushed_records", done.pushed_count)
         for why, count in done.push_ends.items():
             metrics.count("subscriptions_ended", count, {"why": why})
     metrics.count("iterators_kept", done.kept_iterator_count)
     metrics.count("iterators_asked_for", done.claim_count - done.kept_iterator_count)
-    for shard_id, state in joined.shards.states.items():
+    for shard_id, state in query.shards.states.items():
         if state.millis_behind_latest is not None:
             metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
 
 
-def describe_unread(joined: Joined, options: SourceOptions, wait_s: float) -> str:
+def describe_unread(query: JoinedQuery, options: SourceOptions, wait_s: float) -> str:
     """Return the text of an error or a warning: after some seconds it is still uncertain whether the whole stream is read."""
-    query_worker, unanswered = joined.query_worker, joined.shards.unanswered
+    query_worker, unanswered = query.query_worker, query.shards.unanswered
     unread = query_worker.describe_unread() or "its leases did not come to rest"
     first = f"no answer from {', '.join(unanswered[:5])}" if unanswered else unread
     why = "; ".join((first, *query_worker.problems))

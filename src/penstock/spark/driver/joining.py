@@ -48,7 +48,7 @@ _log: Final = logging.getLogger("penstock.spark")
 _WITHOUT_FAN_OUT: Final = "use its name (option consumerName), or set consumerType=polling"
 
 
-class Joined(Struct, frozen=True):
+class JoinedQuery(Struct, frozen=True):
     """A query that has joined its application.
 
     Args:
@@ -69,7 +69,7 @@ class Joined(Struct, frozen=True):
 
 def join(
     ports: DriverPorts, options: SourceOptions, offset: StreamOffset, recreation: LeaseRecreation, run: str
-) -> Joined:
+) -> JoinedQuery:
     """Check the query, bring its lease table into agreement with its offset, and start its lease loop.
 
     Args:
@@ -131,16 +131,18 @@ def join(
     shards = QueryShards(worker, last_unknown_batch)
     for row in rows.values():
         shards.on_row(row)
-    return Joined(stream, known_stream, summary.retention_ms, query_worker, shards, consumer_arn, metrics)
+    return JoinedQuery(
+        stream, known_stream, summary.retention_ms, query_worker, shards, consumer_arn, metrics
+    )
 
 
-def deregister_consumer(ports: DriverPorts, options: SourceOptions, joined: Joined) -> None:
+def deregister_consumer(ports: DriverPorts, options: SourceOptions, query: JoinedQuery) -> None:
     """Deregister the query's consumer if the options ask for it, after its leases are released; a failure is a warning."""
     fan_out, name = ports.fan_out, options.consumer_name
-    if not options.deregisters_consumer or fan_out is None or name is None or joined.consumer_arn is None:
+    if not options.deregisters_consumer or fan_out is None or name is None or query.consumer_arn is None:
         return
     try:
-        fan_out.deregister_consumer(joined.stream.arn, name)
+        fan_out.deregister_consumer(query.stream.arn, name)
     except PenstockError as error:
         _log.warning(
             "consumer %s of stream %s may still be registered, and billed (penstock streams consumers %s --deregister %s): %s",

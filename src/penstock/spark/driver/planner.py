@@ -35,7 +35,7 @@ from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_dr
 from penstock.spark.driver.batch_tasks import BatchTasks, PlannedBatch
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.figures import describe_unread, measure, report_of
-from penstock.spark.driver.joining import Joined, deregister_consumer, draw_name, join
+from penstock.spark.driver.joining import JoinedQuery, deregister_consumer, draw_name, join
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
 from penstock.spark.driver.query_worker import STOP_S
@@ -113,7 +113,7 @@ class Planner:
             read=read,
             tasks_of=self._tasks.of_shards,
         )
-        self._joined: Joined | None = None
+        self._joined: JoinedQuery | None = None
         self._awaits_first_leases = True
         self._has_late_leases = False  # late, and no search since has found nothing
         self._planned: PlannedBatch | None = None
@@ -297,17 +297,17 @@ class Planner:
         finally:
             self._joined = None
 
-    def _leave(self, joined: Joined) -> None:
+    def _leave(self, query: JoinedQuery) -> None:
         if not self._settle_last():
-            joined.query_worker.abandon()
+            query.query_worker.abandon()
         else:
-            joined.query_worker.report([*joined.shards.release_finished(), *joined.shards.release_all()])
-            joined.metrics.close()
-            if not joined.query_worker.stop(STOP_S):
+            query.query_worker.report([*query.shards.release_finished(), *query.shards.release_all()])
+            query.metrics.close()
+            if not query.query_worker.stop(STOP_S):
                 _log.warning(
                     "not all leases could be released within %g s; they expire by themselves", STOP_S
                 )
-        deregister_consumer(self._ports, self._options, joined)
+        deregister_consumer(self._ports, self._options, query)
 
     def _settle_last(self) -> bool:
         """Settle a done batch that is not settled yet; return False if a batch is under way or the service fails."""
@@ -325,7 +325,7 @@ class Planner:
     # --- in the application ---------------------------------------------------------------------------------
 
     @property
-    def _query(self) -> Joined:
+    def _query(self) -> JoinedQuery:
         assert self._joined is not None, "the query has joined its application"
         return self._joined
 

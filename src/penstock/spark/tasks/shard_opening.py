@@ -30,7 +30,7 @@ from penstock.spark.tasks.shard_task import ShardRead, ShardTask
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_STUBBORN_FAILURES_MAX: Final = 5  # Spark repeats the task
+_REFUSALS_MAX: Final = 5  # Spark repeats the task
 WAY_OUT: Final = WayOut(
     of_loss="Set option failOnDataLoss=false to go on",
     of_new_stream="start with a new checkpoint location and a new applicationName",
@@ -93,7 +93,7 @@ def open_shard(
             backoff_min_s=connection.backoff.base_s,
             backoff_max_s=connection.backoff.cap_s,
             deadline_s=connection.deadline_s,
-            stubborn_failures_max=_STUBBORN_FAILURES_MAX,
+            refusals_max=_REFUSALS_MAX,
             on_data_loss="fail" if options.fail_on_data_loss else "warn",
             retention_s=read.retention_ms / 1000,
             way_out=WAY_OUT,
