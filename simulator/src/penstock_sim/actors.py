@@ -43,9 +43,6 @@ class Actors(Subscriber):
         """
         return None
 
-    def handle_exit(self, process: SimProcess) -> None:
-        """Handle the end of a process of the world."""
-
     def wants_restart(self, process: SimProcess) -> bool:
         """Whether people restart a process once the faults have ended."""
         return False

@@ -10,7 +10,8 @@ from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, PenstockError, Rejected
 from penstock_sim.actors import CannotStart
-from penstock_sim.events.processes import ProcessStopping
+from penstock_sim.events.base import name_of
+from penstock_sim.events.processes import ProcessExited, ProcessStopping
 from penstock_sim.events.streams import (
     ACCESS_DENIED,
     ADDED_REFUSED,
@@ -136,10 +137,11 @@ class SeveralStreams(StreamSet):
             self._due.add(name)
             worker.request_stop()
 
-    def handle_exit(self, process: SimProcess) -> None:
-        if process.name in self._due:
-            self._due.discard(process.name)
-            self._start_later(process.name, 0.05, 1.0)
+    def _on_process_exited(self, event: ProcessExited) -> None:
+        name = name_of(event.who)
+        if name in self._due:
+            self._due.discard(name)
+            self._start_later(name, 0.05, 1.0)
 
     def _start_later(self, name: str, least_s: float, most_s: float) -> None:
         world = self.world

@@ -205,15 +205,13 @@ class World(Environment):
         worker.end()
         if self.workers.get(worker.name) is worker:
             del self.workers[worker.name]
-        self.record(ProcessExited(worker.who, how))
         if self.is_healed:
             self.schedule(self.now + 0.1, self.start_worker, worker.name)
         elif self.chance.random() < 0.85:
             self.schedule(
                 self.now + self.chance.choice((0.05, 1.0, 5.0, 30.0)), self.start_worker, worker.name
             )
-        for actors in self.actors:
-            actors.handle_exit(worker)
+        self.record(ProcessExited(worker.who, how))
 
     def _some_worker(self) -> SimProcess | None:
         return self.chance.choice(list(self.workers.values())) if self.workers else None
