@@ -143,7 +143,10 @@ class History(Subscriber):
     bad_rows: dict[str, str] = field(default_factory=dict)  # rows that the service can never accept, and why
     planned_writes: dict[tuple[str, int], tuple[tuple[str, ...], ...]] = field(default_factory=dict)
     """The rows of each partition, by query and batch."""
-    attempts: dict[str, AttemptHistory] = field(default_factory=dict)  # attempts of tasks that write, by name
+    attempts: dict[str, AttemptHistory] = field(
+        default_factory=lambda: {"a producer": AttemptHistory((), keeps_letters=False, began_s=0.0)}
+    )
+    """Attempts of tasks that write, by name; and all producers as one."""
     # When each process was paused, and until when.
     pauses: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     second_drivers: set[str] = field(default_factory=set)  # queries with two drivers on their location
@@ -378,11 +381,10 @@ class History(Subscriber):
         self.attempts[event.attempt] = AttemptHistory(event.texts, event.keeps_letters, self.now)
 
     def _on_records_doubtful(self, event: RecordsUnanswered | RecordsMisrouted) -> None:
-        if event.attempt in self.attempts:
-            self.attempts[event.attempt].excused.update(event.texts)
+        self.attempts[event.attempt].excused.update(event.texts)
 
     def _on_records_stored(self, event: RecordsStored) -> None:
-        if event.is_read and event.attempt in self.attempts:
+        if event.is_read:
             self.attempts[event.attempt].seen.update(event.texts)
 
     def _on_dead_letters_stored(self, event: DeadLettersStored) -> None:

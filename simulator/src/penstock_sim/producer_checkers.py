@@ -5,7 +5,7 @@ If consumers read the streams of the producers, every record reaches a handler, 
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 
 from penstock_sim.checker import Broken, Checker, NoCrash
 from penstock_sim.events.processes import ProcessExited
@@ -13,9 +13,7 @@ from penstock_sim.events.producers import (
     RecordAdded,
     RecordsAcknowledged,
     RecordsGivenUp,
-    RecordsMisrouted,
     RecordsStored,
-    RecordsUnanswered,
 )
 from penstock_sim.events.reading import DeliveredTexts
 
@@ -85,7 +83,7 @@ class KeysInOrder(Checker):
 
 
 class RarelyTwice(Checker):
-    """P3: readers see a record once, and at most one more time for each call without an answer.
+    """P3: readers see the records of a writer once, and at most one more time for each call without an answer.
 
     An aggregate that was accepted by another shard than predicted may be sent again until a listing shows which shard owns its
     records.
@@ -93,20 +91,13 @@ class RarelyTwice(Checker):
 
     invariant = "P3"
 
-    def _begin(self) -> None:
-        self._seen: Counter[str] = Counter()
-        self._allowed: Counter[str] = Counter()
-
-    def _on_unknown_outcome(self, event: RecordsUnanswered | RecordsMisrouted) -> None:
-        self._allowed.update(event.texts)
-
     def _on_records_stored(self, event: RecordsStored) -> None:
+        attempt = self.history.attempts[event.attempt]
         for text in event.texts if event.is_read else ():
-            self._seen[text] += 1
-            if self._seen[text] > 1 + self._allowed[text]:
+            if attempt.seen[text] > attempt.excused[text]:
                 raise Broken(
-                    f"{event.number} of {event.key} holds {text} for the {self._seen[text]}. time, and {self._allowed[text]} "
-                    "calls without an answer explain it"
+                    f"{event.number} of {event.key} holds {text} of {event.attempt} for the {attempt.seen[text] + 1}. time, and "
+                    f"{attempt.excused[text]} calls without an answer explain it"
                 )
 
 

@@ -21,7 +21,7 @@ from penstock_sim.events.sinks import (
     WriteTaskStarted,
 )
 from penstock_sim.history import AttemptHistory
-from penstock_sim.producer_checkers import KeysInOrder
+from penstock_sim.producer_checkers import KeysInOrder, RarelyTwice
 
 _ROW: Final = re.compile(r"\brow (\d+)\b")
 _FRUITLESS_CALLS_MAX: Final = 12
@@ -123,22 +123,17 @@ class OrderOfEachAttempt(Checker):
         return self._left[name, group]
 
 
-class TwiceWithCause(Checker):
+class TwiceWithCause(RarelyTwice):
     """K3: an attempt's rows are seen once, and one more time for each call without an answer; its report hides no copy."""
 
     invariant = "K3"
 
     def _on_records_stored(self, event: RecordsStored) -> None:
-        name, stream = event.attempt, event.key
-        attempt = self.history.attempts[name]
-        for text in event.texts if event.is_read else ():
-            if text in self.history.bad_rows:
-                raise Broken(f"{stream} takes {text} of {name}, which is {self.history.bad_rows[text]}")
-            if attempt.seen[text] > attempt.excused[text]:
-                raise Broken(
-                    f"{stream} holds {text} of {name} for the {attempt.seen[text] + 1}. time, and "
-                    f"{attempt.excused[text]} calls without an answer explain it"
-                )
+        bad = [text for text in event.texts if text in self.history.bad_rows]
+        if bad and event.is_read:
+            why = self.history.bad_rows[bad[0]]
+            raise Broken(f"{event.key} takes {bad[0]} of {event.attempt}, which is {why}")
+        super()._on_records_stored(event)
 
     def _on_write_task_done(self, event: WriteTaskDone) -> None:
         name = event.attempt

@@ -11,7 +11,7 @@ from penstock_sim.kinds import SeedKind, situation
 
 _PRODUCERS: Final = SeedKind.PRODUCERS
 _WRITERS: Final = (SeedKind.PRODUCERS, SeedKind.SINKS)
-STORED_TWICE: Final = situation("a record is stored twice", _PRODUCERS)
+STORED_TWICE: Final = situation("a record is stored twice", *_WRITERS)
 MISROUTED_READ: Final = situation("another shard takes an aggregate, and its readers see it", *_WRITERS)
 MISROUTED_DROPPED: Final = situation("another shard takes an aggregate, and its readers drop it", *_WRITERS)
 ABANDONED: Final = situation("a record arrives whose producer has crashed", _PRODUCERS)

@@ -19,7 +19,6 @@ LATE: Final = situation("a task writes when its batch is done", _SINKS)
 ENDED_BEFORE: Final = situation("a driver ends when the tasks of its batch are done", _SINKS)
 ENDED_BETWEEN: Final = situation("a driver ends between the sink's commit and Spark's", _SINKS)
 RESHARDED: Final = situation("the stream is resharded during a batch", _SINKS)
-STORED_TWICE: Final = situation("a row is stored twice", _SINKS)
 ABORTED: Final = situation("a job fails when some of its tasks are done", _SINKS)
 FILED: Final = situation("rows are put aside in a file", _SINKS)
 ERRORS: Final = {
@@ -154,7 +153,6 @@ class SinkSituations(SituationFinder):
     def _begin(self) -> None:
         self._running: dict[str, tuple[str, str]] = {}
         self._wrote: dict[str, set[str]] = {}
-        self._seen: set[str] = set()
         self._alive: set[str] = set()
         self._batch: dict[str, int] = {}
         self._stage: dict[str, str] = {}
@@ -202,9 +200,6 @@ class SinkSituations(SituationFinder):
 
     def _on_records_stored(self, event: RecordsStored) -> None:
         self._wrote[event.attempt].update(event.texts)
-        if event.is_read:
-            self.met[STORED_TWICE] += len(self._seen.intersection(event.texts))
-            self._seen.update(event.texts)
         driver, task = event.attempt.split(" ")[:2]
         self.met[ORPHAN] += driver not in self._alive
         self.met[LATE] += (name_of(driver), task.partition(".")[0]) in self._done
