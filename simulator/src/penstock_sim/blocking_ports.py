@@ -270,7 +270,7 @@ class SimKinesis:
         return SimKinesis(self.process, _PROBE, self._stream, None)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        self._caller.call("describe", self._world.serve_summary)
+        self._caller.call("describe", self._world.stream_error)
         return self._stream.summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:

@@ -336,10 +336,8 @@ class Environment:
             ]
         return tuple(shards), self.now_ms()
 
-    def serve_summary(self) -> PenstockError | None:
-        return self._stream_error()
-
-    def _stream_error(self) -> PenstockError | None:
+    def stream_error(self) -> PenstockError | None:
+        """Draw the error of a call to a stream, or None."""
         if self.is_denied("stream"):
             return AccessDenied("access is denied", code=self.denial)
         if self.luck("stream_throttle"):
@@ -369,7 +367,7 @@ class Environment:
 
     def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""
-        found = self._stream_error() or self._find(place)
+        found = self.stream_error() or self._find(place)
         if isinstance(found, PenstockError):
             return found
         stream, shard = found
@@ -379,7 +377,7 @@ class Environment:
 
     def serve_page(self, iterator: str, record_count_max: int) -> RecordPage | PenstockError:
         """Answer GetRecords."""
-        error = self._stream_error()
+        error = self.stream_error()
         if error is not None:
             return error
         key, index_text, born_text = iterator.rsplit(":", 2)

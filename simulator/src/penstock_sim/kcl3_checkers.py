@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
-from penstock_sim.checker import Broken, Checker
+from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock_sim.events.base import name_of
 from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
 from penstock_sim.events.leases import LeaseWritten
@@ -18,7 +18,6 @@ _UNDER_WAY_S: Final = 10.0
 _KNOWN_WITHIN_S: Final = 60.0
 """Two reads of the KCL workers' rows beside the leases."""
 _LED_MODES: Final = frozenset({"led", "leaderless"})
-_TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls take a moment
 
 
 class LeftToTheLeader(Checker):
@@ -69,7 +68,9 @@ class LeftToTheLeader(Checker):
         is_own = name in (before.owner, before.checkpoint_owner)
         is_own |= any((who, parent) in self._ended for parent in parents)
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(write.key))
-        is_read = before.reader is not None and unchanged_s < self.options.lease_duration_s * _TOLERANCE
+        is_read = before.reader is not None and unchanged_s < self.options.lease_duration_s * (
+            1 - CLOCK_TOLERANCE
+        )
         is_left = mode == "led" or (mode == "leaderless" and is_read)
         if is_left and not is_own and self.history.now_s_since(since_s) > _UNDER_WAY_S:
             what = type(write).__name__

@@ -65,12 +65,10 @@ def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]
     return "\n".join(
         [
             f"def test_seed_{scenario.seed}_stays_clean():",
-            f"    drawn = {draw.__name__}({scenario.seed})",
-            *(
-                ["    scenario = replace(", "        drawn,", *changes, "    )"]
-                if changes
-                else ["    scenario = drawn"]
-            ),
+            "    scenario = replace(",
+            f"        {draw.__name__}({scenario.seed}),",
+            *changes,
+            "    )",
             "    result = run_scenario(scenario)",
             "    assert result.violation is None, show(result)",
         ]

@@ -145,7 +145,7 @@ class SinkKinesis(SimKinesis):
         target, world = self._streams[stream], self._world
 
         def serve() -> Any:
-            error = refusal(world, target) or world.serve_summary()
+            error = refusal(world, target) or world.stream_error()
             if isinstance(error, AccessDenied) and self._plan.large_row:
                 # If the policy forbids the call, a large row cannot be distinguished from one that is too large.
                 error = AccessDenied("ExpiredTokenException", code="ExpiredTokenException")

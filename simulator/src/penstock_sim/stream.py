@@ -123,26 +123,22 @@ class SimStream:
         found = [shard for shard in self.shards.values() if shard.closed_ms is None]
         return sorted(found, key=lambda shard: shard.hash_range)
 
-    def put(self, now_ms: int) -> tuple[str, int]:
-        """Put a record with a random hash key; give its shard and sequence number."""
-        return self.put_into(self.draw_open_shard(), now_ms)
-
     def draw_open_shard(self) -> SimShard:
         """Draw a shard that accepts puts."""
         return self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
 
-    def put_into(self, shard: SimShard, now_ms: int) -> tuple[str, int]:
-        """Put a record into a shard; return the shard's id and the sequence number."""
+    def put_into(self, shard: SimShard, now_ms: int) -> int:
+        """Put a record into a shard; return its sequence number."""
         self._sequence += self._chance.randint(1, 3)
         shard.sequences.append(self._sequence)
         shard.arrivals_ms.append(now_ms)
-        return shard.shard_id, self._sequence
+        return self._sequence
 
     def put_blob(
         self, shard: SimShard, data: bytes, partition_key: str, count: int, now_ms: int
     ) -> list[int]:
         """Put a Kinesis record of so many user records; return the number of each."""
-        _, sequence = self.put_into(shard, now_ms)
+        sequence = self.put_into(shard, now_ms)
         shard.blobs[sequence] = (data, partition_key, count)
         # User records are numbered from their Kinesis record's number on, so the next one must leave room.
         self._sequence += count - 1

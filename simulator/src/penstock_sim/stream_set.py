@@ -152,7 +152,7 @@ class StreamSet(Actors):
             entry = builder.build()
             numbers = stream.put_blob(shard, entry.data, entry.partition_key, count, now_ms)
         else:
-            numbers = [stream.put_into(shard, now_ms)[1]]
+            numbers = [stream.put_into(shard, now_ms)]
         for number in numbers:
             world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
 
@@ -161,7 +161,7 @@ class StreamSet(Actors):
         now_ms = self.world.now_ms()
         for stream in self.read():
             for shard in stream.open_shards():
-                _, number = stream.put_into(shard, now_ms)
+                number = stream.put_into(shard, now_ms)
                 self.world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
 
     def silence(self) -> None:
