@@ -40,6 +40,7 @@ SPARK = "connectors that keep offsets in Spark alone"
 
 STATE_AFTER = shard_state.state_after
 GIVE_BACK = QueryShards._release
+SETTLE = QueryShards.settle
 KEEP_REST = ClaimedRead._keep_rest
 POSITION_OF = page_limits.position_of
 COUNT_DONE = page_limits.count_up_to
@@ -177,9 +178,10 @@ def starts_at_the_checkpoint(lease, worker, known, planned):
     return None if lease is None else BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
 
 
-@planted("the promotion of a quiet shard is dropped", "this query", 8, query_shards, "_without")
-def forgets_promotions(promotions, keys):
-    return {}
+@planted("the promotion of a quiet shard is dropped", "this query", 8, QueryShards, "settle")
+def forgets_promotions(self, *args, **more):
+    self._promotions = {}
+    return SETTLE(self, *args, **more)
 
 
 @planted("tasks do not know the claim that stands", SPARK, 0, QueryShards, "last_claim")
@@ -372,7 +374,7 @@ def finds_no_foreign_lease(*_args):
 @planted(
     "two loads of one query share the shards",
     "this query: two loads under one name",
-    443,
+    124,
     batch_settling,
     "refuse_sharing_in_one_query",
     needs=lambda scenario: scenario.faults.twins_per_min,
