@@ -101,7 +101,6 @@ class Environment:
         self.table = self._new_table()
 
     def next_life(self, name: str) -> int:
-        """Return the number of the next life under a name."""
         self._lives[name] += 1
         return self._lives[name]
 
@@ -224,7 +223,6 @@ class Environment:
         return self.table_problem() or serve()
 
     def table_problem(self) -> Problem | None:
-        """Draw the problem of a call to the lease table, or None."""
         if self.now < self.throttled_until and self.chance.random() < 0.8:
             self.met["fault: throttle_bursts_per_min"] += 1
             return Problem.THROTTLED
@@ -298,7 +296,6 @@ class Environment:
         return (("leader", "entityType LEADER"),)
 
     def serve_rows(self, low: str, high: str) -> Problem | list[Lease]:
-        """Return the rows whose keys are at least `low` and below `high`."""
         return self.answer(lambda: [row for key, row in self.table.rows.items() if low <= key < high])
 
     def serve_former_rows(self, name: str) -> Problem | tuple[Lease, ...]:
@@ -337,7 +334,6 @@ class Environment:
         return tuple(shards), self.now_ms()
 
     def stream_error(self) -> PenstockError | None:
-        """Draw the error of a call to a stream, or None."""
         if self.is_denied("stream"):
             return AccessDenied("access is denied", code=self.denial)
         if self.luck("stream_throttle"):
@@ -362,7 +358,6 @@ class Environment:
         return self.unknown_shard(place) if is_gone else found
 
     def unknown_shard(self, key: str) -> NotFound:
-        """Return the error of a shard that the stream does not have."""
         return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
 
     def serve_iterator(self, place: str, position: Position) -> str | PenstockError:

@@ -119,7 +119,6 @@ class Fiber:
             raise ProcessEnded
 
     def wake(self) -> None:
-        """Resume the fiber from its wait."""
         self.process.later(0.0, self._on_event, self._wait_number, True)
 
     def interrupt(self, error: BaseException) -> None:

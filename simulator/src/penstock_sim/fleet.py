@@ -137,7 +137,6 @@ class Fleet:
 
     @property
     def unread(self) -> int:
-        """How many readable shards have no reader."""
         return len(self._unread_since_s)
 
     def oldest_unread_s(self) -> float:
@@ -245,7 +244,6 @@ class Fleet:
         return outcome
 
     def is_refused(self) -> bool:
-        """Draw whether the service refuses a call."""
         return bool(self.refused_share) and self.chance.random() < self.refused_share
 
 
@@ -346,7 +344,6 @@ class FleetWorker:
             self.feed(ReaderStopped(key, epoch, None))
 
     def drain_later(self, key: str) -> None:
-        """Make the reader of a closed shard reach its end."""
         epoch = self.readers.get(key)
         if epoch is not None and key in self.fleet.children:
             fleet = self.fleet

@@ -224,7 +224,6 @@ class History(Subscriber):
         self.handle(entry.event)
 
     def stream_of(self, key: str) -> StreamHistory:
-        """Return the stream of a lease, by its key."""
         return self.streams.get(stream_id_of(key), self.streams[""])
 
     def is_owed(self, key: str) -> bool:

@@ -104,6 +104,5 @@ class SimKcl3Rows:
             self._world.serve_write(who, Take(row.key, row.counter, worker))
 
     def serve_handover(self, who: str, seen: Lease, worker: str) -> None:
-        """Ask the owner of a lease to hand it over."""
         if seen.owner is not None:
             self._world.serve_write(who, RequestHandover(seen.key, seen.owner, worker))

@@ -84,7 +84,6 @@ class _Shard:
     """The number of the last record of a shard that is closed in this history; None while it is open, or has no record."""
 
     def ordinal_of(self, position: Position) -> int:
-        """Return the ordinal of a checkpoint."""
         if position.is_shard_end:
             return _END
         return self.ordinal(number_of(position)) if position.is_record else 0
@@ -249,7 +248,6 @@ class _Extractor(Subscriber):
         self._deadlines[who_key] = max(deadline_s, self._deadlines.get(who_key, 0.0))
 
     def is_orphan(self, key: str) -> bool:
-        """Whether a parent of a shard has left the stream."""
         return any(self.history.shards[parent].is_expired for parent in self.shards[key].parents)
 
     def row(self, row: Lease | None, key: str) -> list[Any]:

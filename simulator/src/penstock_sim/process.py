@@ -63,13 +63,11 @@ class SimProcess:
         action(*args)
 
     def pause(self, duration_s: float) -> None:
-        """Do nothing for a while."""
         self.paused_until = self.world.now + duration_s
         self.world.schedule(self.paused_until, self.resume)
         self.world.record(ProcessPaused(self.who, round(self.paused_until, 3)))
 
     def end_pause(self) -> None:
-        """Go on now."""
         self.paused_until = min(self.paused_until, self.world.now)
         self.resume()
 
@@ -83,7 +81,6 @@ class SimProcess:
     # --- blocking code --------------------------------------------------------------------------------
 
     def spawn(self, body: Callable[[], None]) -> Fiber:
-        """Start a thread of this process."""
         fiber = Fiber(self, body)
         self._fibers = [each for each in self._fibers if not each.is_finished]
         self._fibers.append(fiber)

@@ -88,7 +88,6 @@ class SimPuts:
     # --- the history --------------------------------------------------------------------------------------
 
     def text_of(self, data: bytes) -> str:
-        """Return the unique name of a record."""
         return data.decode()
 
     def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
@@ -109,7 +108,6 @@ class SimPuts:
         return answers
 
     def shard_of(self, entry: PutEntry) -> SimShard:
-        """Return the open shard that an entry belongs to."""
         hash_key = effective_hash_key(entry.partition_key, entry.explicit_hash_key)
         return next(shard for shard in self._stream.open_shards() if hash_key in shard.hash_range)
 

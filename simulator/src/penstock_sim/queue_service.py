@@ -104,7 +104,6 @@ class QueueService:
             del self._records[stored.record]
 
     def surface(self) -> None:
-        """Make a record in flight visible before its time."""
         in_flight = [stored for stored in self._records.values() if stored.visible_s > self._world.now]
         if in_flight:
             self._world.met["fault: early_redeliveries_per_min"] += 1

@@ -53,7 +53,6 @@ class SinkLog(Struct):
 
     @property
     def is_done(self) -> bool:
-        """Whether no batch is under way."""
         return self.committed_count == len(self.batches)
 
 

@@ -74,7 +74,6 @@ class SparkExecutor(SimProcess, Generic[_Attempt]):
         self.attempts: dict[_Attempt, None] = {}
 
     def run(self, attempt: _Attempt) -> None:
-        """Begin an attempt in its own thread."""
         self.attempts[attempt] = None
         self.spawn(lambda: self._run(attempt))
 
@@ -276,7 +275,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         driver.start()
 
     def on_extra_gone(self, driver: SimProcess, how: str) -> None:
-        """Record that such a driver has ended."""
         driver.end()
         self.extra = [each for each in self.extra if each is not driver]
         self.world.record(ProcessExited(driver.who, how))

@@ -115,7 +115,6 @@ class SimStream:
         return f"{self.stream_id}:{shard_id}" if self.stream_id else shard_id
 
     def has_given(self, number: int) -> bool:
-        """Whether a sequence number is one of this stream's."""
         return self._before_first < number <= self._sequence
 
     def open_shards(self) -> list[SimShard]:
@@ -124,11 +123,9 @@ class SimStream:
         return sorted(found, key=lambda shard: shard.hash_range)
 
     def draw_open_shard(self) -> SimShard:
-        """Draw a shard that accepts puts."""
         return self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
 
     def put_into(self, shard: SimShard, now_ms: int) -> int:
-        """Put a record into a shard; return its sequence number."""
         self._sequence += self._chance.randint(1, 3)
         shard.sequences.append(self._sequence)
         shard.arrivals_ms.append(now_ms)
@@ -147,7 +144,6 @@ class SimStream:
         return list(range(sequence, sequence + count))
 
     def count_in(self, shard_id: str, sequence: int) -> int:
-        """Return how many user records the Kinesis record of a number holds."""
         return self.shards[shard_id].blobs.get(sequence, _PLAIN)[2]
 
     def read(self, shard: SimShard, index: int, count_max: int) -> tuple[list[SimBlob], int]:

@@ -67,16 +67,13 @@ class StreamSet(Actors):
         return stream
 
     def record_shards(self, stream: SimStream) -> None:
-        """Record the shards that a stream begins with."""
         for shard in stream.shards.values():
             self.world.record(ShardCreated(stream.key_of(shard.shard_id), shard.parents))
 
     def there(self) -> list[StreamInPlace]:
-        """Return the streams that are not deleted."""
         return [place for place in self.places if place.is_there]
 
     def find_place(self, name: str) -> StreamInPlace | None:
-        """Return the stream that has a name now."""
         return next((place for place in self.there() if place.plan.name == name), None)
 
     def read(self) -> list[SimStream]:
@@ -122,7 +119,6 @@ class StreamSet(Actors):
         return shard_id
 
     def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
-        """Find the shard that a call or an iterator names, and its stream."""
         return self.world.stream, self.world.stream.shards[place]
 
     def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:

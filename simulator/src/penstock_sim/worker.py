@@ -317,7 +317,6 @@ class SimWorker(SimProcess):
     # --- shards ---------------------------------------------------------------------------------------
 
     def stream_of(self, key: str) -> ConsumedStream:
-        """Return the stream of a shard, by its lease key."""
         return self.streams[stream_id_of(key)]
 
     def fetch_for(self, run: ShardRun, fetch: FetchIterator | FetchListing) -> Any:

@@ -160,7 +160,6 @@ class World(Environment):
         self.schedule(self.now + _UNDER_WAY_S, self._restart_stopped)
 
     def _wants_restart(self, worker: SimProcess) -> bool:
-        """Whether people restart a worker once the faults have ended."""
         is_stopped = worker.has_stopped_shard or self.scenario.on_data_loss == "fail"
         return is_stopped or any(actors.wants_restart(worker) for actors in self.actors)
 

@@ -56,8 +56,6 @@ class LeaderActed(ProcessEvent, frozen=True):
 
 
 class Kcl3Situations(SituationFinder):
-    """Finds situations of fleets with a leader."""
-
     def _begin(self) -> None:
         plan = self.scenario.kcl3
         self._kcl3: frozenset[str] = frozenset() if plan is None else plan.workers

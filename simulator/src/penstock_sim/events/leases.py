@@ -52,8 +52,6 @@ class TableDropped(Event, frozen=True):
 
 
 class LeaseSituations(SituationFinder):
-    """Finds moves of leases that workers of several kinds make."""
-
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write, before = event.write, event.before
         is_move = isinstance(write, Take) and before is not None and before.reader != write.worker

@@ -37,15 +37,11 @@ class SecondProcessStarted(Event, frozen=True):
 
 
 class CallMade(ProcessEvent, frozen=True):
-    """A process calls a service."""
-
     call: str
     key: str
 
 
 class CallRetried(ProcessEvent, frozen=True):
-    """A process repeats a call that has failed."""
-
     call: str
     key: str
 

@@ -67,8 +67,6 @@ class RecordsGivenUp(ProcessEvent, frozen=True):
 
 
 class ProducerSituations(SituationFinder):
-    """Finds situations of producers."""
-
     def _begin(self) -> None:
         self._seen: set[str] = set()
         self._crashed: set[str] = set()

@@ -117,16 +117,12 @@ class ReadTaskStarted(ProcessEvent, frozen=True):
 
 
 class ReadTaskEnded(ProcessEvent, frozen=True):
-    """An executor has ended the reading of a shard of a batch."""
-
     executor: str
     batch: int
     key: str
 
 
 class ReadTaskFailed(ProcessEvent, frozen=True):
-    """An error ends a task."""
-
     executor: str
     error: str
     text: str
@@ -147,8 +143,6 @@ class BatchReadInPart(ProcessEvent, frozen=True):
 
 
 class QuerySituations(SituationFinder):
-    """Finds situations of queries that read."""
-
     def _begin(self) -> None:
         self._lease_s: float = self.scenario.options.lease_duration_s
         self._running: dict[str, tuple[int, tuple[str, ...]]] = {}

@@ -94,7 +94,5 @@ class HandleDisturbed(Event, frozen=True):
 
 
 class VisibilitySet(Event, frozen=True):
-    """The service sets the visibility of a record."""
-
     handle: str
     seconds: int

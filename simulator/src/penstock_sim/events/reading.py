@@ -77,8 +77,6 @@ class DeliveredTexts(ReaderEvent, frozen=True):
 
 
 class TipReached(ReaderEvent, frozen=True):
-    """An answer says that nothing is left in a shard."""
-
     server_ms: int
 
 

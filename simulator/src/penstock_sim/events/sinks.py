@@ -129,8 +129,6 @@ class FileWritten(ProcessEvent, frozen=True):
 
 
 class RequestTooLarge(Event, frozen=True):
-    """A request of an attempt breaks a limit of the service."""
-
     attempt: str
     entry_count: int
     size_bytes: int
@@ -148,8 +146,6 @@ class StreamRemoved(Event, frozen=True):
 
 
 class SinkSituations(SituationFinder):
-    """Finds situations of queries that write."""
-
     def _begin(self) -> None:
         self._running: dict[str, tuple[str, str]] = {}
         self._wrote: dict[str, set[str]] = {}

@@ -142,8 +142,6 @@ def stream_id_of(key: str) -> str:
 
 
 class StreamsSituations(SituationFinder):
-    """Finds situations of several streams in one lease table."""
-
     def _begin(self) -> None:
         plan = self.scenario.streams
         assert plan is not None
