@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
+from penstock_sim.events.leases import LeaseWritten
+from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.kinds import SeedKind
 from penstock_sim.run import run_seed
+from penstock_sim.seed_kinds import DRAW
 from penstock_sim.situations import expected
 from sim.judging import show
 from sim.test_many_seeds import SEEDS
@@ -21,6 +24,23 @@ FAILED_BEFORE = [
     if not line.startswith("#")
 ]
 MEETS = {
+    SeedKind.CONSUMERS: (
+        *expected(SeedKind.CONSUMERS),
+        *(
+            "Create",
+            "Take",
+            "Renew",
+            "Checkpoint",
+            "LateCheckpoint",
+            "End",
+            "Release",
+            "RequestHandover",
+            "Delete",
+        ),
+        *("ProcessExited", "ProcessPaused", "ProcessStopping", "LeaseDeleted"),
+        *("ROW_GONE", "LOST", "HANDED_OVER", "READ_BACK", "HOLE", "ENDED", "DELETED", "ROW_SKIPPED"),
+    ),
+    SeedKind.QUERIES: ("settled: CLAIMED", "RecordsHandled"),
     SeedKind.KCL3: (
         *(each for each in expected(SeedKind.KCL3) if each.startswith(("situation: a leader", "fleet: "))),
         "situation: a worker becomes the leader",
@@ -46,7 +66,7 @@ MEETS = {
         "fault: stops_per_min",
     ),
 }
-"""What the first seeds meet; test_simulator.py and test_queries.py run those of the other kinds."""
+"""What the first seeds meet: situations, events, lease writes and topics of reports."""
 
 
 @pytest.fixture(scope="module", params=MEETS, ids=lambda kind: kind.value)
@@ -62,12 +82,19 @@ def test_no_promise_is_broken(runs):
 def test_the_first_seeds_meet_what_their_kind_is_for(runs):
     kind, results = runs
     met = sum((result.met for result in results), Counter())
+    for event in (event for result in results for _, event in result.history):
+        met[type(event).__name__] += 1
+        if isinstance(event, LeaseWritten):
+            met[event.kind] += 1
+        elif isinstance(event, CoordinatorReported):
+            met[event.topic] += 1
     assert [each for each in MEETS[kind] if not any(key.startswith(each) for key in met)] == []
 
 
-def test_the_same_seed_gives_the_same_history(runs):
+def test_the_same_seed_gives_the_same_history_and_another_one_another(runs):
     kind, results = runs
     assert run_seed(3, kind).digest == results[3].digest
+    assert len({result.digest for result in results}) == len(results)
 
 
 def test_the_same_seed_gives_the_same_history_in_every_process():
@@ -94,6 +121,14 @@ def test_the_same_seed_gives_the_same_history_in_every_process():
 def test_a_seed_that_failed_once_stays_clean(kind, seed):
     result = run_seed(int(seed), SeedKind(kind))
     assert result.violation is None, show(result)
+
+
+@pytest.mark.parametrize("kind", [SeedKind.PRODUCERS, SeedKind.SINKS], ids=lambda kind: kind.value)
+def test_in_some_worlds_consumers_read_what_is_written(kind):
+    scenarios = [DRAW[kind](seed) for seed in range(40)]
+    read = [scenario for scenario in scenarios if scenario.with_readers]
+    assert len(read) == 10
+    assert all(set(scenario.workers) > (scenario.producers or scenario.sinks).workers for scenario in read)
 
 
 @pytest.mark.parametrize(

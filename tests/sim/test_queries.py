@@ -49,26 +49,12 @@ from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
 from sim.judging import judge, show
 
-SEEDS = 5  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
 PUSHED_SEEDS = {
     8: "a planted bug is found here",
     9: "closing the subscriptions that nobody uses was due again and again at the same moment",
 }
 """Seeds that are run with subscriptions too; test_many_seeds.py has more."""
-
-
-def test_no_guarantee_of_a_query_is_broken():
-    committed = 0
-    for seed in range(SEEDS):
-        result = run_seed(seed, SeedKind.QUERIES)
-        assert result.violation is None, show(result)
-        committed += sum(
-            1
-            for _, event in result.history
-            if isinstance(event, BatchCommitted) and any(rows for _, rows in event.results)
-        )
-    assert committed > 5 * SEEDS
 
 
 @pytest.mark.parametrize("seed", PUSHED_SEEDS)

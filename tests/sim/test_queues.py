@@ -4,10 +4,7 @@ from collections import Counter
 
 import pytest
 
-from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.position import TRIM_HORIZON
 from penstock.queues.queue_options import QueueConsumerOptions
-from penstock_sim.checker import Broken
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessPaused, ProcessStopping
 from penstock_sim.events.queues import (
     AcknowledgementForgotten,
@@ -24,7 +21,6 @@ from penstock_sim.events.queues import (
     QueueRecordReceived,
     VisibilitySet,
 )
-from penstock_sim.history import History
 from penstock_sim.plan import QueuePlan
 from penstock_sim.queue_checkers import (
     DeliveredOnce,
@@ -121,9 +117,5 @@ def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
 
 
 def test_a_remembered_record_is_not_handled_again():
-    history = History(TRIM_HORIZON, queues=QueuePlan(options=QueueConsumerOptions(remember=10)))
-    checker = OneHandlerAtATime(history, CoordinatorOptions())
-    checker.handle(BEGAN)
-    checker.handle(DONE)
-    with pytest.raises(Broken, match="remembered"):
-        checker.handle(BEGAN)
+    plan = QueuePlan(options=QueueConsumerOptions(remember=10))
+    assert verdict(OneHandlerAtATime, [BEGAN, DONE, BEGAN], queues=plan) == "U4"
