@@ -15,11 +15,12 @@ from hypothesis import HealthCheck, settings
 
 from marks import HERE, marks_of
 from penstock.runtime import own_loggers
-from spark_jvm import jvm_options
+from spark_jvm import jvm_environ
 
 pytest_plugins = ["spark_fixtures"]
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", jvm_options())
+for _name, _value in jvm_environ().items():
+    os.environ.setdefault(_name, _value)
 
 # How long an example takes says nothing on a machine that does other things too; what is slow has a test of its own.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -1,6 +1,6 @@
 """Archive the classes that a Spark session loads, for the JVMs of the tests: a short session takes a third less CPU time.
 
-`.venv/bin/python tools/spark_classes.py` writes `spark-classes.jsa` into the environment of that Python, where the tests
+`.venv/bin/python tools/spark_classes.py` writes `spark-home/classes.jsa` into the environment of that Python, where the tests
 find it. It does nothing where the file is there already. A JVM does without an archive of another Java or another Spark; delete it
 after such a change. Where it cannot be written, this says so and the tests do without.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
-from spark_jvm import ARCHIVE, OPTIONS
+from spark_jvm import ARCHIVE, OPTIONS, jvm_environ
 
 SESSION_S_MAX = 240
 
@@ -42,13 +42,14 @@ def main() -> int:
     if ARCHIVE.exists():
         return 0
     try:
+        spark = jvm_environ()
         with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as folder:
             written = Path(folder) / ARCHIVE.name
             options = f"{OPTIONS} -XX:ArchiveClassesAtExit={written}"
             subprocess.run(
                 [sys.executable, "-c", SESSION, folder],
                 cwd=folder,
-                env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": options},
+                env={**os.environ, **spark, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": options},
                 capture_output=True,
                 text=True,
                 check=True,

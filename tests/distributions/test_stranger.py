@@ -88,7 +88,11 @@ def stranger(built, tmp_path_factory) -> Stranger:
     names = [name.replace("_", "-") for name in FOLDERS]
     constraints.write_text("".join(f"{name}=={penstock.__version__}\n" for name in names))
     environ = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTHON"))},
+        **{
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("AWS_", "PYTHON", "SPARK_"))
+        },
         "PIP_FIND_LINKS": f"{os.environ.get('PIP_FIND_LINKS', '')} {wheels}".strip(),
         "PIP_CONSTRAINT": str(constraints),
     }
