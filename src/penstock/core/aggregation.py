@@ -375,13 +375,15 @@ class AggregateBuilder:
         self._end = MARK if is_marked else b""
         self._count = 0
         self._first: PutEntry | None = None
+        # Partition keys and explicit hash keys by their index in the aggregate's tables, and these tables on the wire.
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = {}
-        self._heads: dict[tuple[str, str | None], bytes] = {}
         self._key_table: list[bytes] = []
         self._hash_key_table: list[bytes] = []
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        # A record's bytes before its data, by its two keys.
+        self._heads: dict[tuple[str, str | None], bytes] = {}
+        self._body: list[bytes] = []  # the records on the wire
+        self._body_bytes = 0  # of the tables and the records
 
     def size_with(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> int:
         """Return the size of the blob if this record were added, in bytes.

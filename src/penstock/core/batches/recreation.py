@@ -172,7 +172,7 @@ class _Plan:
     ) -> None:
         self._offset = offset
         self._worker = offset.worker
-        self._own = (None, offset.worker)
+        self._own = (None, offset.worker)  # readers of leases that the query may write
         self._shards = shards
         self._stream = stream
         self._is_moved = before is not None  # the query has changed to this table
@@ -185,7 +185,9 @@ class _Plan:
             **{key: shard.parents for key, shard in shards.items()},
         }
         self._ranges = {key: shard.hash_range for key, shard in shards.items()}
-        self._vanished: dict[str, Position] = {}
+        self._vanished: dict[
+            str, Position
+        ] = {}  # unfinished shards that have left the stream, with the query's positions
         self._writes: list[LeaseWrite] = []
 
     def plan_start(self) -> Recreation:

@@ -70,14 +70,14 @@ class Kcl3Membership:
         self._fetch_due_s = math.inf
         self._find_due_s = math.inf
         self._is_fetching = False
-        self._is_finding = False
+        self._is_finding = False  # own leases, by the index
         self._may_query_index = True  # until the table refuses it
         self._is_reporting = False
         self._has_reported = False
-        self._reports_refused = 0
+        self._reports_refused = 0  # in a row
         self._is_listed = False  # the leader may know this worker
         self._is_stopping = False
-        self._is_leaving = False
+        self._is_leaving = False  # its row for the leader is being deleted
         self._reported_mode = ""
         self._fetched_workers: frozenset[str] = frozenset()  # the last fetch was of their metrics
         self._unseen: frozenset[str] = frozenset()  # live workers without metrics for the leader

@@ -105,10 +105,10 @@ class PendingWrites:
         self._in_flight_max = in_flight_max
         self._later_runs = later_runs
         self._under_way: dict[int, PendingWrite] = {}
-        self._busy: set[str] = set()
+        self._busy: set[str] = set()  # the keys of these
         self._queue: deque[tuple[LeaseWrite, WritePurpose]] = deque()
-        self._queued: set[str] = set()
-        self._in_flight = 0
+        self._queued: set[str] = set()  # the keys of these
+        self._in_flight = 0  # without renewals, which have no limit
         self._last_id = 0
 
     def is_busy(self, key: str) -> bool:

@@ -87,11 +87,11 @@ class Batcher:
             age_max_s=settings.map_age_max_s,
             deadline_s=settings.no_progress_deadline_s,
         )
-        self._queues: dict[str, ShardQueue] = {}
-        self._active: dict[str, ShardQueue] = {}
-        self._routes: dict[str, ShardQueue] = {}
-        self._hash_key_routes: dict[str, ShardQueue] = {}
-        self._unrouted: deque[PendingRecord] = deque()
+        self._queues: dict[str, ShardQueue] = {}  # by shard
+        self._active: dict[str, ShardQueue] = {}  # those with records, the next to be served in front
+        self._routes: dict[str, ShardQueue] = {}  # by partition key
+        self._hash_key_routes: dict[str, ShardQueue] = {}  # by explicit hash key
+        self._unrouted: deque[PendingRecord] = deque()  # records that wait for the first listing
         self._misrouted: list[DeliveredEntry] = []
         """Aggregates that were accepted by a shard other than the predicted one; the next listing decides whether they are sent again."""
         self._in_flight = 0

@@ -34,15 +34,15 @@ class ShardMap:
         self._age_max_s = age_max_s
         self._deadline_s = deadline_s
         self._due: FetchShards | None = FetchShards("no shard map yet", is_whole=False) if predicts else None
-        self._is_asked = False
+        self._is_asked = False  # a listing is under way
         self._listed_s = float("-inf")
-        self._ready_s = float("-inf")
-        self._failure_count = 0
+        self._ready_s = float("-inf")  # the earliest next listing
+        self._failure_count = 0  # listings in a row that failed, or did not show a shard that had answered
         self._failing_since_s: float | None = None
-        self._failed_s = 0.0
+        self._failed_s = 0.0  # the last failure
         self._last_error = ""
-        self._unlisted: set[str] = set()
-        self._unexplained_count = 0
+        self._unlisted: set[str] = set()  # shards that answered for others and are in no listing yet
+        self._unexplained_count = 0  # listings repeated for them
 
     def plan(
         self, now_s: float, in_flight_count: int, *, is_needed: bool

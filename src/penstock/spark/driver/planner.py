@@ -348,6 +348,11 @@ class Planner:
         check_stream(options.stream, options.application, found, self._query.stream)
 
     def _apply_commands(self) -> None:
+        """Add and remove the shards that the coordinator has assigned to this query and taken from it.
+
+        Before a shard is added, its lease must show no batch of another driver. A KCL worker leaves AT_TIMESTAMP on it without
+        the moment, which this query's options have.
+        """
         shards = self._query.shards
         for command in self._query.query_worker.take_commands():
             if isinstance(command, StartReader):

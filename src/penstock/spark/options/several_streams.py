@@ -120,14 +120,18 @@ def check_read(given: Mapping[str, str]) -> None:
 def _parse_each(
     given: Mapping[str, str], parse: Callable[[Mapping[str, str]], tuple[_Options, tuple[str, ...]]]
 ) -> tuple[tuple[_Options, ...], tuple[str, ...]]:
-    """Parse the options once for each stream, with its own name and positions; return each result, and all notes once."""
+    """Parse the options once for each stream, with its own name and starting position.
+
+    Returns:
+        The result for each stream; and the notes of all, each once.
+    """
     given = user_options(given)
     option, names = _stream_list(given)
     dropped = _spellings((*_NAMES, *_STARTS))
     rest = {key: text for key, text in given.items() if key.lower() not in dropped}
     region = region_of_arns(*names)
     if region is not None and not _given_texts(given, ("region",)):
-        rest["region"] = region  # of the names beside ARNs, too
+        rest["region"] = region  # the one in an ARN holds for streams that are given by name, too
     positions = {
         start: split_starting(text, names, start) for start, text in _given_texts(given, _STARTS).items()
     }

@@ -128,7 +128,7 @@ class _Slice:
         self._keys: list[str | None] = []
         self._hash_keys: list[str | None] = []
         self._has_hash_keys = False
-        self._subs: list[int] = []
+        self._subs: list[int] = []  # sub-sequence numbers
         self._row_counts: list[int] = []  # of each Kinesis record
         self._sequence: list[str] = []
         self._arrivals: list[float] = []
