@@ -46,10 +46,6 @@ from penstock_sim.run import SeedResult
 from penstock_sim.table import Fate, TableCall
 
 Event: TypeAlias = list[Any]
-_END: Final = -1
-"""The ordinal of a shard's end until the number of records is known."""
-_ALL: Final = -2
-"""The ordinal of a closed shard's last record until the number of records is known."""
 _NO_RUN: Final = 0
 """In place of a run that no process of the history has written; it is not compared."""
 
@@ -82,15 +78,17 @@ class _Shard:
     ordinals: list[int] = field(default_factory=list)
     last: int | None = None
     """The number of the last record of a shard that is closed in this history; None while it is open, or has no record."""
+    records: int = 0  # the ordinals of any shard, set once all are known
 
     def ordinal_of(self, position: Position) -> int:
         if position.is_shard_end:
-            return _END
+            return self.records + 1
         return self.ordinal(number_of(position)) if position.is_record else 0
 
     def ordinal(self, number: int) -> int:
         """Return the ordinal that is reached with a record."""
-        return _ALL if self.last is not None and number >= self.last else bisect_right(self.ordinals, number)
+        is_all = self.last is not None and number >= self.last
+        return self.records if is_all else bisect_right(self.ordinals, number)
 
 
 @dataclass
@@ -340,13 +338,10 @@ class _Extractor(Subscriber):
                 for write in self._progress.get((each.who, each.key), ())
                 if each.begun < write.decided and write.sent < end
             ]
-            at = _order(each.at)
-            if any(_order(write.at) >= at and write.sent < each.ended for write in writes):
+            if any(write.at >= each.at and write.sent < each.ended for write in writes):
                 place = each.ended
             else:
-                behind = (
-                    write.decided for write in writes if _order(write.at) < at and not write.may_be_behind
-                )
+                behind = (write.decided for write in writes if write.at < each.at and not write.may_be_behind)
                 place = max([each.begun, *behind])
             self.emit(["Deliver", name_of(each.who), each.key, each.at, each.is_orphan], place + 0.125)
 
@@ -368,16 +363,14 @@ class _Extractor(Subscriber):
             self._drained[event.who, event.key] = reader.at
 
 
-def _order(at: int) -> float:
-    return math.inf if at == _ALL else at
-
-
 def trace_of(name: str, scenario: Scenario, result: SeedResult) -> Trace:
     """Return a history as a trace."""
     shards, gets = _first_pass(result)
+    records = 1 + max((len(shard.ordinals) for shard in shards.values()), default=0)
+    for shard in shards.values():
+        shard.records = records
     extractor = _Extractor(scenario, shards, gets)
     _second_pass(extractor, result)
-    records = 1 + max((len(shard.ordinals) for shard in shards.values()), default=0)
     events = [event for _, _, event in sorted(extractor.events, key=lambda each: each[:2])]
     options, workers = scenario.options, _workers(scenario, result)
     has_requests = options.handover and options.policy is not BalancePolicy.KCL2
@@ -389,7 +382,7 @@ def trace_of(name: str, scenario: Scenario, result: SeedResult) -> Trace:
         records,
         sorted(scenario.foreign) if has_requests else workers,
         sorted(scenario.foreign),
-        [_with_ordinals(event, records) for event in events],
+        events,
         extractor.left_out,
     )
 
@@ -461,15 +454,3 @@ def _position_of(write: LeaseWrite) -> Position | None:
 def _positions(call: TableCall) -> list[Position | None]:
     rows = (call.before, call.after)
     return [_position_of(call.write), *(row.checkpoint for row in rows if row is not None)]
-
-
-def _with_ordinals(event: Event, records: int) -> Event:
-    known = {_END: records + 1, _ALL: records}
-    return [
-        _with_ordinals(part, records)
-        if isinstance(part, list)
-        else part
-        if isinstance(part, str | bool)
-        else known.get(part, part)
-        for part in event
-    ]
