@@ -80,9 +80,11 @@ MARKS: dict[str, tuple[str, ...]] = {
     "sim/test_fleet.py::test_the_shards_of_workers_that_die_are_read_again_within_two_lease_times": ("slow",),
     "sim/test_kinds.py::test_a_seed_that_failed_once_stays_clean": ("slow",),
     "sim/test_kinds.py::test_the_same_seed_gives_the_same_history_in_every_process": ("slow",),
-    "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
     "sim/test_mutants.py": ("slow",),
+    "sim/test_simulator.py::test_500_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250": (
+        "slow",
+    ),
     "site": ("slow",),
     "sim/test_load_shapes.py::test_a_jump_is_followed_sooner_by_more_frequent_measurements": ("slow",),
     "sim/test_load_shapes.py::test_over_a_load_shape_the_size_follows": ("slow",),

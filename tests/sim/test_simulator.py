@@ -47,10 +47,12 @@ def test_what_never_came_up_is_named():
     assert "refusal: COUNTER" not in never_met(["refusal: COUNTER of Take"], SeedKind.CONSUMERS)
 
 
-def running(scenario, until_s):
-    """Return the world of a scenario at a moment, and its checkers."""
+def running(scenario, until_s, *, reshards=True):
+    """Return the world of a scenario at a moment, and its checkers; perhaps without reshards before the start."""
     suite = Suite(scenario.options)
     world = World(scenario, suite.see)
+    if not reshards:
+        world.chance.randint = lambda low, high: low
     world.begin()
     world.run_until(until_s)
     return world, suite
@@ -107,13 +109,22 @@ def test_a_joining_worker_has_its_share_after_two_rounds_and_nothing_is_repeated
     assert suite.violation is None
 
 
+def test_500_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
+    workers = tuple(f"{zone}/w{number:03}" for number in range(100) for zone in ("east", "west"))
+    scenario = calm(workers, 500, BalancePolicy.BY_ZONE, with_readers=False, start_spread_s=4.0)
+    world, suite = running(scenario, 70.0, reshards=False)
+    owners = [row.owner for row in suite.history.rows.values()]
+    assert Counter(owner.partition("/")[0] for owner in owners) == {"east": 250, "west": 250}
+    assert Counter(Counter(owners).values()) == {2: 100, 3: 100}
+    suite.history.is_quiet = True
+    world.run_until(90.0)
+    assert suite.violation is None
+
+
 def run_with_a_limited_worker():
     drawn = calm(("a", "b"), 6, BalancePolicy.EVEN, start_spread_s=0.0, limits=(("b", 1),))
     scenario = replace(drawn, options=replace(drawn.options, scanned_rows_per_s_max=4.0, part_watchers_min=1))
-    world = World(scenario, lambda entry: None)
-    world.chance.randint = lambda low, high: low  # no resharding before the start
-    world.begin()
-    world.run_until(60.0)
+    world, _ = running(scenario, 60.0, reshards=False)
     world.is_healed = True  # it returns at once
     world.workers["a"].request_stop()
     world.run_until(200.0)
