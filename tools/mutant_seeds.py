@@ -27,7 +27,7 @@ if str(TESTS) not in sys.path:
 
 from penstock_sim.checker import Violation  # noqa: E402
 from penstock_sim.kinds import SeedKind  # noqa: E402
-from penstock_sim.run import run_seeds  # noqa: E402
+from penstock_sim.run import run_seed  # noqa: E402
 from penstock_sim.seed_kinds import DRAW  # noqa: E402
 from sim.mutants import Mutant, is_a_finding  # noqa: E402
 from sim.mutants_by_kind import MUTANTS_BY_KIND  # noqa: E402
@@ -104,9 +104,9 @@ def _candidates(kind: SeedKind, mutant: Mutant, seeds: range) -> list[int]:
 def _violation(kind: SeedKind, seed: int, mutant: Mutant | None = None) -> Violation | None:
     """Return the violation of a seed, with a planted bug or without."""
     if mutant is None:
-        return next(iter(run_seeds(range(seed, seed + 1), kind))).violation
+        return run_seed(seed, kind).violation
     with mutant.planted():
-        return next(iter(run_seeds(range(seed, seed + 1), kind))).violation
+        return run_seed(seed, kind).violation
 
 
 def _write(name: str, seed: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Final
 
@@ -169,9 +169,8 @@ def _judge(world: World, suite: Suite, *, reads: bool) -> SeedResult:
             _run_until(world, suite, world.now + _STEP_S)
             is_done = world.is_done() and (not reads or suite.is_settled())
     settled_s = world.now - healed_s
-    if reads and suite.violation is None:
+    if reads:
         suite.finish()
-    if reads and suite.violation is None:
         suite.history.is_quiet = True
         _run_until(world, suite, world.now + scenario.quiet_rounds * scenario.options.interval_s)
         suite.finish()
@@ -223,9 +222,3 @@ def run_seed(
     scenario = DRAW[kind](seed)
     plan = replace(scenario.query_plan, options={**scenario.query_plan.options, **(options or {})})
     return run_scenario(replace(scenario, query_plan=plan))
-
-
-def run_seeds(seeds: Iterable[int], kind: SeedKind = SeedKind.CONSUMERS) -> Iterator[SeedResult]:
-    """Run seeds of a kind one after the other."""
-    for seed in seeds:
-        yield run_seed(seed, kind)

@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_seeds(args: argparse.Namespace) -> int:
     from penstock_sim.kinds import SeedKind
-    from penstock_sim.run import run_seeds
+    from penstock_sim.run import run_seed
     from penstock_sim.situations import expected, never_met
 
     kind = next((kind for kind in SeedKind if getattr(args, kind.value, False)), SeedKind.CONSUMERS)
@@ -101,7 +101,8 @@ def _run_seeds(args: argparse.Namespace) -> int:
     violations = 0
     virtual_s = 0.0
     met: Counter[str] = Counter()
-    for count, result in enumerate(run_seeds(range(args.start, args.start + args.seeds), kind), start=1):
+    for count, seed in enumerate(range(args.start, args.start + args.seeds), start=1):
+        result = run_seed(seed, kind)
         virtual_s += result.virtual_s
         violations += result.violation is not None
         met += result.met
