@@ -264,17 +264,17 @@ class SimKinesis:
         self._put = put
         self._caller = Caller(process, prefix, retries)
         self._world = process.world
-        self._stream = stream
+        self.stream = stream
 
     def without_retries(self) -> SimKinesis:
-        return SimKinesis(self.process, _PROBE, self._stream, None)
+        return SimKinesis(self.process, _PROBE, self.stream, None)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
         self._caller.call("describe", self._world.stream_error)
-        return self._stream.summary(stream)
+        return self.stream.summary(stream)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        serve = partial(self._world.serve_listing, shard_filter, self._stream)
+        serve = partial(self._world.serve_listing, shard_filter, self.stream)
         return ShardListing(*self._caller.call("list shards", serve))
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
@@ -303,7 +303,7 @@ class SimKinesis:
         """Return the position at which an iterator begins, as `SimStream.seek` has it."""
         if start.type is IteratorType.AFTER_SEQUENCE_NUMBER and start.sequence_number is not None:
             number = int(start.sequence_number)
-            return at_record(str(number + self._stream.count_in(key, number)))
+            return at_record(str(number + self.stream.count_in(key, number)))
         return position_of(start)
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:

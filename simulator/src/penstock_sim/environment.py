@@ -134,7 +134,6 @@ class Environment:
         """Advance time, unless so many events are due at once that it cannot move.
 
         Args:
-            until_s: The moment to reach.
             is_over: Asked before each event; the world stops where it answers that the run is over.
         """
         heap = self._heap

@@ -116,7 +116,7 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
             return None
         return PushedReading(
             self._subscriptions,
-            SimFanOut(self._kinesis, self.world.stream),
+            SimFanOut(self._kinesis),
             (STREAM_NAME, task.consumer_arn, task.shard_id),
             is_eager=options.consumer_type == "fan-out",
             after_s=task.subscribe_after_s,

@@ -15,7 +15,6 @@ from penstock.errors import NotFound, ResourceBusy, ServiceError, Unavailable
 from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamConsumer, StreamNews
 from penstock.ports.kinesis import RecordPage
 from penstock_sim.blocking_ports import SimKinesis
-from penstock_sim.stream import SimStream
 
 _HEARTBEAT_S: Final = 4.0
 _LOOK_S: Final = 0.2
@@ -34,9 +33,8 @@ class SimFanOut:
         kinesis: The process's other calls to the service.
     """
 
-    def __init__(self, kinesis: SimKinesis, stream: SimStream) -> None:
+    def __init__(self, kinesis: SimKinesis) -> None:
         self._kinesis = kinesis
-        self._stream = stream
 
     def fetch_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
         return StreamConsumer(name, f"{stream_arn}/consumer/{name}:1", "ACTIVE", 0)
@@ -50,7 +48,7 @@ class SimFanOut:
     def subscribe(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
     ) -> EventStream:
-        subscription = SimSubscription(self._kinesis, self._stream, (consumer_arn, shard_id), start, report)
+        subscription = SimSubscription(self._kinesis, (consumer_arn, shard_id), start, report)
         world = self._kinesis.process.world
         world.schedule(world.now + world.latency_s(), subscription.begin)
         return subscription
@@ -68,7 +66,6 @@ class SimSubscription:
     def __init__(
         self,
         kinesis: SimKinesis,
-        stream: SimStream,
         key: tuple[str, str],
         start: IteratorStart,
         report: Callable[[StreamNews], None],
@@ -76,11 +73,11 @@ class SimSubscription:
         self._kinesis = kinesis
         self._process = kinesis.process
         self._world = kinesis.process.world
-        self._stream = stream
+        self._stream = kinesis.stream
         self._key = key
         self._start = start
         self._report = report
-        self._shard = stream.shards[key[1]]
+        self._shard = self._stream.shards[key[1]]
         self._index = 0
         self._sent_s = self.opened_s = 0.0
         self._is_over = self._is_requested = self._is_silent = False

@@ -38,9 +38,6 @@ class Fibers:
 
         Args:
             step: Lets one event happen; False when none is due.
-
-        Raises:
-            BaseException: Raised by an event, or not caught by a fiber.
         """
         while step():
             fiber, self._next = self._next, None
@@ -72,11 +69,7 @@ class Fibers:
 
 
 class Fiber:
-    """One thread of a simulated process.
-
-    Args:
-        process: The process that owns it. It decides whether and when the fiber goes on.
-    """
+    """One thread of a simulated process, which decides whether and when the fiber goes on."""
 
     def __init__(self, process: SimProcess, body: Callable[[], None]) -> None:
         self.process = process

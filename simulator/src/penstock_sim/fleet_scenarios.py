@@ -104,9 +104,7 @@ def run_fleet(
 ) -> Iterator[FleetFigures]:
     """Run scenarios and yield the figures of each; those that need a settled fleet follow each other in one fleet.
 
-    Args:
-        worker_count: Workers, in three zones.
-        progress: Called with the scenario's name and the virtual seconds passed since the last call.
+    The workers are in three zones.
     """
     wanted = [scenario for scenario in FleetScenario if scenario in set(scenarios)]
     settled: WatchedFleet | None = None
@@ -166,11 +164,7 @@ def settle(
 
 
 class WatchedFleet:
-    """A fleet that scenarios happen to, one after the other.
-
-    Args:
-        progress: Called with the scenario's name and the virtual seconds passed since the last call.
-    """
+    """A fleet that scenarios happen to, one after the other."""
 
     def __init__(
         self, fleet: Fleet, worker_count: int, lease_count: int, progress: Progress = _ignore

@@ -178,9 +178,6 @@ def traces_of_queries(
     """Return events as a trace for each query.
 
     Args:
-        name: Of the history.
-        queries: Their worker ids.
-        events: In order.
         number_of: Gives each record a number; they grow in a shard.
     """
     shards = _shards_of(events, number_of)

@@ -156,7 +156,7 @@ class SimQuery(SparkDriver):
             threads=self._threads,
             open_metrics=lambda _options, _worker: NoMetrics(),
             open_table=lambda name: SimFormerTable(self, name),
-            fan_out=SimFanOut(SimKinesis(self, "", self._stream), self._stream),
+            fan_out=SimFanOut(SimKinesis(self, "", self._stream)),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )
         self._planner = Planner(self._options, ports, read=self._fix)

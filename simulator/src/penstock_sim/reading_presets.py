@@ -401,7 +401,7 @@ def draw_streams_scenario(seed: int) -> Scenario:
     chance = Chance(f"streams {seed}")
     safety_s = chance.choice((100.0, 150.0, 200.0))
     is_calm = seed % 4 == _FAULTLESS_SEEDS
-    plan, refusals_per_min = _draw_streams_plan(chance, safety_s, EPOCH_MS, is_calm=is_calm)
+    plan, refusals_per_min = _draw_streams_plan(chance, safety_s, is_calm=is_calm)
     faults = drawn.faults
     keeps_all = all(stream.retention_s is None for stream in plan.streams)
     starts_late = any(stream.start == LATEST for stream in plan.streams)
@@ -438,18 +438,9 @@ def draw_streams_scenario(seed: int) -> Scenario:
     )
 
 
-def _draw_streams_plan(
-    chance: Chance, safety_s: float, began_ms: int, *, is_calm: bool
-) -> tuple[StreamsPlan, float]:
-    """Draw two to four streams and their events within the safety phase; and how often a minute one refuses calls.
-
-    Args:
-        chance: The seed's generator for these worlds.
-        safety_s: How long the safety phase lasts.
-        began_ms: The service's clock at the beginning.
-        is_calm: Whether there are no other faults.
-    """
-    streams = tuple(_draw_stream(name, chance, began_ms) for name in _NAMES[: chance.choice((2, 2, 3, 3, 4))])
+def _draw_streams_plan(chance: Chance, safety_s: float, *, is_calm: bool) -> tuple[StreamsPlan, float]:
+    """Draw two to four streams and their events within the safety phase; and how often a minute one refuses calls."""
+    streams = tuple(_draw_stream(name, chance) for name in _NAMES[: chance.choice((2, 2, 3, 3, 4))])
     names = [stream.name for stream in streams]
     listed, rollouts, deletions = list(names), list[Rollout](), list[Deletion]()
     # The first stream has no events: whatever happens to the others, it must be read.
@@ -483,11 +474,11 @@ def _draw_streams_plan(
     return plan, refusals_per_min
 
 
-def _draw_stream(name: str, chance: Chance, began_ms: int) -> PlannedStream:
+def _draw_stream(name: str, chance: Chance) -> PlannedStream:
     return PlannedStream(
         name=name,
         shard_count=chance.choice((1, 1, 2, 3, 4)),
-        start=chance.choice((TRIM_HORIZON, TRIM_HORIZON, LATEST, at_timestamp(began_ms + 3_000))),
+        start=chance.choice((TRIM_HORIZON, TRIM_HORIZON, LATEST, at_timestamp(EPOCH_MS + 3_000))),
         retention_s=chance.choice((None, None, None, 40.0, 60.0)),
         record_share=chance.choice((0.0, 1.0, 1.0, 3.0) if name != _NAMES[0] else (1.0, 3.0)),
         reshard_share=chance.choice((0.0, 1.0, 1.0, 3.0)),

@@ -18,9 +18,7 @@ def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], runs_max: int
     """Return the smallest scenario that was found in so many runs and still breaks the same invariant.
 
     Args:
-        scenario: One that breaks an invariant.
         breaks: Runs a scenario; True when it breaks the same invariant.
-        runs_max: Runs before it is left as it is.
     """
     runs = 0
     is_smaller = True

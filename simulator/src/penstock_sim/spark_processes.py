@@ -104,11 +104,7 @@ class SparkExecutor(SimProcess, Generic[_Attempt]):
 
 
 class SparkDriver(SimProcess):
-    """One life of a query's driver.
-
-    Args:
-        executors: Returns the processes that run its tasks now.
-    """
+    """One life of a query's driver."""
 
     def __init__(self, world: Environment, name: str, executors: Callable[[], list[Any]]) -> None:
         super().__init__(world, name)
@@ -151,11 +147,7 @@ class SparkDriver(SimProcess):
         """Stop the production code in this process."""
 
     def job(self, task_count: int, attempt_of: Callable[[int, OnEnd[Any]], TaskAttempt]) -> SparkJob[Any]:
-        """Return a job whose attempts run in executors drawn by chance; some tasks get a second attempt.
-
-        Args:
-            attempt_of: Returns the next attempt of a task by its number.
-        """
+        """Return a job whose attempts run in executors drawn by chance; some tasks get a second attempt."""
         chance = self.world.chance
 
         def start(number: int, on_end: OnEnd[Any]) -> None:

@@ -52,9 +52,6 @@ class SimStream:
     """The stream. Times are milliseconds of the service's clock.
 
     Args:
-        shard_count: Shards at the beginning, evenly spread.
-        now_ms: When it is created.
-        identity: Its ARN and creation.
         retention_s: How long it keeps a record; None is for ever.
         stream_id: The prefix of its shards' ids in lease keys; empty if the table has one stream.
         number_min: Its sequence numbers are greater: those of a stream that had its name before.
