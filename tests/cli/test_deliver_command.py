@@ -61,6 +61,7 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
         ("stream: a\nto: /l\npartition-by: x\npartition_by: y\n", "partition-by is there twice"),
         ("stream: on\nto: /l\n", "stream=true: expected one value (text); YAML reads"),
+        ("stream: a\nto: /l\ncompact: off\n", "between quotes; for none, leave compact out"),
         (
             "stream: a\nto: /l\noptions: {fetchInterval: }\n",
             "options: fetchInterval=None: expected one value",
@@ -101,6 +102,7 @@ def test_a_key_that_a_json_file_has_twice_is_refused(file, capsys):
         ((), "name a stream, or a file"),
         (("orders",), "to is missing"),
         (("-f", "/nowhere.yml"), "cannot be read"),
+        (("-f", "-"), "give a file, or -f /dev/stdin for YAML"),
         (("orders", "--to", "/l", "--option", "region"), "--option region: expected NAME=VALUE"),
         (("orders", "--to", "/l", "--print-submit"), "needs a file"),
         (("orders", "--to", "/l", "--freshness", "1s"), "from 5s"),

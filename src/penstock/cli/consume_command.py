@@ -7,21 +7,19 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Literal
 
+from penstock.cli.filtered_logs import CONSUMER_LOGGERS, filtered_logs
 from penstock.cli.moments import FORMS, moments_of, parse_position, print_understood
 from penstock.cli.record_lines import RecordPrinter, add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 from penstock.errors import HandlerFailed, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from penstock.consumer import ConsumerOptions
     from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.core.starting import StartingPosition
 
 _LOOPBACK = "127.0.0.1"
 _PORT_MAX = 65_535
-_LOGGERS: Final = ("penstock.leases", "penstock.consumer")
 
 OPTION_FLAGS: Final = {
     "worker_id": "--worker-id",
@@ -133,23 +131,11 @@ def _retrieval_of(args: argparse.Namespace) -> Literal["polling", "fan-out", "au
     return "polling" if args.auto_fan_out is None else "auto"
 
 
-@contextlib.contextmanager
-def _without_logs_of_broken_pipes() -> Iterator[None]:
-    """Keep broken pipes out of the log: if the reader of the output has gone, no shard is at fault."""
-
-    def lets_pass(record: logging.LogRecord) -> bool:
-        # A second handler may fail while its shard is leaving: then only the log record's message names the error.
-        is_raised = record.exc_info is not None and isinstance(record.exc_info[1], BrokenPipeError)
-        return not is_raised and BrokenPipeError.__name__ not in record.getMessage()
-
-    loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for logger in loggers:
-        logger.addFilter(lets_pass)
-    try:
-        yield
-    finally:
-        for logger in loggers:
-            logger.removeFilter(lets_pass)
+def _is_no_broken_pipe(record: logging.LogRecord) -> bool:
+    """Return False for broken pipes: if the reader of the output has gone, no shard is at fault."""
+    # A second handler may fail while its shard is leaving: then only the log record's message names the error.
+    is_raised = record.exc_info is not None and isinstance(record.exc_info[1], BrokenPipeError)
+    return not is_raised and BrokenPipeError.__name__ not in record.getMessage()
 
 
 def _with_zone(start: StartingPosition) -> str | StartingPosition:
@@ -203,7 +189,7 @@ def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None
     from penstock.cli.output_reader import while_output_is_read
     from penstock.consumer import Consumer
 
-    for name in _LOGGERS:  # the user wants to see which shards begin and end
+    for name in CONSUMER_LOGGERS:  # the user wants to see which shards begin and end
         logging.getLogger(name).setLevel(logging.INFO)
     consumer = Consumer(
         args.streams[0] if len(args.streams) == 1 else args.streams,
@@ -215,7 +201,7 @@ def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None
     )
     try:
         with (
-            _without_logs_of_broken_pipes(),
+            filtered_logs(_is_no_broken_pipe),
             while_output_is_read(consumer.request_stop) as is_reader_gone,
         ):
             consumer.run()

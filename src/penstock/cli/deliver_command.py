@@ -286,6 +286,10 @@ def _documents_of(file: str) -> list[Any]:
 
 
 def _read_file(path: Path) -> Mapping[str, Any]:
+    if str(path) == "-":
+        raise UsageError(
+            "-f -: standard input has no ending that names its form; give a file, or -f /dev/stdin for YAML"
+        )
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

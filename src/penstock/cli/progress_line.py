@@ -6,18 +6,20 @@ import sys
 import time
 from typing import Final, Self
 
+from penstock.cli.terminal import is_dumb
+
 _WIDTH: Final = 30
 
 
 class ProgressLine:
-    """A line on stderr, drawn at most ten times a second; nothing if stderr is no terminal.
+    """A line on stderr, drawn at most ten times a second; nothing if stderr is no terminal, or a dumb one.
 
     Args:
         is_shown: Whether the line is wanted.
     """
 
     def __init__(self, *, is_shown: bool = True) -> None:
-        self._is_shown = is_shown and sys.stderr.isatty()
+        self._is_shown = is_shown and sys.stderr.isatty() and not is_dumb()
         self._is_drawn = False
         self._drawn_s = 0.0
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import logging
 import sys
 import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
 
 from penstock import wiring
 from penstock.cli.moments import (
@@ -21,10 +25,10 @@ from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import RecordPrinter, add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import warn
-from penstock.errors import OptionError, ShardsStopped
+from penstock.errors import OptionError, PenstockError, ShardsStopped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from penstock.consumer import Consumer, ConsumerOptions
     from penstock.core.starting import StartingPosition
@@ -76,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
         ShardsStopped: A shard stopped before that, so some requested records are not printed.
     """
     from penstock.cli.caught_up import when_caught_up
+    from penstock.cli.filtered_logs import filtered_logs
     from penstock.cli.only_shards import only_shards
     from penstock.cli.output_reader import while_output_is_read
     from penstock.consumer import Consumer, ConsumerPorts
@@ -116,6 +121,8 @@ def run(args: argparse.Namespace) -> int:
         consumer.request_stop()
 
     with (
+        _one_report_of_stops(args.stream),
+        filtered_logs(_is_for_tail),
         while_output_is_read(consumer.request_stop) as is_reader_gone,
         when_caught_up(
             consumer,
@@ -142,8 +149,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOptions:
     from penstock.consumer import ConsumerOptions
+    from penstock.core.reading.reader_options import ReaderOptions, WayOut
 
-    return ConsumerOptions(
+    class TailOptions(ConsumerOptions):
+        """Options whose errors have the advice for a reader without an application."""
+
+        def _reader_options(self, retention_s: float | None, *, is_pushed: bool) -> ReaderOptions:
+            return structs.replace(super()._reader_options(retention_s, is_pushed=is_pushed), way_out=advice)
+
+    advice = WayOut(of_loss="The command goes on", of_new_stream="start the command again")
+    return TailOptions(
         worker_id="tail",
         starting_position=start,
         on_data_loss="warn",
@@ -153,6 +168,28 @@ def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOp
         idle_time_between_reads_s=0.5,
         retrieval="polling" if args.fan_out is None else "fan-out",
         consumer_name=args.fan_out,
+    )
+
+
+def _is_for_tail(record: logging.LogRecord) -> bool:
+    """Return False for reports about leases and about the end of all shards: the command has no leases, and reports its end."""
+    is_of_lease = record.name == "penstock.leases" and "stopped" in record.getMessage()
+    return record.levelno < logging.CRITICAL and not is_of_lease
+
+
+@contextlib.contextmanager
+def _one_report_of_stops(stream: str) -> Iterator[None]:
+    try:
+        yield
+    except ShardsStopped as error:
+        raise _not_all_read(stream, error.failures) from error
+
+
+def _not_all_read(stream: str, failures: Mapping[str, PenstockError]) -> ShardsStopped:
+    first = min(failures)
+    return ShardsStopped(
+        f"stream {stream}: not everything was read. Stopped: {', '.join(sorted(failures))}. {failures[first]}",
+        failures,
     )
 
 
@@ -173,11 +210,7 @@ def _check_all_was_read(stream: str, consumer: Consumer) -> None:
 
     failures = without_ended_iteration(consumer.failures)
     if failures:
-        first = min(failures)
-        raise ShardsStopped(
-            f"stream {stream}: not everything was read. Stopped: {', '.join(sorted(failures))}. {failures[first]}",
-            failures,
-        )
+        raise _not_all_read(stream, failures)
 
 
 def _check(args: argparse.Namespace) -> None:

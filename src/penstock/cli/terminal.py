@@ -46,6 +46,11 @@ def prepare_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def is_dumb() -> bool:
+    """Return whether the terminal only prints lines, as in editors and serial consoles: it takes no escape sequences."""
+    return os.environ.get("TERM") == "dumb"
+
+
 def shows(text: str) -> bool:
     """Return whether the encoding of stdout has every character of a text."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"

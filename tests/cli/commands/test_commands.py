@@ -136,6 +136,21 @@ def test_tail_until_the_end_fails_when_a_shard_could_not_be_read_to_it(
     assert "the service refuses position 12.0" in last
 
 
+def test_tail_of_a_stream_that_is_deleted_meanwhile_says_so_once(kinesis, capsys, caplog, monkeypatch):
+    kinesis.create_stream("tailed-and-deleted")
+    put(kinesis, "tailed-and-deleted", 1)
+    monkeypatch.setattr(
+        "penstock.cli.record_lines.RecordPrinter.print_batch",
+        lambda *_: kinesis.client("kinesis").delete_stream(StreamName="tailed-and-deleted"),
+    )
+    status, _, err = penstock(capsys, "tail", "tailed-and-deleted", "--from", "TRIM_HORIZON")
+    assert status == 1
+    assert err.startswith("penstock tail: stream tailed-and-deleted: not everything was read. ")
+    assert "stream tailed-and-deleted does not exist any more" in err
+    assert err.endswith("created again under its name: start the command again\n")
+    assert [record.name for record in caplog.records] == ["penstock.consumer"], "of its shard"
+
+
 def test_tail_until_the_end_of_an_empty_stream_ends(stream, capsys):
     assert penstock(capsys, "tail", "-e", stream) == (0, "", "")
 

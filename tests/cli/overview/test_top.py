@@ -220,6 +220,14 @@ def test_a_terminal_that_is_interrupted_is_left_as_it_was(terminal, number, stat
     assert b"Traceback" not in seen.shown
 
 
+def test_on_a_dumb_terminal_a_snapshot_is_printed(kinesis, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "dumb")
+    status, out, _ = top(kinesis, capsys, "billing", "--silent-after", "0", "--lags", "0")
+    assert (status, out.splitlines()[0]) == (0, "billing: stream -, 2 shards, 2 in trouble, 0 ended, lag -")
+
+
 def test_the_live_view_without_rich_says_what_to_install(kinesis, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)

@@ -303,9 +303,10 @@ def _claims(delivery: Delivery, place: SourcePlace) -> list[tuple[str, object, s
 
 def _read(key: str, kind: Kind, value: Any) -> Any:
     if isinstance(value, bool):
+        none = "" if value else f"; for none, leave {key} out"
         raise OptionError(
             f"{key}={str(value).lower()}: expected one value ({kind.form}); YAML reads yes, no, on and off as truth values: put such a "
-            "name between quotes"
+            f"name between quotes{none}"
         )
     if isinstance(value, list | dict):
         raise OptionError(f"{key}={value}: expected one value ({kind.form})")

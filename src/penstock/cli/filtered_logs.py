@@ -1,0 +1,25 @@
+"""Keep messages out of the logs of a command's consumer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONSUMER_LOGGERS: Final = ("penstock.leases", "penstock.consumer")
+
+
+@contextlib.contextmanager
+def filtered_logs(lets_pass: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Show only messages of a consumer for which `lets_pass` returns True, while the body runs."""
+    loggers = [logging.getLogger(name) for name in CONSUMER_LOGGERS]
+    for logger in loggers:
+        logger.addFilter(lets_pass)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(lets_pass)
