@@ -82,6 +82,17 @@ def test_logging_that_raises_stops_no_consumer(odd_logging, capfd):
     assert "--- Logging error ---" in capfd.readouterr().err
 
 
+def test_a_log_on_a_closed_stderr_raises_nothing(monkeypatch, logging_errors):
+    closed = io.StringIO()
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    monkeypatch.setattr(LOG, "handlers", [logging.StreamHandler(closed)])
+    own_loggers.guard_loggers()
+    LOG.warning("a shard stops")
+    assert [type(error) for error in logging_errors] == [ValueError]
+    logging_errors.clear()
+
+
 def test_a_malformed_log_call_fails_its_test(logging_errors):
     own_loggers.guard_loggers()
     LOG.warning("%d records", "many")

@@ -10,14 +10,22 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from traceback import TracebackException
 from typing import Any, Final
 
 from penstock.core.safe_text import text_of
 
-_reporter: Final = logging.Handler()
-"""Reports on stderr as every log handler does, unless `logging.raiseExceptions` is false."""
+
+class _Reporter(logging.Handler):
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - of the library
+        """Report on stderr as every log handler does, unless `logging.raiseExceptions` is false or stderr is closed."""
+        with suppress(Exception):
+            super().handleError(record)
+
+
+_reporter: Final = _Reporter()
 _PLAIN_FIELDS: Final = ("name", "level", "fn", "lno", "msg", "args", "exc_info")
 """The first arguments of `makeRecord`, and all that a record needs."""
 _TRACE_CHARACTERS_MAX: Final = 32_000
