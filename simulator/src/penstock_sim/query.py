@@ -49,7 +49,6 @@ class QueryLog(Struct):
     committed_count: int = 0
     accepts_loss: bool = False
     """Whether its user has read that records are lost, and has set failOnDataLoss=false."""
-    _states: list[tuple[int, int]] = field(default_factory=list)
 
     def offset(self, index: int) -> StreamOffset:
         """Return the offset of a batch by Spark's number; the initial one before the first."""
@@ -58,29 +57,24 @@ class QueryLog(Struct):
     def add_offset(self, index: int, offset: StreamOffset) -> None:
         if index != len(self.offsets):
             raise LogConflict(f"offsets/{index} is there already")
-        self._keep_state()
         self.offsets.append(json.dumps(offset.to_json(), sort_keys=True))
 
     def commit(self, index: int) -> None:
         if index != self.committed_count:
             raise LogConflict(f"commits/{index} is there already")
-        self._keep_state()
         self.committed_count += 1
 
-    def _keep_state(self) -> None:
-        self._states.append((len(self.offsets), self.committed_count))
-
     def copy(self) -> QueryLog:
-        return QueryLog(list(self.offsets), self.committed_count, self.accepts_loss, list(self._states))
+        return QueryLog(list(self.offsets), self.committed_count, self.accepts_loss)
 
     def restore(self, choice: float) -> bool:
         """Go back to an earlier state; False if there is none with a batch in it."""
-        earlier = [place for place, state in enumerate(self._states) if state[0]]
+        # Offsets and commits alternate, so the number of entries is the whole state.
+        earlier = range(1, len(self.offsets) + self.committed_count)
         if not earlier:
             return False
-        place = earlier[int(choice * len(earlier))]
-        offset_count, self.committed_count = self._states[place]
-        del self.offsets[offset_count:], self._states[place:]
+        self.committed_count, is_under_way = divmod(earlier[int(choice * len(earlier))], 2)
+        del self.offsets[self.committed_count + is_under_way :]
         return True
 
 
