@@ -90,7 +90,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
         parsed.getField(corrupt).isNull()
         & (parsed.getField(end) == 1)
         & F.is_valid_utf8(text)
-        & ~(F.contains(text, F.lit("\\u")) & F.rlike(text, F.lit(HALF_PAIR)))
+        & ~(F.contains(F.col(TEXT), F.lit(b"\\u")) & F.rlike(text, F.lit(HALF_PAIR)))
     )
     sound = None if allows_non_finite else _is_sound(parsed, schema)
     if sound is not None:
