@@ -27,6 +27,7 @@ _EXACT: Final = Context(prec=DECIMAL_DIGITS_MAX)
 _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _SIZED: Final = frozenset({"bytes", "string"})
 _NUMBERS: Final = frozenset({"int", "long", "enum"})
+_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
 
 
 class TooManyValuesError(ValueError):
@@ -145,30 +146,12 @@ class ValueBound:
 
 def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
     """Return the largest size in bytes of a payload that cannot have too many values; -1 if a payload of any size may."""
-    definitions: dict[str, Any] = {}
-    _define(schema, definitions)
     for ratio in _RATIOS:
-        excess = _ValueExcess(ratio, definitions)
+        excess = _ValueExcess(ratio)
         first = excess.of(schema)
         if all(each <= 0 for each in excess.of_items):
             return max(-1, (count_max - max(0, first)) // ratio)
     return -1
-
-
-def _define(schema: Any, definitions: dict[str, Any]) -> None:
-    """Add the definition of each named schema within a schema, by its name."""
-    if isinstance(schema, list):
-        for branch in schema:
-            _define(branch, definitions)
-    elif isinstance(schema, Mapping):
-        if "name" in schema:
-            definitions[schema["name"]] = schema
-        for field in schema.get("fields", ()):
-            _define(field["type"], definitions)
-        for name in ("items", "values"):
-            _define(schema.get(name), definitions)
-        if not isinstance(schema["type"], str):
-            _define(schema["type"], definitions)
 
 
 class _ValueExcess:
@@ -176,13 +159,11 @@ class _ValueExcess:
 
     Args:
         ratio: Values for each byte.
-        definitions: Named schemas by their full names.
     """
 
-    def __init__(self, ratio: int, definitions: Mapping[str, Any]) -> None:
+    def __init__(self, ratio: int) -> None:
         self._ratio = ratio
-        self._definitions = definitions
-        self._known: dict[str, int] = {}
+        self._of_named: dict[str, int] = {}
         self.of_items: list[int] = []
 
     def of(self, schema: Any) -> int:
@@ -192,24 +173,20 @@ class _ValueExcess:
         kind = schema if isinstance(schema, str) else schema["type"]
         if not isinstance(kind, str):
             return self.of(kind)
-        if kind in self._definitions:
-            return self._of_named(kind)
-        if kind in ("record", "error"):
-            return self._known.setdefault(
-                schema["name"], 1 + sum(self.of(each["type"]) for each in schema["fields"])
-            )
+        if kind in self._of_named:
+            return self._of_named[kind]
         if kind == "array":
             self.of_items.append(self.of(schema["items"]))
         elif kind == "map":
             self.of_items.append(self.of(schema["values"]) - self._ratio)
+        found = 1 - self._ratio * _SIZES.get(kind, 1)
+        if kind in ("record", "error"):
+            found = 1 + sum(self.of(each["type"]) for each in schema["fields"])
         elif kind == "fixed":
-            return 1 - self._ratio * int(schema["size"])
-        return 1 - self._ratio * _SIZES.get(kind, 1)
-
-    def _of_named(self, name: str) -> int:
-        if name not in self._known:
-            self._known[name] = self.of(self._definitions[name])
-        return self._known[name]
+            found = 1 - self._ratio * int(schema["size"])
+        if kind in _NAMED:
+            self._of_named[schema["name"]] = found
+        return found
 
 
 class _Cursor:
