@@ -31,7 +31,6 @@ class TwoDrivers:
         scenario = calm(("q",), 1, BalancePolicy.EVEN, queries=frozenset({"q"}))
         self.world = open_world(scenario, lambda entry: self.events.append(entry.event))
         (self.actors,) = (each for each in self.world.actors if isinstance(each, QueryActors))
-        self.actors.begin()
         self.world.start_worker("q")
         (self.query,) = self.actors.drivers()
         self.query.on_gone = self.actors.on_extra_gone  # it is not started again

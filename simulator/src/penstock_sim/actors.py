@@ -53,6 +53,3 @@ class Actors(Subscriber):
     def is_done(self) -> bool:
         """Whether nothing of the plan is left to happen."""
         return True
-
-    def close(self) -> None:
-        """Release resources that outlive the world."""

@@ -16,7 +16,8 @@ from penstock_sim.checker import Checker, Violation
 from penstock_sim.checkers import NothingLost, Suite
 from penstock_sim.events.base import HistoryEntry, shards_in
 from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.processes import CallMade, CallRetried
+from penstock_sim.events.processes import CallMade, CallRetried, MessageLogged
+from penstock_sim.fibers import ProcessEnded
 from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kcl3_worker import Kcl3Fleet
 from penstock_sim.kinds import SeedKind
@@ -86,7 +87,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
     )
     world = open_world(scenario, suite.see)
     suite.finders += finders_of(scenario, suite.history, world.met)
-    with _silence(), closing(world):
+    with _journal(world), closing(world):
         return _judge(world, suite, reads=writers is None or scenario.with_readers)
 
 
@@ -138,18 +139,38 @@ def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> 
     return world
 
 
+class _Journal(logging.Handler):
+    """Writes warnings and errors of the production code to the history, except for those of consumers: they are planned faults."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line; lines of an ended process are dropped."""
+        error = None if not record.exc_info else record.exc_info[1]
+        fiber = self._world.fibers.current
+        is_planned = record.name.startswith(("penstock.consumer", "penstock.queues"))
+        if fiber is None or not fiber.process.is_alive or is_planned or isinstance(error, ProcessEnded):
+            return
+        name = "" if error is None else repr(error)
+        self._world.record(MessageLogged(fiber.process.who, record.levelname, record.getMessage(), name))
+
+
 @contextmanager
-def _silence() -> Iterator[None]:
-    """Keep the consumer's parts from logging the planned faults; the history has them."""
-    logs = [logging.getLogger("penstock.consumer"), logging.getLogger("penstock.queues")]
-    were_disabled = [log.disabled for log in logs]
-    for log in logs:
-        log.disabled = True
+def _journal(world: World) -> Iterator[None]:
+    """Keep the production code's log from being shown; the history has it."""
+    log, journal = logging.getLogger("penstock"), _Journal(world)
+    before = log.level, log.propagate
+    log.addHandler(journal)
+    log.setLevel(logging.WARNING)
+    log.propagate = False
     try:
         yield
     finally:
-        for log, was_disabled in zip(logs, were_disabled, strict=True):
-            log.disabled = was_disabled
+        log.removeHandler(journal)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def _judge(world: World, suite: Suite, *, reads: bool) -> SeedResult:

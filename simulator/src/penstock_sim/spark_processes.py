@@ -6,7 +6,6 @@ any moment, also in the middle of a call.
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -18,38 +17,10 @@ from penstock_sim.actors import Actors
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
 from penstock_sim.events.queries import ExecutorKilled, QueryFailed, SecondDriverStarted
-from penstock_sim.fibers import Fiber, ProcessEnded
+from penstock_sim.fibers import Fiber
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob, TaskFailed
 from penstock_sim.world import World
-
-
-class Journal(logging.Handler):
-    """Writes warnings and errors of the production code to the history; none of them is shown."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.WARNING)
-        self._world = world
-        self._logger = logging.getLogger("penstock")
-        self._before = (self._logger.level, self._logger.propagate)
-
-    def open(self) -> None:
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.WARNING)
-        self._logger.propagate = False
-
-    def shut(self) -> None:
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._before[0])
-        self._logger.propagate = self._before[1]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Write a line; lines of an ended process are dropped."""
-        error = None if not record.exc_info else record.exc_info[1]
-        fiber = self._world.fibers.current
-        if fiber is not None and fiber.process.is_alive and not isinstance(error, ProcessEnded):
-            name = "" if error is None else repr(error)
-            self._world.record(MessageLogged(fiber.process.who, record.levelname, record.getMessage(), name))
 
 
 class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
@@ -179,7 +150,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         self.extra: list[_Driver] = []
         """Drivers beside those that the world starts again."""
         self.executors: dict[str, _Executor] = {}
-        self._journal = Journal(world)
         for place in range(executor_count):
             name = f"executor{place}"
             self.executors[name] = self.make_executor(name)
@@ -194,12 +164,6 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
     @abstractmethod
     def make_driver(self, name: str) -> _Driver:
         """Return a new driver of a query, from its checkpoint location."""
-
-    def begin(self) -> None:
-        self._journal.open()
-
-    def close(self) -> None:
-        self._journal.shut()
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         plan = self.world.faults

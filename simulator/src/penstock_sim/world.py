@@ -196,8 +196,6 @@ class World(Environment):
 
     def close(self) -> None:
         self.fibers.close()
-        for actors in self.actors:
-            actors.close()
 
     def on_worker_gone(self, worker: SimProcess, how: str) -> None:
         """Record that a process has ended; another of the same name may start."""
