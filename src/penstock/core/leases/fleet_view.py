@@ -43,6 +43,7 @@ class FleetLease(NamedTuple):
     Args:
         lease: The row. A hand-over that will not be answered is removed from it: `owner` is the worker that it counts for.
         unchanged_s: Seconds since the row was seen to change.
+        waits: The shard may not be read before its parents are finished.
         free_s: Seconds since any worker may take it.
     """
 
@@ -117,31 +118,39 @@ def fleet_of(
             lease,
             owner_state,
             unchanged_s,
-            view.waits_for_parents(lease),
-            unchanged_s
+            waits=view.waits_for_parents(lease),
+            free_s=unchanged_s
             if owner_state is OwnerState.UNOWNED
             else max(0.0, unchanged_s - view.duration_s_of(lease)),
-            handovers.ignores_handovers(lease.owner, now_s),
+            ignores_handovers=handovers.ignores_handovers(lease.owner, now_s),
         )
         for lease, owner_state, unchanged_s in view.with_owner_states(now_s, keys)
         if owner_state is not OwnerState.ENDED and view.is_usable(lease.key)
     ]
+    _settle_overdue(fleet, view, now_s, me)
+    return fleet
+
+
+def _settle_overdue(fleet: list[FleetLease], view: LeaseView, now_s: float, me: str) -> None:
+    """Give each lease with an overdue hand-over the one owner that it counts for, in the fleet itself."""
+    handovers = view.handovers
     overdue = [
         place
         for place, entry in enumerate(fleet)
         if entry.owner_state is OwnerState.ALIVE and handovers.is_overdue(entry.lease, now_s)
     ]
-    if overdue:
-        left_out = set(overdue)
-        living = live_workers((entry for place, entry in enumerate(fleet) if place not in left_out), me)
-        for place in sorted(overdue, key=lambda place: fleet[place].lease.key):
-            lease = fleet[place].lease
-            handovers.on_unanswered(lease, now_s)
-            owner = handovers.holder(lease, living)
-            living.add(owner)
-            plain = replace(lease, owner=owner, checkpoint_owner=None)
-            fleet[place] = fleet[place]._replace(lease=plain, ignores_handovers=True)
-    return fleet
+    if not overdue:
+        return
+    # The other leases show which workers live.
+    left_out = set(overdue)
+    living = live_workers((entry for place, entry in enumerate(fleet) if place not in left_out), me)
+    for place in sorted(overdue, key=lambda place: fleet[place].lease.key):
+        lease = fleet[place].lease
+        handovers.on_unanswered(lease, now_s)
+        owner = handovers.holder(lease, living)
+        living.add(owner)
+        plain = replace(lease, owner=owner, checkpoint_owner=None)
+        fleet[place] = fleet[place]._replace(lease=plain, ignores_handovers=True)
 
 
 def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:

@@ -48,7 +48,11 @@ class Handovers:
         self._ignored_s: dict[str, float] = {}
 
     def on_row(self, before: Lease | None, now: Lease, now_s: float) -> None:
-        """Handle a row that was read, with its last known version."""
+        """Handle a row that was read: it may show whether a worker supports hand-overs, and that another hand-over has begun.
+
+        Args:
+            before: The row as it was read last, or None.
+        """
         key = now.key
         reader = now.reader
         if reader is not None and (
@@ -62,6 +66,7 @@ class Handovers:
             now.checkpoint_owner,
         ):
             return
+        # Another owner or reader: a new hand-over, or none.
         self._kcl2_taken.discard(key)
         if before is not None:
             self._on_names_changed(before, now, now_s)

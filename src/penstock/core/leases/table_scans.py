@@ -312,18 +312,27 @@ class TableScans:
         """
         plan = self.plan
         due_s = now_s + self._turn.jittered(plan.round_s, _JITTER)
-        suspect_s = self.view.next_expiry_s(self.me) if plan.free_scan_s == math.inf else None
-        if suspect_s is not None and suspect_s > now_s:
-            # A worker may have stopped: scan when that is certain rather than at the next regular round.
-            due_s = min(due_s, suspect_s + 0.02 * plan.round_s * self._turn.draw())
+        if plan.free_scan_s == math.inf:  # else a scan for free leases finds the next one that expires
+            due_s = min(due_s, self._expiry_scan_s(now_s))
         if plan.part is not None and is_whole:
             whole_s = now_s + self._turn.jittered(plan.moving_s if is_moving else plan.whole_s, _JITTER)
             self._whole_due_s = min(whole_s, max(scan_s, now_s + plan.settling_s))
             scan_s = math.inf
         if plan.part is not None and not self._is_whole_scheduled:
+            # A new worker: it soon scans a second part, to estimate the size of the fleet.
             scan_s = min(scan_s, now_s + _GATHERING_ROUNDS * plan.round_s)
         due_s = min(due_s, max(scan_s, now_s + _EXTRA_SCAN_ROUNDS * plan.round_s))
         self._due_s = max(due_s, now_s + 0.01 * plan.round_s)
+
+    def _expiry_scan_s(self, now_s: float) -> float:
+        """Return when to scan for the next lease that seems to expire; infinity if there is none.
+
+        Its owner may have stopped: this scan finds that out, long before the next regular one.
+        """
+        expiry_s = self.view.next_expiry_s(self.me)
+        if expiry_s is None or expiry_s <= now_s:
+            return math.inf
+        return expiry_s + 0.02 * self.plan.round_s * self._turn.draw()
 
     def schedule_free_scan(self, now_s: float) -> None:
         """Schedule the next scan for free leases alone, if the plan has such scans: at the latest when the next lease expires."""

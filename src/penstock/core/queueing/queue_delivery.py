@@ -392,7 +392,7 @@ class QueueDelivery:
         due: list[HeldRecord] = []
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
             return due
-        for held in list(self._valid):
+        for held in list(self._valid):  # the oldest visibility timeout first
             if held.timeout_began_s + visibility_s * _EARLY_SHARE > now_s:
                 break
             is_due = held.timeout_began_s + visibility_s * RENEWAL_SHARE <= now_s
