@@ -75,6 +75,12 @@ def test_every_flipped_bit_is_refused_and_nothing_is_written(folder):
         assert path.read_bytes() == damaged
 
 
+def test_a_file_of_another_version_is_named_as_such(folder):
+    (folder.path / "file").write_bytes(written(folder).replace(b"journal 2", b"journal 3"))
+    with pytest.raises(OptionError, match=r"another version wrote it, .*: start that one"):
+        read(folder)
+
+
 def test_a_file_cut_anywhere_in_its_last_frame_loses_that_frame_only(folder, caplog):
     whole = written(folder)
     path = folder.path / "file"

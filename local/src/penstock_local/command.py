@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="*",
         default=[],
         metavar="NAME=N",
-        help="streams to create at the start, each with N shards",
+        help="streams to create at the start, each with N shards; one that is there keeps its own",
     )
     parser.add_argument("--no-limits", action="store_true", help="do not enforce the service's quotas")
     parser.add_argument(

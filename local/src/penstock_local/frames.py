@@ -27,7 +27,8 @@ from penstock_local.errors import OptionError
 from penstock_local.service_errors import RequestRefused
 from penstock_local.state_folder import StateFolder
 
-_MAGIC = b"penstock journal 2\n"
+_MAGIC_BEGIN = b"penstock journal "
+_MAGIC = _MAGIC_BEGIN + b"2\n"
 _HEAD = struct.Struct(">IcI")
 _CHECKSUM = struct.Struct(">I")
 _HEAD_BYTES = _HEAD.size + _CHECKSUM.size
@@ -259,6 +260,8 @@ def _why_not_ours(begin: bytes) -> str:
     # a file of version 0.1.0 begins with the length of a short record, which has the version
     if begin.startswith(b"\0\0\0") and b'M{"version"' in begin:
         return "version 0.1.0 wrote it, in a format that this version does not read"
+    if begin.startswith(_MAGIC_BEGIN):
+        return "another version wrote it, in a format that this version does not read: start that one"
     return "it does not begin as a journal of this version does"
 
 

@@ -176,11 +176,16 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             f"{open_count} so far"
         )
     elif args.action == "scale":
+        if args.shards < 1:
+            raise OptionError(f"N {args.shards}: expected at least 1")
         control.scale(args.stream, args.shards)
+        change = "stays at" if args.shards == open_count else f"goes from {open_count} to"
         said = (
-            f"{summary.name} goes from {open_count} to {counted(args.shards, 'shard')}, which will be billed; the service allows ten "
+            f"{summary.name} {change} {counted(args.shards, 'shard')}, which will be billed; the service allows ten "
             "such changes in 24 hours"
         )
+    elif args.action == "mode" and args.mode == _mode(summary):
+        said = f"{summary.name} is {args.mode} already"  # another call could be one of the two
     elif args.action == "mode":
         control.set_mode(summary.arn, on_demand=args.mode == "on-demand")
         cost = (

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.consumer import Consumer, ConsumerOptions
     from penstock.core.starting import StartingPosition
 
+OPTION_FLAGS: Final = {"consumer_name": "--fan-out"}
 DESCRIPTION = "Print a stream's records as they arrive: no leases, no checkpoints, resharding followed."
 _LAG_ERROR_MS: Final = {"polling": 3_000, "fan-out": 8_000}
 """Upper bound of a lag's age plus the difference between this machine's clock and the service's."""

@@ -261,6 +261,7 @@ def test_tail_follows_a_split(kinesis, stream, capsys):
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
+        (["--fan-out", "a b"], "penstock tail: --fan-out 'a b': the name of a registered consumer has"),
         (["--from", "yesterday"], "penstock tail: option --from: 'yesterday' is no position"),
         (["--since", "yesterday"], "--since: 'yesterday' is no moment; expected ISO 8601"),
         (["--since", "2999-01-01"], "--since 2999-01-01: this moment is in the future"),

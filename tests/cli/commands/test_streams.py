@@ -57,6 +57,9 @@ def test_shards_are_split_merged_and_scaled_with_what_is_billed(made, capsys):
     _, out, _ = streams(capsys, "scale", made, "4", "--wait")
     assert out.startswith(f"{made} goes from 2 to 4 shards, which will be billed")
     assert described(capsys, made)["open_shards"] == 4
+    _, out, _ = streams(capsys, "scale", made, "4", "--wait")
+    assert out.startswith(f"{made} stays at 4 shards, which will be billed")
+    assert streams(capsys, "scale", made, "0") == (2, "", "penstock streams: N 0: expected at least 1\n")
     status, _, err = streams(capsys, "split", made, "0")
     assert status == 2
     assert "shardId-000000000000 is no open shard" in err
@@ -66,6 +69,7 @@ def test_a_stream_becomes_on_demand(made, capsys):
     _, out, _ = streams(capsys, "mode", made, "on-demand", "--wait")
     assert out.startswith(f"{made} becomes on-demand; written and read data will be billed.")
     assert described(capsys, made)["mode"] == "on-demand"
+    assert streams(capsys, "mode", made, "on-demand")[:2] == (0, f"{made} is on-demand already\n")
 
 
 def test_a_longer_retention_is_set_and_a_shorter_one_asked_about(made, capsys, monkeypatch):
