@@ -53,7 +53,10 @@ def _is_costly(parsed: Any) -> bool:
 
 
 def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
-    """Return the number of long repeats that follow each other; above the limit if a repeat or a choice is inside a repeat."""
+    """Return the number of long repeats that follow each other; above the limit if a repeat or a choice is inside a repeat.
+
+    `re` tries every combination of their lengths, so few of them are left to it.
+    """
     found = 0
     for code, argument in items:
         if code in _REPEATS:

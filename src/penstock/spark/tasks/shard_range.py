@@ -344,6 +344,23 @@ class ShardRange:
             del answer  # so that only `parts` has the raw records, which it drops once they are rows
             yield from parts
 
+    def _adapt_subscription(
+        self, pushed_reading: PushedReading, lag_ms: int, service_ms: int, *, is_unclear: bool
+    ) -> None:
+        """Report the lag to the subscription, which begins when it is long, and end it if its answer must be judged by polling.
+
+        Args:
+            is_unclear: Whether only GetRecords shows if records are gone, or if the shard has ended.
+        """
+        if self._pause_ms is None:
+            self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
+        # The lag from a pause between batches (a trigger every half minute) does not count: a shard is polled twice as fast
+        # as it accepts records, so polling soon makes up for the pause.
+        pushed_reading.on_lag(lag_ms - self._pause_ms)
+        if self._is_pushed and is_unclear:
+            pushed_reading.close()
+            self._is_pushed = False
+
     def _yield_pages(
         self, reader: ShardReader, answer: RecordPage, started_s: float, service_ms: int
     ) -> Iterator[ShardPage]:
@@ -371,15 +388,9 @@ class ShardRange:
         if self._pushed_reading is not None:
             if not is_pushed:
                 self._pushed_reading.on_poll(started_s, _read_bytes(records))
-            if self._pause_ms is None:
-                self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
-            # The lag from a pause between batches (a trigger every half minute) does not count: a shard is polled twice as fast
-            # as it accepts records, so polling soon makes up for the pause.
-            self._pushed_reading.on_lag(lag_ms - self._pause_ms)
             is_unclear_end = not has_next and not reader.is_final
-            if is_pushed and (judged.rows is None or is_unclear_end):
-                self._pushed_reading.close()  # GetRecords shows whether records are gone, or whether this is the end
-                self._is_pushed = False
+            is_unclear = judged.rows is None or is_unclear_end
+            self._adapt_subscription(self._pushed_reading, lag_ms, service_ms, is_unclear=is_unclear)
         end, slices = reader.final, judged.rows or iter(())
         # From here on only the decoder has the raw records, which it drops once they are rows.
         del answer, records, page, judged
