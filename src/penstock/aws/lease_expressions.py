@@ -245,6 +245,7 @@ def _release(update: Update, write: Release) -> None:
     if write.position is not None:
         update.conditions.append(_forward(update, write.position, or_same=True))
         update.set_checkpoint(write.position, write.tip or mark_at(write.position))
+        # A checkpoint sets the number of switches to 0, a hand-over adds 1.
         update.set(codec.SWITCHES, "N", "1" if handed_on else "0")
     else:
         if write.tip is not None:

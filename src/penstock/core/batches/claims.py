@@ -339,13 +339,7 @@ def resolve_start(
     if lease is None:
         return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
-    # Whether the claim is of the last batch that included the shard: the previous batch if it did, else an earlier one.
-    if claim is None or not known.has(claim):
-        is_of_last_batch = False
-    elif planned is None:
-        is_of_last_batch = claim.batch < known.last
-    else:
-        is_of_last_batch = (claim.batch, claim.start) == (known.last, planned)
+    is_of_last_batch = claim is not None and _is_of_last_batch(claim, known, planned)
     if claim is not None and is_of_last_batch and not is_passed(claim.end, lease):
         note = parse_note(claim.note)
         # A claim that has no note and ends at the checkpoint adds nothing to the checkpoint.
@@ -356,6 +350,18 @@ def resolve_start(
         # another worker has held the lease and read on.
         return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
     return BatchStart(planned, StartReason.NOT_READ)
+
+
+def _is_of_last_batch(claim: BatchClaim, known: KnownBatches, planned: Position | None) -> bool:
+    """Return whether a claim has the end of the last batch that included the shard.
+
+    That is the previous batch if it included the shard (`planned`), else an earlier one.
+    """
+    if not known.has(claim):
+        return False
+    if planned is None:
+        return claim.batch < known.last
+    return (claim.batch, claim.start) == (known.last, planned)
 
 
 def find_unknown_claims(

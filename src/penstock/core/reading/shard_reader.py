@@ -453,10 +453,11 @@ class ShardReader:
         self._back_off(now_s, chance, self._in_a_row.unconfirmed_ends)
 
     def _on_unknown(self, error: NotFound) -> None:
-        # The shard may have passed its retention, or the stream is gone: the listing distinguishes them.
         if self._listing_reason is None:
+            # The shard may have passed its retention, or the stream is gone: the listing distinguishes them.
             self._unknown, self._listing_reason = error, f"the service does not know the shard ({error})"
             return
+        # The listing itself was refused: the stream is gone.
         self.final = Failed(
             NotFound(
                 f"stream {self.stream} does not exist any more ({error}). If it was created again under its name: "
