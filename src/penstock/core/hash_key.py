@@ -51,7 +51,9 @@ def parse_hash_key(text: str) -> int:
     if not (
         is_text and text.isascii() and text.isdigit() and len(text) <= 39 and (text == "0" or text[0] != "0")
     ):
-        raise RecordError(f"explicit hash key {text!r:.60} is not a decimal number from 0 to 2^128-1")
+        raise RecordError(
+            f"explicit hash key {text!r:.60} is not a decimal number from 0 to 2^128-1, given as a str"
+        )
     value = int(text)
     if value > HASH_KEY_MAX:
         raise RecordError(f"explicit hash key {text} is over the largest one, 2^128-1")
