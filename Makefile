@@ -88,7 +88,7 @@ SPARK_OLDEST := $(firstword $(SPARK_LINES))
 SPARK_TESTS := tests/spark tests/spark_kills
 # What differs between the lines: the source in a session, queries by the reader's calls, and a program that is killed.
 # The longest first. An archive of its classes would take more CPU time than its few JVMs save.
-SPARK_OLDEST_TESTS := "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[seven kills]" \
+SPARK_OLDEST_TESTS := "tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[five kills]" \
 	tests/spark/session/test_sink.py tests/spark/session/test_lines.py tests/spark/session/test_smoke.py \
 	tests/spark/queries/test_reader.py tests/spark/queries/test_without_starts.py tests/spark/test_engine.py
 # The py4j of older lines leaves its sockets to the garbage collector.
