@@ -26,11 +26,11 @@ from penstock_sim.shrinking import as_test, shrink
 
 KINDS = {kind.value: draw for kind, draw in DRAW.items()}
 BEGIN = {
-    "consumers": 120,
+    "consumers": 100,
     "queries": 180,
     "kcl3": 38,
     "producers": 64,
-    "sinks": 171,
+    "sinks": 201,
     "streams": 130,
     "queues": 106,
 }

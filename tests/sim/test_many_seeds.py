@@ -11,7 +11,7 @@ from sim.judging import show
 
 BLOCK = 5
 SEEDS = {
-    SeedKind.CONSUMERS: range(50, 120, BLOCK),
+    SeedKind.CONSUMERS: range(50, 100, BLOCK),
     SeedKind.QUERIES: range(5, 180, BLOCK),
     SeedKind.KCL3: range(4, 38, BLOCK),
     SeedKind.PRODUCERS: range(14, 64, BLOCK),
@@ -20,7 +20,7 @@ SEEDS = {
     SeedKind.QUEUES: range(6, 106, BLOCK),
 }
 """The first seed of each block; earlier ones are run by the tests of their kind."""
-PUSHED = range(10, 50, BLOCK)
+PUSHED = range(10, 30, BLOCK)
 RARE = {
     SeedKind.STREAMS: {
         "fault: table_drops_per_min",
