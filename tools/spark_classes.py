@@ -49,7 +49,13 @@ def main() -> int:
             subprocess.run(
                 [sys.executable, "-c", SESSION, folder],
                 cwd=folder,
-                env={**os.environ, **spark, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": options},
+                env={
+                    **os.environ,
+                    **spark,
+                    "PYSPARK_PYTHON": sys.executable,
+                    "SPARK_LOCAL_IP": "127.0.0.1",
+                    "SPARK_SUBMIT_OPTS": options,
+                },
                 capture_output=True,
                 text=True,
                 check=True,
