@@ -50,6 +50,11 @@ def name_of(who: str) -> str:
     return who.partition("#")[0]
 
 
+def life_of(who: str) -> int:
+    """Return how many processes its worker id has had so far, with this one."""
+    return int(who.partition("#")[2])
+
+
 class HistoryEntry(NamedTuple):
     """An event and the seconds since the beginning of its world."""
 
