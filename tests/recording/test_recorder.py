@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 from penstock.cli import main as cli
 from penstock.core.aggregation import AggregateBuilder
-from penstock.errors import DamagedRecording, OptionError
+from penstock.errors import AccessDenied, DamagedRecording, OptionError
 from penstock.recording import open_recording
 from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
 from penstock.wiring import AwsOptions, open_kinesis
@@ -281,6 +281,31 @@ def test_a_recording_that_goes_on_keeps_the_order_of_a_shard(server, client, str
     metadata = recorder_of(server, stream, path).run()
     assert len(metadata.batches) > 8
     assert in_file(path) == in_stream(client, stream)
+
+
+def test_reads_that_keep_failing_are_a_warning_and_lose_nothing(
+    server, client, stream, tmp_path, monkeypatch, caplog
+):
+    put(client, stream, 20)
+    monkeypatch.setattr("penstock.recording.recorder.random.random", lambda: 0.0)  # pauses without length
+    path = tmp_path / "incident.penstock"
+    recorder = recorder_of(server, stream, path, shards=["shardId-000000000000"])
+    fetch, refused = recorder._kinesis.fetch_records, []
+
+    def refuse_five_times(*arguments):
+        if len(refused) < 5:
+            refused.append(arguments)
+            raise AccessDenied("GetRecords: the security token is expired")
+        return fetch(*arguments)
+
+    monkeypatch.setattr(recorder._kinesis, "fetch_records", refuse_five_times)
+    recorder.run()
+    [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert warning.startswith(
+        f"stream {stream}, shard shardId-000000000000: reading failed 4 times in a row: "
+    )
+    assert "security token is expired" in warning
+    assert in_file(path)["shardId-000000000000"] == in_stream(client, stream)["shardId-000000000000"]
 
 
 def test_an_interrupted_recording_does_not_go_on_with_other_options(server, client, stream, tmp_path):

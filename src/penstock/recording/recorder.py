@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import random
 import secrets
 import threading
@@ -48,11 +49,13 @@ from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.recording.arrow import SCHEMA, pa
 from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
 
+_log: Final = logging.getLogger("penstock.recording")
 _THREADS_MAX: Final = 8  # each thread holds a page in several forms
 _BUFFERS_BYTES: Final = 64 * 1024 * 1024
 _BATCH_BYTES_MIN: Final = 1024 * 1024
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _DEADLINE_S: Final = 300.0
+_FAILURES_REPORTED: Final = 4  # this many in a row are a warning, and twice as many the next
 _ROUNDS_MAX: Final = 10  # rounds of listing shards and reading the new ones; later shards are left out
 
 
@@ -347,6 +350,15 @@ class Recorder:
                     raise loss
         except PenstockError as error:
             reader.on_failure(error, time.monotonic(), random.random(), now_s)
+            failures = reader.failure_count
+            if failures >= _FAILURES_REPORTED and failures & (failures - 1) == 0:
+                _log.warning(
+                    "stream %s, shard %s: reading failed %d times in a row: %s",
+                    self._stream,
+                    recording.shard.shard_id,
+                    failures,
+                    error,
+                )
         return 0.0
 
     def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
