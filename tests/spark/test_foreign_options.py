@@ -223,6 +223,8 @@ def test_a_registered_consumer_that_cannot_be_is_refused(given, message):
         ("startingOffsetsByTimestamp", "use option startingTimestamp"),
         ("endingOffsetsByTimestamp", "use option endingTimestamp"),
         ("includeHeaders", "no headers"),
+        ("partitionKey", "takes it from the rows"),
+        ("explicitHashKey", "it is a column"),
         ("fetchOffset.numRetries", "use option maxRetries"),
         ("fetchOffset.retryIntervalMs", "use option retryInterval"),
         ("kafkaConsumer.pollTimeoutMs", "use option requestTimeout"),

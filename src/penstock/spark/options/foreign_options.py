@@ -71,6 +71,10 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
 
 _NO_PATH: Final = "load() and start() take no path; name the stream with option streamName"
 _STREAM: Final = "Kinesis has streams; use option streamName"
+_COLUMN: Final = (
+    "it is a column: the source returns it, and the sink takes it from the rows, for instance by "
+    "withColumn('partitionKey', col('id').cast('string'))"
+)
 _PROXY: Final = "set the environment variable HTTPS_PROXY for driver and executors instead; botocore uses it"
 _PARSE_DATA: Final = "the source does not parse records; parse the column data, for instance with from_json"
 _CREDENTIALS: Final = (
@@ -104,6 +108,8 @@ REFUSED: Final[Mapping[str, str]] = {
     "startingOffsetsByTimestamp": "use option startingTimestamp",
     "startingOffsetsByTimestampStrategy": "a shard without records at or after startingTimestamp is read from its next record",
     "endingOffsetsByTimestamp": "use option endingTimestamp",
+    "partitionKey": _COLUMN,
+    "explicitHashKey": _COLUMN,
     "includeHeaders": "Kinesis records have no headers; put them into data",
     "fetchOffset.numRetries": "use option maxRetries",
     "fetchOffset.retryIntervalMs": "use option retryInterval",
