@@ -141,7 +141,7 @@ class Redacting(logging.Formatter):
 
 @pytest.mark.parametrize("logger", [LOG, logging.getLogger()])
 @pytest.mark.parametrize("is_buffered", [False, True])
-@pytest.mark.parametrize("text", ["x" * 1_000_000, "a file named \udcff"])
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "a short text"])
 def test_a_formatter_that_hides_secrets_gets_every_traceback(monkeypatch, text, is_buffered, logger):
     lines = io.StringIO()
     handler = logging.StreamHandler(lines)
