@@ -1,5 +1,7 @@
 """Processes end in odd ways with records that wait: from a hook at exit, below a thread, through a signal that is swallowed."""
 
+import pytest
+
 from user_programs import all_records
 
 GOODBYE = """
@@ -89,6 +91,49 @@ NEVER_GIVES_UP = """
 def test_a_process_that_goes_on_after_its_termination_is_ended(local_kinesis, programs):
     local_kinesis.create_stream("events", shards=1)
     program = programs.start(NEVER_GIVES_UP, name="worker")
+    assert program.wait() == 143, program.log()
+    assert numbers(local_kinesis) == list(range(11))
+
+
+TERMINATED_IN_ITS_BLOCK = """
+    import multiprocessing, signal, sys, time
+
+    from penstock import Producer
+
+    def work(has_put):
+        with Producer(stream="events") as producer:
+            if sys.argv[1] == "handler before it":
+                before = signal.getsignal(signal.SIGTERM)
+                signal.signal(signal.SIGTERM, lambda *arguments: before(*arguments))
+            for number in range(11):
+                producer.put(b"%d" % number, "k")
+            if sys.argv[1] == "closing":
+                sys.argv[1] = ""
+                flush = producer._flush
+                producer._flush = lambda *_, **__: (has_put.set(), flush(*_, **__))
+            else:
+                has_put.set()
+                time.sleep(600)
+        time.sleep(600)
+
+    if __name__ == "__main__":
+        processes = multiprocessing.get_context("fork")
+        has_put = processes.Event()
+        process = processes.Process(target=work, args=(has_put,))
+        process.start()
+        has_put.wait()
+        process.terminate()
+        process.join()
+        sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.parametrize("when", ["closing", "handler before it"])
+def test_a_process_is_terminated_in_its_block(local_kinesis, programs, when):
+    local_kinesis.create_stream("events", shards=1)
+    if when == "closing":
+        local_kinesis.faults.throttle("PutRecords", count=3)
+    program = programs.start(TERMINATED_IN_ITS_BLOCK, when, name="worker")
     assert program.wait() == 143, program.log()
     assert numbers(local_kinesis) == list(range(11))
 

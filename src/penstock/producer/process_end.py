@@ -33,6 +33,8 @@ from penstock.errors import UsageError
 _log: Final = logging.getLogger("penstock.producer")
 _FIRST: Final = 100  # before the finalizers of queues and pools, which end threads that user code may need
 _TERMINATED: Final = 128 + signal.SIGTERM
+_CALLED: Final = b"\0"
+"""Is written by the handler. No signal has this number."""
 
 
 class EndHook:
@@ -143,11 +145,16 @@ class _Terminations:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self._pipe is not None:
-            os.write(self._pipe[1], bytes([number]))
+            os.write(self._pipe[1], _CALLED)
+        else:  # a handler of the program has called this one, in a forked child without a producer of its own
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
 
     def _run(self, reading: int) -> None:
-        while os.read(reading, 1) != bytes([signal.SIGTERM]) or not self._is_handler():
-            pass
+        # While the program has a handler of its own, a number says nothing: that handler may call this one, or go on.
+        while (read := os.read(reading, 1)) != _CALLED:
+            if read == bytes([signal.SIGTERM]) and self._is_handler():
+                break
         try:
             _end_all()
         finally:

@@ -410,12 +410,16 @@ def _close_at_end(producer: Producer, home: HomeProcess) -> EndHook:
 
     def close() -> None:
         if home.is_here and producer.waiting_count:
-            _log.warning(
-                "stream %s: the process ends with an open producer; closing it (use `with Producer(...)`)",
-                producer.stream,
-            )
+            if producer.is_open:
+                _log.warning(
+                    "stream %s: the process ends with an open producer; closing it (use `with Producer(...)`)",
+                    producer.stream,
+                )
+            timeout_s = producer.options.put_timeout_s
             try:
-                producer.close(producer.options.put_timeout_s)
+                producer.close(timeout_s)
+                # If another thread closes it already, that has returned at once.
+                producer._flush(timeout_s, fate_of_rest="they are lost")  # noqa: SLF001 - of this module
             except DeliveryFailed as error:
                 _log.error("%s", error)
 
