@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+import traceback
 
 import pytest
 
@@ -111,6 +112,8 @@ def test_every_waiting_put_gets_the_error_of_the_opening(local_kinesis):
     answers = asyncio.run(work())
     assert [type(each).__name__ for each in answers] == ["NotFound"] * 5
     assert all(isinstance(each, PenstockError) for each in answers)
+    frames = [each.name for each in traceback.extract_tb(answers[-1].__traceback__)]
+    assert frames.count("put") == 2, "of the one put that raised it last"
 
 
 def test_closing_waits_for_earlier_puts_and_refuses_later_ones(stream):

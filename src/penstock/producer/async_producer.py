@@ -108,6 +108,7 @@ class _PutQueue:
         self._waiting_count = 0
         self._opening: asyncio.Task[None] | None = None
         self._opening_error: Exception | None = None
+        self._opening_trace: TracebackType | None = None
         self._opening_ended_s = -math.inf
 
     async def put(self, record: tuple[bytes, str, str | None]) -> asyncio.Future[Acknowledgement]:
@@ -140,7 +141,8 @@ class _PutQueue:
         """Open the producer on a thread; if that fails, all puts fail that were called before it did."""
         while not self._producer.is_open:
             if self._opening_error is not None and called_s <= self._opening_ended_s:
-                raise self._opening_error
+                # Without the frames of the puts that have raised it before.
+                raise self._opening_error.with_traceback(self._opening_trace)
             if self._opening is None:
                 self._opening = self._loop.create_task(self._open())
             await asyncio.wait([self._opening])
@@ -150,7 +152,7 @@ class _PutQueue:
         try:
             await _in_thread(self._producer.open)
         except Exception as error:  # noqa: BLE001 - each waiting put raises it
-            self._opening_error = error
+            self._opening_error, self._opening_trace = error, error.__traceback__
         else:
             self._opening_error = None
         finally:
