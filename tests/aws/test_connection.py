@@ -191,6 +191,19 @@ def test_a_profile_that_cannot_be_parsed_is_an_error_that_names_the_line(bare_en
     assert "secret" not in str(refused.value)
 
 
+def test_a_section_of_services_may_have_texts_that_are_of_no_service_of_ours(bare_environment):
+    (bare_environment / "config").write_text(
+        "[default]\nregion = us-east-1\nservices = s\n[services s]\nendpoint_url = http://k\nlambda =\nkinesis =\n  endpoint_url = http://k\n"
+    )
+    assert client_for("kinesis", AwsOptions()).meta.endpoint_url == "http://k"
+
+
+def test_a_file_of_credentials_that_is_a_pipe_is_named_and_not_waited_for(bare_environment):
+    os.mkfifo(bare_environment / "credentials")  # as bash makes for <(...)
+    with pytest.raises(AccessDenied, match=f"{bare_environment}/credentials is a pipe"):
+        AwsKinesis(AwsOptions(region="us-east-1", endpoint_url="http://127.0.0.1:1")).fetch_summary("s")
+
+
 def test_a_file_of_credentials_that_cannot_be_read_is_named(bare_environment):
     (bare_environment / "credentials").mkdir()  # as Docker does for a mount of a file that is missing
     (bare_environment / "config").write_text("[default]\nregion = us-east-1\n")

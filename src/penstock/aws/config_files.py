@@ -29,6 +29,7 @@ _TEXTS: Final = (
     "aws_secret_access_key",
 )
 """Keys of a profile that botocore takes for text without a check."""
+_SERVICES: Final = ("kinesis", "dynamodb", "cloudwatch", "s3", "sqs", "glue", "sts")
 
 
 def check_forms(session: Any) -> None:
@@ -46,8 +47,8 @@ def check_forms(session: Any) -> None:
         raise _wrong_form(named, "api_versions has no indented block below it")
     name = profile.get("services")
     services = session.full_config.get("services", {}).get(name, {})
-    for key, block in services.items():
-        if not isinstance(block, dict):
+    for key in _SERVICES:  # the keys of others are none of ours, and botocore reads only its client's own
+        if not isinstance(services.get(key, {}), dict):
             raise _wrong_form(
                 f"section [services {name}]",
                 f"{key} has no indented block below it, for instance endpoint_url = URL",
@@ -73,7 +74,10 @@ def unread_files() -> str:
     texts = []
     for variable, path in _paths().items():
         try:
-            Path(path).open("rb").close()
+            if Path(path).is_fifo():  # to open one may wait without an end
+                texts.append(f"; {path} is a pipe, which botocore does not read")
+            else:
+                Path(path).open("rb").close()
         except FileNotFoundError:
             if os.environ.get(variable):
                 texts.append(f"; {variable}={path} does not exist")
