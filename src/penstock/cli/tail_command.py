@@ -173,9 +173,12 @@ def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOp
 
 
 def _is_for_tail(record: logging.LogRecord) -> bool:
-    """Return False for reports about leases and about the end of all shards: the command has no leases, and reports its end."""
+    """Return False for reports about leases and about the end of all shards: the command has no leases, and reports its end.
+
+    An unexpected error is shown with its traceback.
+    """
     is_of_lease = record.name == "penstock.leases" and "stopped" in record.getMessage()
-    return record.levelno < logging.CRITICAL and not is_of_lease
+    return bool(record.exc_info) or (record.levelno < logging.CRITICAL and not is_of_lease)
 
 
 @contextlib.contextmanager

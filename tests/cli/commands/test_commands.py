@@ -151,6 +151,16 @@ def test_tail_of_a_stream_that_is_deleted_meanwhile_says_so_once(kinesis, capsys
     assert [record.name for record in caplog.records] == ["penstock.consumer"], "of its shard"
 
 
+def test_tail_shows_the_traceback_of_a_defect(stream, capsys, caplog, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("penstock.consumer.delivery_loop.DeliveryLoop.run_once", fail)
+    with pytest.raises(ZeroDivisionError):
+        penstock(capsys, "tail", stream)
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
+
+
 def test_tail_until_the_end_of_an_empty_stream_ends(stream, capsys):
     assert penstock(capsys, "tail", "-e", stream) == (0, "", "")
 
