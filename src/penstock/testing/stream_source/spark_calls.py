@@ -35,6 +35,7 @@ _JSON_TYPES: Final = {
     "smallint": "short",
     "tinyint": "byte",
     "real": "float",
+    "timestamp_ltz": "timestamp",
 }
 
 
