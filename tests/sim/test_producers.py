@@ -58,6 +58,7 @@ BOTH = [ONE_STORED, TWO_STORED, acknowledged(5, "p#1:1"), acknowledged(6, "p#1:2
         (KeysInOrder, [ONE_STORED, TWO_STORED, stored(7, "p#1:1")], False),
         (RarelyTwice, [ONE_STORED, TWO_STORED], False),
         (RarelyTwice, [ONE_STORED, stored(7, "p#1:1")], True),
+        (RarelyTwice, [stored(5, "p#1:1", "p#1:2", "p#1:1")], True),
         (RarelyTwice, [RecordsUnanswered(("p#1:1",)), ONE_STORED, stored(7, "p#1:1")], False),
         (
             RarelyTwice,

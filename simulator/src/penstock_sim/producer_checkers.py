@@ -5,7 +5,7 @@ If consumers read the streams of the producers, every record reaches a handler, 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 
 from penstock_sim.checker import Broken, Checker, NoCrash
 from penstock_sim.events.processes import ProcessExited
@@ -93,10 +93,11 @@ class RarelyTwice(Checker):
 
     def _on_records_stored(self, event: RecordsStored) -> None:
         attempt = self.history.attempts[event.attempt]
-        for text in event.texts if event.is_read else ():
-            if attempt.seen[text] > attempt.excused[text]:
+        for text, count in Counter(event.texts if event.is_read else ()).items():
+            seen = attempt.seen[text] + count
+            if seen > 1 + attempt.excused[text]:
                 raise Broken(
-                    f"{event.number} of {event.key} holds {text} of {event.attempt} for the {attempt.seen[text] + 1}. time, and "
+                    f"{event.number} of {event.key} holds {text} of {event.attempt} for the {seen}. time, and "
                     f"{attempt.excused[text]} calls without an answer explain it"
                 )
 
