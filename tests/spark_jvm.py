@@ -28,8 +28,13 @@ def jvm_environ() -> dict[str, str]:
         return options
     with suppress(OSError):
         HOME.mkdir(exist_ok=True)
+        # The package itself: a working tree whose link to the environment leads here may be deleted.
+        package = Path(found.origin).parent.resolve()
         for name in ("bin", "jars", "sbin"):
-            with suppress(FileExistsError):
-                (HOME / name).symlink_to(Path(found.origin).with_name(name))
+            link = HOME / name
+            if not link.exists():
+                link.unlink(missing_ok=True)
+                with suppress(FileExistsError):
+                    link.symlink_to(package / name)
         return {**options, "SPARK_HOME": str(HOME)}
     return options

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
+import pyspark
 from pyspark.find_spark_home import _find_spark_home
 
+import spark_jvm
 from marks import HERE, MARKS, marks_of
 
 _SESSION = re.compile(r"\bSparkSession\b")
@@ -52,3 +56,18 @@ def test_the_longest_path_that_a_file_lies_in_gives_its_marks():
     kinds = HERE / "sim" / "test_kinds.py"
     assert marks_of(kinds, "test_the_same_seed_gives_the_same_history_in_every_process") == ("slow",)
     assert marks_of(kinds, "test_no_promise_is_broken") == ()
+
+
+def test_links_of_sparks_home_lead_to_the_package_itself_and_dead_ones_are_replaced(tmp_path, monkeypatch):
+    package = Path(pyspark.__file__).parent.resolve()
+    tree = tmp_path / "tree"  # a working tree with a link to another one's environment
+    tree.symlink_to(package.parent, target_is_directory=True)
+    monkeypatch.setattr(
+        "spark_jvm.find_spec", lambda _: SimpleNamespace(origin=str(tree / package.name / "__init__.py"))
+    )
+    monkeypatch.setattr("spark_jvm.HOME", tmp_path / "home")
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "jars").symlink_to(tmp_path / "gone")
+    assert spark_jvm.jvm_environ()["SPARK_HOME"] == str(tmp_path / "home")
+    links = {link.name: link.readlink() for link in (tmp_path / "home").iterdir()}
+    assert links == {name: package / name for name in ("bin", "jars", "sbin")}
