@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import (
@@ -100,6 +101,7 @@ judge_losses = partial(
 
 UP = [ProcessStarted(A), ProcessStarted(B)]
 RELEASED_BEHIND = [*UP, *stream(5, 6), taken(), reading(), *handled(5, 6), ReaderEnded(A, "s", 1)]
+TWIN = "a#2"
 RELEASE = LeaseWritten(A, Release("s", 1, "a"), row(owner="a", counter=1), row(counter=2))
 
 AT_6 = at_record("6")
@@ -257,6 +259,12 @@ BROKEN = {
         UP,
         [*[CallMade(A, "list shards", "")] * 15],
         [*[CallMade(A, "list shards", "")] * 14],
+    ),
+    "L5 more listings than shards that ended beyond the fifth": (
+        "L5",
+        [*UP, *[CoordinatorReported(A, "ENDED", "", f"s{number}") for number in range(6)]],
+        [*[CallMade(A, "list shards", "")] * 16],
+        [*[CallMade(A, "list shards", "")] * 15],
     ),
     "L5 a retry storm": (
         "L5",
@@ -437,6 +445,13 @@ def test_a_lease_asked_for_by_a_worker_that_has_gone_counts_for_its_foreign_owne
     request = LeaseWritten(A, RequestHandover("s", "b", "a"), row(owner="b", counter=1), asked)
     lines = [*UP, *stream(), taken(who=B), reading(who=B), request, ProcessExited(A, "crashed")]
     assert judge(lines, foreign=frozenset(foreign), at_end=True) == found
+
+
+@pytest.mark.parametrize(("first", "second", "found"), [(A, TWIN, "S7"), (TWIN, A, None)])
+def test_only_the_elder_of_two_twins_may_start_before_where_the_other_released(first, second, found):
+    lines = [ProcessStarted(A), ProcessStarted(TWIN), *stream(5, 6), taken(first), reading(first)]
+    lines += [*handled(5, 6, who=first), ReaderEnded(first, "s", 1), replace(RELEASE, who=first)]
+    assert judge(lines, taken(second, counter=3), reading(second), only="S7") == found
 
 
 def test_a_settled_history_is_clean_at_the_end():
