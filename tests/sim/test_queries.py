@@ -200,6 +200,18 @@ def logged(batch, start, *read):
         ([executed(5), SET_BACK, executed(who="q#2"), executed(6, who="q#2")], "Q1"),
         ([executed(5), MessageLogged("q#2", "WARNING", "another text", ""), executed(who="q#2")], "Q1"),
         ([executed(5), SET_BACK, executed(6, who="q#2"), executed(5)], None),
+        ([executed(5), LocationRestored("q", 0), ProcessStarted("q#2"), executed(6, who="q#2")], None),
+        ([executed(5), LocationRestored("q", 1), ProcessStarted("q#2"), executed(6, who="q#2")], "Q1"),
+        (
+            [
+                claims(MINE, AT5),
+                executed(5),
+                LocationRestored("q", 0),
+                ProcessStarted("q#2"),
+                executed(6, who="q#2"),
+            ],
+            "Q1",
+        ),
         ([executed(5, 6), BatchReadInPart("q#1", 1, "a", (5,))], None),
         ([BatchReadInPart("q#1", 1, "a", (6,)), executed(5, 6)], "Q1"),
         ([BatchReadInPart("q#1", 1, "a", (5,)), RecordsTrimmed("a", 1, 5), executed(6)], None),

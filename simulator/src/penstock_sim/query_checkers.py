@@ -60,22 +60,35 @@ class SameReplays(Checker):
         self._copies: set[str] = set()
         self._life: dict[str, int] = {}
         self._first_life: dict[str, int] = {}
+        self._restored: dict[str, int] = {}  # the last batch of a location that was set back
 
     def _on_process_started(self, event: ProcessStarted) -> None:
+        """Forget the batches behind a location that was set back if no lease shows them to the driver any more."""
         name, _, life = event.who.partition("#")
         self._life[name] = int(life or 0)
+        claims = [row.claim_of(name) for row in self.history.rows.values()]
+        if name in self._restored and all(
+            claim is None or claim.batch <= self._restored[name] for claim in claims
+        ):
+            self._forget(name, self._restored.pop(name))
 
     def _on_location_restored(self, event: LocationRestored) -> None:
         """Ignore later reads by tasks of the drivers so far: they have ended, so Spark accepts none of their results."""
         self._first_life[event.query] = self._life.get(event.query, 0) + 1
+        self._restored[event.query] = event.batch
 
     def _on_message_logged(self, event: MessageLogged) -> None:
         if "has no record of claims" in event.text:
             name = name_of(event.who)
             self._first_life[name] = int(event.who.partition("#")[2])
-            for known in (self._held, self._parts):
-                for place in [place for place in known if place[0] == name]:
-                    del known[place]
+            self._restored.pop(name, None)
+            self._forget(name, -1)
+
+    def _forget(self, name: str, last: int) -> None:
+        """Forget the records of a query's batches after the last one that counts."""
+        for known in (self._held, self._parts):
+            for place in [place for place in known if place[0] == name and place[2] > last]:
+                del known[place]
 
     def _on_location_copied(self, event: LocationCopied) -> None:
         self._copies.add(event.copy)
