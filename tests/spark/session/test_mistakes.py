@@ -33,7 +33,7 @@ def check(text, *parts):
     lines = text.splitlines()
     told = [number for number, line in enumerate(lines) if "penstock.errors." in line]
     assert len(told) == 1, text
-    assert told[0] <= 8, text
+    assert told[0] <= 9, text
     assert len(lines) <= 25, text
     assert "py4j" not in text
     message = "\n".join(lines[told[0] :])
