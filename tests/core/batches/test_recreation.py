@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from penstock.core.batches.claims import Execution, ReadTo, plan_read, resolve_start
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import ENDED_MAX, list_ended
 from penstock.core.batches.recreation import agrees_with, plan_lost, plan_recreation
@@ -210,6 +211,18 @@ def test_parents_are_made_before_their_children_and_set_to_their_end_behind_them
     assert [write.key for write in plan.writes] == ["a", "p", "c1", "c2"]
     plan = plan_recreation(rows(row("a"), row("p", AT7)), offset(**ENDED), SHARDS, STREAM)
     assert [write.key for write in plan.writes] == ["c1", "c2", "p"]
+
+
+def test_a_batch_whose_end_is_lost_holds_nothing_and_the_next_one_begins_where_it_did():
+    known = offset(a=AT5, c1=AT7, c2=TRIM_HORIZON)
+    plan = plan_recreation({}, known, SHARDS, STREAM, now_ms=900)
+    table = after({}, plan)
+    assert dict(plan.repeated) == {"a": AT5}
+    assert [key for key, lease in table.items() if lease.claims] == ["a"]
+    assert table["a"].claims[0].made_ms == 900
+    taken = replace(table["a"], owner=ME, counter=1)
+    assert plan_read(taken, Execution(ME, 3, "life", AT5, planned_by="r")) == ReadTo(AT5)
+    assert resolve_start(taken, ME, known.known_batches, AT5).position == AT5
 
 
 # --- the table before -------------------------------------------------------------------------------------------------

@@ -416,6 +416,23 @@ def test_a_batch_that_a_kill_cut_short_has_the_same_rows_under_another_name(quer
     assert (story.missing(), story.doubled()) == ([], [])
 
 
+def test_a_batch_that_runs_again_without_its_claims_leaves_its_records_to_the_next_one(query):
+    story = Story(q := query())
+    story.put()
+    q.drain()
+    story.put()
+    end = q.next_plan()
+    rows = q.execute(end)
+    story.put()
+    q.die()
+    delete_rows(q)
+    q.reader = q.fresh()
+    assert q.execute(end) == []
+    q.commit(end, rows)  # the sink has the batch already, and skips it
+    story.read_all()
+    assert story.doubled() == sorted(row[3] for row in rows)
+
+
 @pytest.mark.parametrize("is_split", [False, True], ids=["whole", "split"])
 def test_a_copy_of_a_query_under_another_name_reads_everything_for_itself(query, is_split):
     story = Story(q := query())

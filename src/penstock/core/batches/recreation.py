@@ -4,10 +4,14 @@ The offset has the position of each shard of the query, and the shards that are 
 the children of ended shards. A part of the hash range that neither explains belonged to another worker: if that worker does
 not return, the lease coordinator creates its leases.
 
-The end of the last batch is not in the offset but in its claims. If the query has changed to another table, it copies the
-leases of the earlier table, with their claims, and repeats no record. If the earlier table has claims of the query that the
-offset has no record of, that table is still in use, because the checkpoint location was copied. Then only the end of the
-offset's own last batch is copied, if a claim still has it.
+The end of the last batch is not in the offset but in its claims. If the claims are lost, the batch may have had any end, and a
+repetition could pass on more records than that. A sink that skips a batch that it has, or another driver of the location that was
+paused during the batch, would miss them. So a lease that is created again when the query starts gets an empty claim of the batch:
+Spark repeats it without records of this shard, and the next batch begins where it began.
+
+If the query has changed to another table, it copies the leases of the earlier table, with their claims, and repeats no record.
+If the earlier table has claims of the query that the offset has no record of, that table is still in use, because the checkpoint
+location was copied. Then only the end of the offset's own last batch is copied, if a claim still has it.
 """
 
 from __future__ import annotations
@@ -131,14 +135,17 @@ def plan_recreation(
     shards: Mapping[str, Shard],
     stream: StreamIdentity,
     before: Mapping[str, Lease] | None = None,
+    *,
+    now_ms: int = 0,
 ) -> Recreation:
     """Plan the writes that bring a table into agreement with an offset, when the query starts.
 
     Args:
         before: The leases of the earlier table, if the query used another table when the offset was written; None if it
             used the same table, or if the earlier table cannot be read.
+        now_ms: When the claims of unknown ends are made.
     """
-    return _Plan(rows, offset, shards, stream, before).plan_start()
+    return _Plan(rows, offset, shards, stream, before).plan_start(now_ms)
 
 
 def plan_lost(
@@ -189,12 +196,13 @@ class _Plan:
             str, Position
         ] = {}  # unfinished shards that have left the stream, with the query's positions
         self._writes: list[LeaseWrite] = []
+        self._unknown_ends: set[str] = set()  # shards of the last batch that get an empty claim of it
 
-    def plan_start(self) -> Recreation:
+    def plan_start(self, now_ms: int) -> Recreation:
         """Plan for the start of the query: copy the earlier table's leases, create missing ones, and end outdated ones."""
         if not self._is_forked:
             self._copy_leases()
-        self._create_known()
+        self._create_known(claimed_ms=now_ms)
         self._create_ended_parents(find_missing_ends(self._rows, self._offset))
         ends = [
             Reset(key, self._rows[key].counter, SHARD_END)
@@ -262,8 +270,14 @@ class _Plan:
                     place = row.checkpoint if is_ahead else current.checkpoint
                     self._write(Reset(key, current.counter, place, forget=self._worker, claim=claim))
 
-    def _create_known(self, marks: Mapping[str, TipMark] = _NO_MARKS) -> None:
-        """Create the missing leases of shards in the offset."""
+    def _create_known(
+        self, marks: Mapping[str, TipMark] = _NO_MARKS, *, claimed_ms: int | None = None
+    ) -> None:
+        """Create the missing leases of shards in the offset.
+
+        Args:
+            claimed_ms: When empty claims of the last batch are made; None: its ends stay unclaimed.
+        """
         shards = self._offset.shards
         tips = {
             key: mark_at(shards[key], tip_ms) for key, tip_ms in self._offset.tips.items() if key in shards
@@ -275,9 +289,19 @@ class _Plan:
                 continue
             lease = replace(lease_of(shard, position, self._stream), mark=marks.get(key) or tips.get(key))
             claim = self._last_claim(self._before.get(key), key)
+            if claim is None and claimed_ms is not None and key in self._offset.shares():
+                claim = self._claim_nothing(position, claimed_ms)
+                self._unknown_ends.add(key)
             if position == TRIM_HORIZON:  # at its start a shard waits for its parents
                 self._create_ended_parents(shard.parents)
             self._write(Create(lease if claim is None else replace(lease, claims=(claim,))))
+
+    def _claim_nothing(self, position: Position, made_ms: int) -> BatchClaim:
+        """Return a claim that the last batch holds nothing of a shard."""
+        batch, planner = self._offset.batch, self._offset.known_batches.planner_of(self._offset.batch)
+        return BatchClaim(
+            self._worker, batch, planner or "", position, position, made_ms=made_ms, planned_by=planner
+        )
 
     def _create_children(self, keys: Iterable[str]) -> None:
         """Create the leases of children whose parents are read to their end, if no lease covers their range.
@@ -344,7 +368,8 @@ class _Plan:
             if row is None or not (key in written or self._is_moved):
                 continue
             start = self._offset.shards[key]
-            is_batch_done = self._last_claim(row, key) is not None or is_passed(start, row)
+            has_end = self._last_claim(row, key) is not None and key not in self._unknown_ends
+            is_batch_done = has_end or is_passed(start, row)
             if not is_batch_done and row.reader in self._own:
                 repeated[key] = start
             elif is_batch_done and key in written:

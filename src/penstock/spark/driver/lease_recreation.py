@@ -79,7 +79,7 @@ class LeaseRecreation:
         elif agrees_with(rows, known):
             return False
         shards = self._list_with(find_missing(rows, known, {}))
-        plan = plan_recreation(rows, known, shards, stream, earlier_rows)
+        plan = plan_recreation(rows, known, shards, stream, earlier_rows, now_ms=self._clock.wall_ms())
         return self._apply(plan, rows, shards, known, why_no_rows)
 
     def recreate_lost(
