@@ -61,6 +61,7 @@ from penstock.core.reading.reader_steps import (
 )
 from penstock.core.reading.service_clock import ServiceClock
 from penstock.core.reading.shard_reader import ShardReader
+from penstock.core.sparse_reports import is_reported
 from penstock.errors import DataLossError, LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import RawRecord
@@ -474,8 +475,7 @@ class ShardRun:
         failures = self._reader.failure_count
         self._read_error = error
         self._metrics.count("read_failures", 1, {"error": type(error).__name__})
-        is_reported = failures >= READ_FAILURES_REPORTED and failures & (failures - 1) == 0
-        level = logging.WARNING if is_reported else logging.DEBUG
+        level = logging.WARNING if is_reported(failures, READ_FAILURES_REPORTED) else logging.DEBUG
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.key, failures, error)
 
     def on_fetch_skipped(self) -> None:

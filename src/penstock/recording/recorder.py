@@ -44,6 +44,7 @@ from penstock.core.recording.metadata import (
 )
 from penstock.core.recording.redaction import hash_text, parse_redaction, redact
 from penstock.core.shard import Shard
+from penstock.core.sparse_reports import is_reported
 from penstock.errors import OptionError, PenstockError
 from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.recording.arrow import SCHEMA, pa
@@ -351,7 +352,7 @@ class Recorder:
         except PenstockError as error:
             reader.on_failure(error, time.monotonic(), random.random(), now_s)
             failures = reader.failure_count
-            if failures >= _FAILURES_REPORTED and failures & (failures - 1) == 0:
+            if is_reported(failures, _FAILURES_REPORTED):
                 _log.warning(
                     "stream %s, shard %s: reading failed %d times in a row: %s",
                     self._stream,

@@ -6,6 +6,7 @@ import itertools
 import logging
 from typing import Any
 
+from penstock.core.sparse_reports import is_reported
 from penstock.ports.metrics import ForgettingMetrics, Metrics, NoMetrics
 
 log = logging.getLogger("penstock.metrics")
@@ -50,7 +51,7 @@ class GuardedMetrics:
                 getattr(self._metrics, method)(name, *given, **named)
         except Exception:
             number = next(self._failures)
-            if number & (number - 1) == 0:  # ever more rarely: there may be thousands a second
+            if is_reported(number):
                 log.exception(
                     "the metrics could not be written: %s raised, error %d of these metrics", name, number
                 )

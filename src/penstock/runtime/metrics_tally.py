@@ -10,6 +10,7 @@ from typing import Final, Self, TypeAlias
 
 from msgspec import Struct, field
 
+from penstock.core.sparse_reports import is_reported
 from penstock.errors import OptionError
 from penstock.ports.metrics import ForgettingMetrics, Metrics
 
@@ -131,7 +132,7 @@ class MetricsTally:
     def _check(self, name: str, has_place: bool) -> None:
         """Warn of measurements that were dropped, ever more rarely. Called without the lock: a log handler may measure."""
         number = 0 if has_place else next(self._dropped_counts)
-        if number and number & (number - 1) == 0:
+        if is_reported(number):
             log.warning(
                 "metric %s has no place among %d metrics with different names or labels; measurements dropped so far: %d; %s",
                 name,
