@@ -88,7 +88,7 @@ def _make_record(
             record = type(logger).makeRecord(logger, *given, **named)
         else:
             record = before(*given, **named)
-        if not _formats_traces(logger):
+        if record.exc_info and not _formats_traces(logger):
             _bound_trace(record)
     except Exception:  # noqa: BLE001 - the same
         fields: dict[str, Any] = {**dict(zip(_PLAIN_FIELDS, given, strict=False)), **named}
