@@ -192,9 +192,8 @@ class _Plan:
             **{key: shard.parents for key, shard in shards.items()},
         }
         self._ranges = {key: shard.hash_range for key, shard in shards.items()}
-        self._vanished: dict[
-            str, Position
-        ] = {}  # unfinished shards that have left the stream, with the query's positions
+        # Unfinished shards that have left the stream, with the query's positions.
+        self._vanished: dict[str, Position] = {}
         self._writes: list[LeaseWrite] = []
         self._unknown_ends: set[str] = set()  # shards of the last batch that get an empty claim of it
 
@@ -278,7 +277,7 @@ class _Plan:
         Args:
             claimed_ms: When empty claims of the last batch are made; None: its ends stay unclaimed.
         """
-        shards = self._offset.shards
+        shards, shares = self._offset.shards, self._offset.shares()
         tips = {
             key: mark_at(shards[key], tip_ms) for key, tip_ms in self._offset.tips.items() if key in shards
         }
@@ -289,7 +288,7 @@ class _Plan:
                 continue
             lease = replace(lease_of(shard, position, self._stream), mark=marks.get(key) or tips.get(key))
             claim = self._last_claim(self._before.get(key), key)
-            if claim is None and claimed_ms is not None and key in self._offset.shares():
+            if claim is None and claimed_ms is not None and key in shares:
                 claim = self._claim_nothing(position, claimed_ms)
                 self._unknown_ends.add(key)
             if position == TRIM_HORIZON:  # at its start a shard waits for its parents

@@ -112,16 +112,14 @@ class ShardSyncer:
         self._scans = context.scans
         self.ranges: dict[str, HashRange] = {}
         self.first_listing_s: float | None = None
-        self._first: deque[Lease] = (
-            deque()
-        )  # first leases of an empty table, to be created one after the other
-        self._filling: deque[MissingLease] = deque()  # leases that fill holes, likewise
+        # Leases to be created one after the other: the first ones of an empty table, and those that fill holes.
+        self._first: deque[Lease] = deque()
+        self._filling: deque[MissingLease] = deque()
         self._retries = 0  # of the creation under way
         self._holes = HoleCounts(_HOLE_ROUNDS)
         self._hole_s: float | None = None  # since when a hole is known and not filled
-        self._plan_before: list[MissingLease] | None = (
-            None  # by the previous listing, if it had an unexplained shard
-        )
+        # By the previous listing, if it had an unexplained shard.
+        self._plan_before: list[MissingLease] | None = None
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
         self._needed_parents: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
         self._unlisted_before: set[str] = set()  # missing parents that the previous listing did not have
