@@ -10,8 +10,6 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from msgspec import structs
-
 from penstock import wiring
 from penstock.cli.moments import (
     FORMS,
@@ -150,15 +148,13 @@ def run(args: argparse.Namespace) -> int:
 
 def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOptions:
     from penstock.consumer import ConsumerOptions
-    from penstock.core.reading.reader_options import ReaderOptions, WayOut
+    from penstock.core.reading.reader_options import WayOut
 
     class TailOptions(ConsumerOptions):
         """Options whose errors have the advice for a reader without an application."""
 
-        def _reader_options(self, retention_s: float | None, *, is_pushed: bool) -> ReaderOptions:
-            return structs.replace(super()._reader_options(retention_s, is_pushed=is_pushed), way_out=advice)
+        _way_out = WayOut(of_loss="The command goes on", of_new_stream="start the command again")
 
-    advice = WayOut(of_loss="The command goes on", of_new_stream="start the command again")
     return TailOptions(
         worker_id="tail",
         starting_position=start,
