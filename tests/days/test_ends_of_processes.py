@@ -60,6 +60,19 @@ def test_a_thread_outlasts_the_work_of_its_process(local_kinesis, programs):
     assert numbers(local_kinesis) == [1]
 
 
+TERMINATES_ITS_WORK = """
+    if __name__ == "__main__":
+        processes = multiprocessing.get_context("fork")
+        has_put = processes.Event()
+        process = processes.Process(target=work, args=(has_put,))
+        process.start()
+        has_put.wait()
+        process.terminate()
+        process.join()
+        sys.exit(process.exitcode)
+"""
+
+
 NEVER_GIVES_UP = """
     import multiprocessing, sys, time
 
@@ -75,22 +88,12 @@ NEVER_GIVES_UP = """
                 time.sleep(60)
             except BaseException:
                 pass  # whatever happens, the work goes on
-
-    if __name__ == "__main__":
-        processes = multiprocessing.get_context("fork")
-        has_put = processes.Event()
-        process = processes.Process(target=work, args=(has_put,))
-        process.start()
-        has_put.wait()
-        process.terminate()
-        process.join()
-        sys.exit(process.exitcode)
 """
 
 
 def test_a_process_that_goes_on_after_its_termination_is_ended(local_kinesis, programs):
     local_kinesis.create_stream("events", shards=1)
-    program = programs.start(NEVER_GIVES_UP, name="worker")
+    program = programs.start(NEVER_GIVES_UP + TERMINATES_ITS_WORK, name="worker")
     assert program.wait() == 143, program.log()
     assert numbers(local_kinesis) == list(range(11))
 
@@ -115,16 +118,6 @@ TERMINATED_IN_ITS_BLOCK = """
                 has_put.set()
                 time.sleep(600)
         time.sleep(600)
-
-    if __name__ == "__main__":
-        processes = multiprocessing.get_context("fork")
-        has_put = processes.Event()
-        process = processes.Process(target=work, args=(has_put,))
-        process.start()
-        has_put.wait()
-        process.terminate()
-        process.join()
-        sys.exit(process.exitcode)
 """
 
 
@@ -133,7 +126,7 @@ def test_a_process_is_terminated_in_its_block(local_kinesis, programs, when):
     local_kinesis.create_stream("events", shards=1)
     if when == "closing":
         local_kinesis.faults.throttle("PutRecords", count=3)
-    program = programs.start(TERMINATED_IN_ITS_BLOCK, when, name="worker")
+    program = programs.start(TERMINATED_IN_ITS_BLOCK + TERMINATES_ITS_WORK, when, name="worker")
     assert program.wait() == 143, program.log()
     assert numbers(local_kinesis) == list(range(11))
 

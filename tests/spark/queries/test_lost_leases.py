@@ -399,8 +399,8 @@ def test_a_query_that_goes_back_to_the_lease_table_that_it_had_repeats_nothing(n
     assert (story.missing(), story.doubled()) == ([], [])
 
 
-def test_a_batch_that_a_kill_cut_short_has_the_same_rows_under_another_name(query, tmp_path):
-    story = Story(q := query())
+def run_a_batch_and_die(story, q):
+    """Run a batch whose driver dies before its commit, while records arrive; return its end and its rows."""
     story.put()
     q.drain()
     story.put()
@@ -408,6 +408,12 @@ def test_a_batch_that_a_kill_cut_short_has_the_same_rows_under_another_name(quer
     rows = q.execute(end)
     story.put()
     q.die()
+    return end, rows
+
+
+def test_a_batch_that_a_kill_cut_short_has_the_same_rows_under_another_name(query, tmp_path):
+    story = Story(q := query())
+    end, rows = run_a_batch_and_die(story, q)
     move(q, tmp_path, MOVES["a folder"])
     q.reader = q.fresh()
     assert q.execute(end) == rows
@@ -418,13 +424,7 @@ def test_a_batch_that_a_kill_cut_short_has_the_same_rows_under_another_name(quer
 
 def test_a_batch_that_runs_again_without_its_claims_leaves_its_records_to_the_next_one(query):
     story = Story(q := query())
-    story.put()
-    q.drain()
-    story.put()
-    end = q.next_plan()
-    rows = q.execute(end)
-    story.put()
-    q.die()
+    end, rows = run_a_batch_and_die(story, q)
     delete_rows(q)
     q.reader = q.fresh()
     assert q.execute(end) == []
