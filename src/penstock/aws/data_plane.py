@@ -7,7 +7,6 @@ of a millisecond, most of the cost of a scan. All other operations, and errors, 
 
 from __future__ import annotations
 
-import logging
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
@@ -20,9 +19,8 @@ from msgspec import Struct
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import ChildShard
 from penstock.errors import RecordError
-from penstock.ports.kinesis import EntryAnswer, PutEntry
+from penstock.ports.kinesis import PutEntry
 
-_log: Final = logging.getLogger("penstock.aws")
 _SHOWN_BYTES: Final = 80
 _COMPONENT: Final = "response_parser_factory"
 
@@ -294,20 +292,9 @@ class _ParserFactory:
         return PageParser(parser) if protocol_name == "json" else parser
 
 
-def install_parser(session: Any) -> bool:
-    """Install the fast parser of GetRecords and PutRecords in a botocore session; it also refuses answers that are cut off.
-
-    Returns:
-        False if this botocore has no place for it. Then botocore's parser does the work, more slowly, and a warning
-        is logged.
-    """
-    try:
-        factory = session.get_component(_COMPONENT)
-        session.register_component(_COMPONENT, _ParserFactory(factory))
-    except (AttributeError, ValueError) as error:
-        _log.warning("this botocore takes no response parser (%s): records are decoded the slow way", error)
-        return False
-    return True
+def install_parser(session: Any) -> None:
+    """Install the fast parser of GetRecords and PutRecords in a botocore session; it also refuses answers that are cut off."""
+    session.register_component(_COMPONENT, _ParserFactory(session.get_component(_COMPONENT)))
 
 
 def keep_milliseconds(client: Any) -> None:
@@ -434,48 +421,3 @@ def _place_records(params: dict[str, Any], context: dict[str, Any], **_: Any) ->
         document = msgspec.json.decode(params["body"])
         document["Records"] = msgspec.Raw(records.body)
         params["body"] = msgspec.json.encode(document)
-
-
-def page_of(answer: dict[str, Any]) -> WirePage:
-    """Return the page of an answer, whichever parser read it."""
-    page = answer.get("Page")
-    if isinstance(page, WirePage):
-        return page
-    return WirePage(
-        records=[
-            WireRecord(
-                record["SequenceNumber"],
-                record["Data"],
-                record.get("PartitionKey"),
-                record["ApproximateArrivalTimestamp"].timestamp()
-                if "ApproximateArrivalTimestamp" in record
-                else 0.0,
-            )
-            for record in answer["Records"]
-        ],
-        next_iterator=answer.get("NextShardIterator"),
-        millis_behind_latest=answer.get("MillisBehindLatest"),
-        children=[
-            WireChild(
-                child["ShardId"],
-                child["ParentShards"],
-                WireHashRange(
-                    child["HashKeyRange"]["StartingHashKey"], child["HashKeyRange"]["EndingHashKey"]
-                ),
-            )
-            for child in answer.get("ChildShards", ())
-        ],
-    )
-
-
-def answers_of(answer: dict[str, Any]) -> Sequence[EntryAnswer]:
-    """Return the answers to the entries of PutRecords, whichever parser read them."""
-    answers = answer.get("Answers")
-    if isinstance(answers, WireAnswers):
-        return answers.records
-    return [
-        WireAnswer(
-            each.get("SequenceNumber"), each.get("ShardId"), each.get("ErrorCode"), each.get("ErrorMessage")
-        )
-        for each in answer.get("Records", ())
-    ]

@@ -15,6 +15,7 @@ from collections import deque
 from typing import Final, NamedTuple
 
 import msgspec
+from botocore.eventstream import EventStreamHeaderParser, ParserError
 
 from penstock.aws.data_plane import WireChild, WireRecord, child_shards
 from penstock.ports.kinesis import RecordPage
@@ -23,10 +24,6 @@ _PRELUDE: Final = struct.Struct(">III")
 _OVERHEAD_BYTES: Final = 16  # prelude, its checksum and the frame's
 _FRAME_BYTES_MAX: Final = 24 * 1024 * 1024 + 128 * 1024 + _OVERHEAD_BYTES  # the format's limits
 _HEADERS_KEPT_MAX: Final = 64
-_STRING: Final = 7
-_SIZED: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
-"""Bytes of a header's value, for each type of fixed size."""
-_TEXTS: Final = frozenset({6, _STRING})  # preceded by their length
 
 
 class BrokenFrameError(ValueError):
@@ -106,38 +103,18 @@ class FrameBuffer:
         # The same few headers repeat, so each is decoded once.
         found = self._headers.get(raw)
         if found is None:
-            found = decode_headers(raw)
+            found = _decode_headers(raw)
             if len(self._headers) < _HEADERS_KEPT_MAX:
                 self._headers[raw] = found
         return found
 
 
-def decode_headers(raw: bytes) -> dict[str, str]:
-    """Return a frame's headers whose values are texts.
-
-    Raises:
-        BrokenFrameError: The headers cannot be read.
-    """
-    found: dict[str, str] = {}
-    place = 0
+def _decode_headers(raw: bytes) -> dict[str, str]:
     try:
-        while place < len(raw):
-            name_end = place + 1 + raw[place]
-            name, kind = raw[place + 1 : name_end].decode(), raw[name_end]
-            place = name_end + 1
-            if kind in _TEXTS:
-                (size,) = struct.unpack_from(">H", raw, place)
-                place += 2
-                if kind == _STRING:
-                    found[name] = raw[place : place + size].decode()
-            else:
-                size = _SIZED[kind]
-            place += size
-    except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
+        found = EventStreamHeaderParser().parse(raw)
+    except (KeyError, struct.error, UnicodeDecodeError, ParserError) as error:
         raise BrokenFrameError(f"the headers of a frame cannot be read: {error!r}") from error
-    if place != len(raw):
-        raise BrokenFrameError("the headers of a frame end in the middle of a value")
-    return found
+    return {name: value for name, value in found.items() if isinstance(value, str)}
 
 
 class _WireEvent(msgspec.Struct):

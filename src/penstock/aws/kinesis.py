@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import environment_endpoint
-from penstock.aws.data_plane import answers_of, child_shards, encode_entries, page_of
+from penstock.aws.data_plane import WirePage, child_shards, encode_entries
 from penstock.aws.service_calls import TRANSIENT, call_operation
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
@@ -125,7 +125,7 @@ class AwsKinesis:
             arguments["StreamARN"] = stream
         retried = tuple(kind for kind in self._retried if kind is not Throttled)
         answer = self._call("GetRecords", f"stream {stream}", retried=retried, **arguments)
-        page = page_of(answer)
+        page: WirePage = answer["Page"]
         return RecordPage(
             records=page.records,
             next_iterator=page.next_iterator,
@@ -138,7 +138,7 @@ class AwsKinesis:
         records = encode_entries(entries)
         where = f"stream {stream}"
         answer = self._call("PutRecords", where, retried=(), is_write=True, **named(stream), Records=records)
-        answers = answers_of(answer)
+        answers: Sequence[EntryAnswer] = answer["Answers"].records
         if len(answers) != len(entries):
             raise UnknownOutcome(
                 f"PutRecords on stream {stream}: {len(entries)} entries sent, {len(answers)} answered",
