@@ -81,7 +81,9 @@ def test_a_page_reads_the_same_as_by_botocore(document):
         (r["SequenceNumber"], r["Data"], r.get("PartitionKey")) for r in stock["Records"]
     ]
     assert [round(r.arrival_s * 1000) for r in ours.records] == [
-        round(r["ApproximateArrivalTimestamp"].timestamp() * 1000) if "ApproximateArrivalTimestamp" in r else 0
+        round(r["ApproximateArrivalTimestamp"].timestamp() * 1000)
+        if "ApproximateArrivalTimestamp" in r
+        else 0
         for r in stock["Records"]
     ]
     assert (ours.next_iterator, ours.millis_behind_latest) == (

@@ -7,9 +7,9 @@ payload that may hold too many values is counted first.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from decimal import Context, Decimal
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 import fastavro
 from fastavro.read import LOGICAL_READERS
@@ -125,9 +125,9 @@ class ValueBound:
     """
 
     def __init__(self, schema: Any, *, contains_itself: bool, count_max: int = VALUE_COUNT_MAX) -> None:
-        self._schema: Final = schema
+        self._named: Final[dict[str, Any]] = {}
+        self._schema: Final = fastavro.parse_schema(schema, self._named)
         self._count_max: Final = count_max
-        self._count: _Count | None = None
         self._uncounted_bytes_max: Final = -1 if contains_itself else _uncounted_bytes_max(schema, count_max)
 
     def check(self, payload: bytes) -> None:
@@ -137,11 +137,8 @@ class ValueBound:
             TooManyValuesError: The payload has too many values.
             EOFError, ValueError, IndexError, RecursionError: It does not fit the schema.
         """
-        if len(payload) <= self._uncounted_bytes_max:
-            return
-        if self._count is None:
-            self._count = _count_of(self._schema, {})
-        self._count(_Cursor(payload, self._count_max))
+        if len(payload) > self._uncounted_bytes_max:
+            _Count(payload, self._named, self._count_max).walk(self._schema)
 
 
 def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
@@ -189,120 +186,77 @@ class _ValueExcess:
         return found
 
 
-class _Cursor:
-    """A place in a payload, and how many values may follow."""
+class _Count:
+    """Walks over one datum of a payload and counts its values.
 
-    __slots__ = ("_count_max", "_payload", "at", "left")
+    Args:
+        named: The schemas that have names, by their full names.
+        count_max: Values that the datum may have.
+    """
 
-    def __init__(self, payload: bytes, count_max: int) -> None:
+    def __init__(self, payload: bytes, named: Mapping[str, Any], count_max: int) -> None:
         self._payload = payload
-        self._count_max = self.left = count_max
-        self.at = 0
+        self._named = named
+        self._count_max = self._left = count_max
+        self._at = 0
 
-    def count(self, number: int = 1) -> None:
-        self.left -= number
-        if self.left < 0:
+    def walk(self, schema: Any) -> None:
+        """Move over one datum of a schema."""
+        if isinstance(schema, list):
+            self.walk(schema[self._number()])
+            return
+        kind = schema if isinstance(schema, str) else schema["type"]
+        if not isinstance(kind, str) or kind in self._named:
+            self.walk(self._named[kind] if isinstance(kind, str) else kind)
+            return
+        self._add(1)
+        if kind in ("record", "error"):
+            for field in schema["fields"]:
+                self.walk(field["type"])
+        elif kind in ("array", "map"):
+            self._walk_blocks(schema)
+        elif kind in _NUMBERS:
+            self._number()
+        elif kind in _SIZED:
+            self._skip(self._number())
+        else:
+            self._skip(int(schema["size"]) if kind == "fixed" else _SIZES[kind])
+
+    def _walk_blocks(self, schema: Mapping[str, Any]) -> None:
+        is_map = schema["type"] == "map"
+        item = schema["values" if is_map else "items"]
+        while (number := self._number()) != 0:
+            if number < 0:
+                number = -number
+                self._number()  # bytes of the block
+            for _ in range(number):
+                at, left = self._at, self._left
+                if is_map:
+                    self._skip(self._number())
+                self.walk(item)
+                if self._at == at:  # items without bytes are all alike: the number alone decides
+                    self._add((number - 1) * (left - self._left))
+                    break
+
+    def _add(self, count: int) -> None:
+        self._left -= count
+        if self._left < 0:
             raise TooManyValuesError(f"it has more than {self._count_max} values")
 
-    def skip(self, size: int) -> None:
-        if not 0 <= size <= len(self._payload) - self.at:
-            raise EOFError(f"Expected {size} bytes, {len(self._payload) - self.at} are left")
-        self.at += size
+    def _skip(self, size: int) -> None:
+        if not 0 <= size <= len(self._payload) - self._at:
+            raise EOFError(f"Expected {size} bytes, {len(self._payload) - self._at} are left")
+        self._at += size
 
-    def number(self) -> int:
+    def _number(self) -> int:
         """Read an int or long: base 128, low groups first, zigzag."""
-        payload, at = self._payload, self.at
         found = shift = 0
-        for byte in payload[at : at + _VARINT_BYTES_MAX]:
+        for byte in self._payload[self._at : self._at + _VARINT_BYTES_MAX]:
             found |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                self.at = at + shift // 7
+                self._at += shift // 7
                 return (found >> 1) ^ -(found & 1)
-        if len(payload) - at < _VARINT_BYTES_MAX:
+        if len(self._payload) - self._at < _VARINT_BYTES_MAX:
             raise EOFError("the payload ends in a number")
         raise ValueError(f"a number has more than {_VARINT_BYTES_MAX} bytes")
-
-
-_Count: TypeAlias = Callable[[_Cursor], None]
-
-
-def _count_of(schema: Any, named: dict[str, _Count]) -> _Count:
-    """Return the function that moves a cursor over one datum of a schema, and counts its values.
-
-    Args:
-        named: The functions of named schemas so far; those are added.
-    """
-    if isinstance(schema, list):
-        branches = [_count_of(branch, named) for branch in schema]
-        return lambda cursor: branches[cursor.number()](cursor)
-    kind = schema if isinstance(schema, str) else schema["type"]
-    if not isinstance(kind, str):
-        return _count_of(kind, named)
-    if kind in ("record", "error"):
-        return _count_of_record(schema, named)
-    if kind in ("array", "map"):
-        return _count_of_blocks(schema, kind, named)
-    if kind in named:
-        return named[kind]
-    found = _count_of_primitive(schema, kind)
-    if kind in ("enum", "fixed"):
-        named[schema["name"]] = found
-    return found
-
-
-def _count_of_record(schema: Mapping[str, Any], named: dict[str, _Count]) -> _Count:
-    fields: list[_Count] = []
-
-    def count(cursor: _Cursor) -> None:
-        cursor.count()
-        for each in fields:
-            each(cursor)
-
-    named[schema["name"]] = count
-    fields += [_count_of(field["type"], named) for field in schema["fields"]]
-    return count
-
-
-def _count_of_blocks(schema: Mapping[str, Any], kind: str, named: dict[str, _Count]) -> _Count:
-    is_map = kind == "map"
-    item = _count_of(schema["values" if is_map else "items"], named)
-
-    def count(cursor: _Cursor) -> None:
-        cursor.count()
-        while (number := cursor.number()) != 0:
-            if number < 0:
-                number = -number
-                cursor.number()  # bytes of the block
-            for _ in range(number):
-                at, left = cursor.at, cursor.left
-                if is_map:
-                    cursor.skip(cursor.number())
-                item(cursor)
-                if cursor.at == at:  # items without bytes are all alike: the number alone decides
-                    cursor.count((number - 1) * (left - cursor.left))
-                    break
-
-    return count
-
-
-def _count_of_primitive(schema: Any, kind: str) -> _Count:
-    def of_number(cursor: _Cursor) -> None:
-        cursor.count()
-        cursor.number()
-
-    def of_sized(cursor: _Cursor) -> None:
-        cursor.count()
-        cursor.skip(cursor.number())
-
-    if kind in _NUMBERS:
-        return of_number
-    if kind in _SIZED:
-        return of_sized
-    size = int(schema["size"]) if kind == "fixed" else _SIZES[kind]
-
-    def of_fixed(cursor: _Cursor) -> None:
-        cursor.count()
-        cursor.skip(size)
-
-    return of_fixed
