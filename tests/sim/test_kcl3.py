@@ -3,11 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from penstock.cli import simulate_command
 from penstock.cli.main import main
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock.core.position import SHARD_END
+from penstock_sim import command
 from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
 from penstock_sim.events.leases import LeaseWritten
 from penstock_sim.events.processes import CoordinatorReported, ProcessExited, ProcessStarted
@@ -80,7 +80,7 @@ def test_what_is_left_to_the_leader(lines, expected):
 
 @pytest.mark.parametrize("kind", ["--kcl3", "--queries"])
 def test_the_command_says_what_is_missing_for_worlds_with_a_query(kind, monkeypatch, capsys):
-    monkeypatch.setattr(simulate_command, "find_spec", lambda _: None)
+    monkeypatch.setattr(command, "find_spec", lambda _: None)
     assert main(["simulate", kind]) == 2
     told = capsys.readouterr().err
     assert kind in told

@@ -444,7 +444,7 @@ def test_what_a_done_batch_held_and_nobody_read_counts_as_done(lines, is_broken)
 
 
 def test_a_long_run_says_what_never_came_up(capsys, monkeypatch):
-    monkeypatch.setattr("penstock.cli.simulate_command._TELLING_SEEDS_MIN", 1)
+    monkeypatch.setattr("penstock_sim.command._TELLING_SEEDS_MIN", 1)
     assert main(["simulate", "--queries", "--seeds", "1", "--start", "3"]) == 0
     last = [line for line in capsys.readouterr().out.splitlines() if line.startswith("never came up: ")]
     assert len(last) == 1

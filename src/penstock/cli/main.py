@@ -40,8 +40,8 @@ _COMMANDS: Final = {
     "top": "penstock.cli.top_command",
     "dashboard": "penstock.cli.dashboard_command",
     "local": "penstock_local.command",
-    "simulate": "penstock.cli.simulate_command",
-    "demo": "penstock_demo.command",  # by name: the demonstration is a layer above the command line
+    "simulate": "penstock_sim.command",
+    "demo": "penstock_demo.command",  # by name, as the two before it: other distributions bring them
     "init": "penstock.cli.init_command",
     "options": "penstock.cli.options_command",
     "completion": "penstock.cli.completion_command",

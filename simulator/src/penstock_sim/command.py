@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.progress_line import ProgressLine
-from penstock.cli.simulate_fleet import LEASES_PER_WORKER, POLICIES, SCENARIOS, run_fleet_command
 from penstock.errors import OptionError
+from penstock_sim.fleet_command import LEASES_PER_WORKER, POLICIES, SCENARIOS, run_fleet_command
 
 if TYPE_CHECKING:
     from penstock_sim.run import SeedResult
@@ -44,6 +44,7 @@ _TELLING_SEEDS_MIN = 100
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the command to a parser."""
     parser.add_argument(
         "--seeds", type=int, default=300, metavar="N", help="how many seeds to run (default: 300)"
     )
