@@ -8,6 +8,7 @@ behind each field of an options value, so that errors name the typed flag.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import logging
 import os
@@ -18,11 +19,14 @@ from collections.abc import Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Final
 
+from penstock import wiring
 from penstock._version import __version__
 from penstock.cli.command_parser import CommandParser
 from penstock.cli.separate_commands import MissingCommand, is_missing
+from penstock.cli.service_options import options_of
 from penstock.cli.terminal import SafeFormatter, prepare_output, warn
-from penstock.errors import PenstockError, UsageError
+from penstock.core.keyword_options import did_you_mean
+from penstock.errors import NotFound, PenstockError, UsageError
 
 _COMMANDS: Final = {
     "consume": "penstock.cli.consume_command",
@@ -146,8 +150,20 @@ def _run(arguments: Sequence[str] | None) -> int:
     except UsageError as error:
         flags = getattr(modules[args.command], "OPTION_FLAGS", {})
         return _fail(args, _as_typed(str(error), flags), EXIT_USAGE, error)
+    except NotFound as error:
+        return _fail(args, f"{error}{_near_stream(args, error.resource)}", EXIT_ERROR, error)
     except (PenstockError, OSError) as error:
         return _fail(args, str(error) or type(error).__name__, EXIT_ERROR, error)
+
+
+def _near_stream(args: argparse.Namespace, missing: str) -> str:
+    """Return a question that names the nearest stream, if the missing resource is a stream."""
+    kind, _, name = missing.partition(" ")
+    known: Sequence[str] = []
+    if kind == "stream":
+        with contextlib.suppress(PenstockError):  # the question is only for a better message
+            known = wiring.open_stream_control(options_of(args)).list_streams()
+    return f"; {did_you_mean(name, known)}".rstrip("; ")
 
 
 def _drop_output() -> None:

@@ -84,7 +84,6 @@ def run(args: argparse.Namespace) -> int:
     tables = Tables(
         {name: Path(path) for name, path in recordings.items()},
         lambda: wiring.open_kinesis(options_of(args)),
-        lambda: wiring.open_stream_control(options_of(args)).list_streams(),
     )
     sql = sys.stdin.read() if args.query == "-" else args.query
     with exit_on_signals(shell_statuses(signal.SIGINT, signal.SIGTERM)), ExitStack() as stack:

@@ -58,7 +58,6 @@ def sql(
     tables = Tables(
         {name: Path(path) for name, path in (recordings or {}).items()},
         lambda: wiring.open_kinesis(options),
-        lambda: wiring.open_stream_control(options).list_streams(),
     )
     rows = _rows_of(Query(query, tables.open, zone=time_zone, memory=memory))
     columns = next(rows)  # so that the generator has begun, and ends the query when it is discarded

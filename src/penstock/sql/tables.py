@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import AccessDenied, NotFound, OptionError
+from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.ports.kinesis import Kinesis
@@ -24,24 +23,17 @@ class Tables:
     Args:
         recordings: Files of recordings by name. A name that ends in `.penstock` is a file, too.
         open_kinesis: Opens the service; called if a query names a stream.
-        list_streams: Returns the names of all streams; called for the message about an unknown one.
     """
 
-    def __init__(
-        self,
-        recordings: Mapping[str, Path],
-        open_kinesis: Callable[[], Kinesis],
-        list_streams: Callable[[], Sequence[str]],
-    ) -> None:
+    def __init__(self, recordings: Mapping[str, Path], open_kinesis: Callable[[], Kinesis]) -> None:
         self._recordings = recordings
         self._open_kinesis = open_kinesis
-        self._list_streams = list_streams
 
     def open(self, name: str) -> RowSource:
         """Open a recording or a stream.
 
         Raises:
-            NotFound: There is no stream of this name; the message has the nearest one.
+            NotFound: There is no stream of this name.
             OptionError: The name cannot be that of a stream.
         """
         if name in self._recordings or name.endswith(_RECORDING_SUFFIX):
@@ -51,7 +43,6 @@ class Tables:
         return self._open_stream(name)
 
     def _open_stream(self, name: str) -> RowSource:
-        from penstock.core.keyword_options import did_you_mean
         from penstock.sql.stream_rows import open_stream_rows
 
         if not _STREAM.fullmatch(name):
@@ -59,13 +50,4 @@ class Tables:
                 f"table {name}: this is no name of a stream; of files a query reads only recordings: those that end in "
                 f"{_RECORDING_SUFFIX}, or were given a name"
             )
-        try:
-            return open_stream_rows(self._open_kinesis(), name)
-        except NotFound as error:
-            known: Sequence[str] = []
-            with suppress(AccessDenied):  # the question is only for a better message
-                known = self._list_streams()
-            raise NotFound(
-                f"there is no stream {name}: {did_you_mean(name, known)}`penstock streams list` lists the streams",
-                code=error.code,
-            ) from error
+        return open_stream_rows(self._open_kinesis(), name)

@@ -155,7 +155,8 @@ def test_an_unknown_stream_is_an_error_with_the_nearest_name(shop, capsys):
     name = shop[0].strip('"').replace("orders", "ordesr")
     status, out, err = penstock(capsys, "sql", f'SELECT * FROM "{name}"')
     assert (status, out) == (1, "")
-    assert f"there is no stream {name}: did you mean {name.replace('ordesr', 'orders')}?" in err
+    assert f"Stream {name} " in err
+    assert err.endswith(f"; did you mean {name.replace('ordesr', 'orders')}?\n")
     status, _, err = penstock(capsys, "sql", "SELECT * FROM '/etc/passwd'")
     assert (status, "no name of a stream" in err) == (2, True)
 
