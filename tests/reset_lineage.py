@@ -20,7 +20,8 @@ LINEAGE = (
 
 
 def lease(key, checkpoint=TRIM_HORIZON, parents=(), **rest):
-    return Lease(key, checkpoint=checkpoint, parents=frozenset(parents), hash_range=FULL_RANGE, **rest)
+    keys = next((shard.hash_range for shard in LINEAGE if shard.shard_id == key), FULL_RANGE)
+    return Lease(key, checkpoint=checkpoint, parents=frozenset(parents), hash_range=keys, **rest)
 
 
 TABLE = (

@@ -122,6 +122,15 @@ def test_a_stream_that_was_made_again_is_named_with_its_epoch():
     assert choose_stream(rows, again) == (again, (rows[1],))
 
 
+def test_the_leases_of_one_stream_are_not_those_of_another():
+    rows = [Lease(SHARD, stream=StreamIdentity(f"{ARN}orders", 5)), Lease(f"{SHARD}1")]
+    assert [choose_stream(rows, named) for named in ("orders", f"{ARN}orders")] == [("", tuple(rows))] * 2
+    with pytest.raises(OptionError, match=f"--stream returns: the table has leases of {ARN}orders; name one"):
+        choose_stream(rows, "returns")
+    assert choose_stream(rows[1:], "returns") == ("", (rows[1],))  # rows of the KCL do not name it
+    assert choose_stream([], "returns") == ("", ())
+
+
 def test_leases_that_name_their_stream_are_asked_about_there():
     named = Lease(f"{ORDERS}:{SHARD}", stream=StreamIdentity(f"{ARN}orders", 5))
     assert streams_of([named, Lease(f"{RETURNS}:{SHARD}")], None) == {

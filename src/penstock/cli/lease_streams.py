@@ -41,19 +41,20 @@ def choose_stream(leases: Sequence[Lease], named: str) -> tuple[str, tuple[Lease
         named: Name, ARN, or `account:stream:epoch`.
 
     Raises:
-        OptionError: Several streams share the table, and `named` matches none of them or more than one.
+        OptionError: `named` matches none of the table's streams, or more than one.
     """
     streams = streams_of(leases, named)
-    if not any(streams):
-        return "", tuple(leases)
+    if not streams:
+        return "", ()
     fitting = [
         stream_id
         for stream_id, stream in streams.items()
-        if named in (stream_id, stream_name_of(stream_id), stream)
+        if named in (stream_id, stream, stream.rpartition("/")[2])
     ]
     if len(fitting) != 1:
+        known = ", ".join(sorted(stream_id or stream for stream_id, stream in streams.items()))
         raise OptionError(
-            f"--stream {named}: the table has leases of {', '.join(sorted(streams))}; name one of them"
+            f"--stream {named}: the table has leases of {known}; name one of them"
             + (" so, with account and epoch" if fitting else "")
         )
     return fitting[0], tuple(lease for lease in leases if stream_id_of(lease.key) == fitting[0])

@@ -61,6 +61,21 @@ def test_a_moment_needs_the_stream():
         plan_reset(TABLE, MOMENT)
 
 
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        (
+            Lease("s2-b", hash_range=HashRange(0, 99)),
+            r"hash keys 0\.\.99, and the stream's shard 50\.\.99\); nothing",
+        ),
+        (Lease("s2-b", parents=frozenset({"s1-a"})), "its parents are s1-a, and the stream's s0-p"),
+    ],
+)
+def test_the_shards_of_another_stream_reset_nothing(row, why):
+    with pytest.raises(OptionError, match=f"lease s2-b belongs to another stream, or .*{why}"):
+        plan_reset((TABLE[0], row), TRIM_HORIZON, LINEAGE)
+
+
 def test_a_restore_sets_checkpoints_back_makes_what_is_missing_and_removes_what_the_reset_made():
     after_reset = (lease("s2-b", NOW, ["s0-p"]), lease("s3-c", NOW, ["s1-a"]))
     assert plan_restore(after_reset, TABLE) == ResetPlan(

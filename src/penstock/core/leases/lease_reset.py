@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from penstock.core.leases.lease import Lease, lease_of
+from penstock.core.leases.row_checks import why_foreign
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import Shard
 from penstock.errors import OptionError
@@ -45,8 +46,16 @@ def plan_reset(
         their descendants start at their beginnings, and shards that ended before the moment are not read.
 
     Raises:
-        OptionError: A moment in the past without the listing: which shards were open then is unknown.
+        OptionError: A lease is not of the listed stream; or a moment in the past without the listing: which shards were open then
+            is unknown.
     """
+    listed = {shard.shard_id: shard for shard in shards or ()}
+    for lease in leases:
+        why = why_foreign(lease, listed[lease.key]) if lease.key in listed else None
+        if why is not None:
+            raise OptionError(
+                f"lease {lease.key} belongs to another stream, or to one that was created again ({why}); nothing is reset"
+            )
     if position.sentinel is Sentinel.TRIM_HORIZON:
         return _plan_everything(leases, position, shards)
     if shards is None:

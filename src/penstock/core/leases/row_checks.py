@@ -53,19 +53,22 @@ def find_foreign_lease(
                 return ForeignLease(row.key, _other_stream(row.stream, stream))
             continue
         shard = None if listed is None else listed.get(row.key)
-        if shard is None:
-            continue
-        if row.hash_range is not None and row.hash_range != shard.hash_range:
-            return ForeignLease(
-                row.key,
-                f"it covers the hash keys {row.hash_range.start}..{row.hash_range.end}, and the stream's shard "
-                f"{shard.hash_range.start}..{shard.hash_range.end}",
-            )
-        if row.parents and shard.parents and row.parents != frozenset(shard.parents):
-            parents, listed_parents = sorted(row.parents), sorted(shard.parents)
-            return ForeignLease(
-                row.key, f"its parents are {', '.join(parents)}, and the stream's {', '.join(listed_parents)}"
-            )
+        why = None if shard is None else why_foreign(row, shard)
+        if why is not None:
+            return ForeignLease(row.key, why)
+    return None
+
+
+def why_foreign(row: Lease, shard: Shard) -> str | None:
+    """Return why a row cannot be the lease of a shard that has its id; None if it can."""
+    if row.hash_range is not None and row.hash_range != shard.hash_range:
+        return (
+            f"it covers the hash keys {row.hash_range.start}..{row.hash_range.end}, and the stream's shard "
+            f"{shard.hash_range.start}..{shard.hash_range.end}"
+        )
+    if row.parents and shard.parents and row.parents != frozenset(shard.parents):
+        parents, listed_parents = sorted(row.parents), sorted(shard.parents)
+        return f"its parents are {', '.join(parents)}, and the stream's {', '.join(listed_parents)}"
     return None
 
 
