@@ -93,8 +93,11 @@ def write_backup(path: Path, table_name: str, moment: str, leases: Sequence[Leas
         ) from error
 
 
-def read_backup(path: Path, table_name: str) -> tuple[Lease, ...]:
-    """Read a backup of this table.
+def read_backup(path: Path, table_name: str | None) -> tuple[Lease, ...]:
+    """Read a backup.
+
+    Args:
+        table_name: The table that it must be a backup of; None accepts any, as for a table without leases.
 
     Raises:
         OptionError: The file is not a backup, or a backup of another table.
@@ -104,8 +107,10 @@ def read_backup(path: Path, table_name: str) -> tuple[Lease, ...]:
         document = json.loads(path.read_text(encoding="utf-8"))
         if document.get("format") != _FORMAT:
             raise OptionError(f"{path} is no backup of a lease table")
-        if document["table"] != table_name:
-            raise OptionError(f"{path} is a backup of table {document['table']}, not of {table_name}")
+        if table_name not in (None, document["table"]):
+            raise OptionError(
+                f"{path} is a backup of table {document['table']}, not of {table_name}, which has leases of its own"
+            )
         return tuple(_from_document(entry) for entry in document["leases"])
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         if isinstance(error, OptionError):

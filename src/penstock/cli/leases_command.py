@@ -237,7 +237,7 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
     from penstock.cli.lease_backup import apply_reset, read_backup
     from penstock.core.leases.lease_reset import plan_restore
 
-    backup = read_backup(args.restore, table.name)
+    backup = read_backup(args.restore, table.name if leases else None)
     written = apply_reset(table, leases, plan_restore(leases, backup))
     print_line(f"{written} leases restored from {args.restore}")
 

@@ -41,8 +41,7 @@ def _check_dynamodb(name: str) -> None:
         )
     raise OptionError(
         f"lease table {name!r}: a table of DynamoDB has a name of 3 to 255 letters, digits, '_', '-' and '.'. It is the "
-        "application's name where no other is given: choose another application, or name the table (lease_table_name; leaseTable "
-        "in Spark)"
+        "application's name unless another one is given (in Python lease_table_name, in Spark leaseTable): choose another application"
     )
 
 

@@ -198,6 +198,21 @@ def test_restoring_something_else_is_refused(kinesis, stream, capsys, tmp_path, 
     assert (status, "a backup of table t, not of other" in err) == (2, True)
 
 
+def test_an_application_gets_another_name_by_a_backup_of_its_leases(kinesis, stream, capsys, consume):
+    put(kinesis, stream, 20)
+    worker = consume("w1", stream, "old-name")
+    wait_until(lambda: len(worker.lines()) == 20)
+    worker.stop()
+    assert penstock(capsys, "leases", "old-name", "--backup", "old.json")[0] == 0
+    status, out, _ = penstock(capsys, "leases", "new-name", "--restore", "old.json", "--create")
+    assert (status, out) == (0, "4 leases restored from old.json\n")
+    checkpoints = [
+        {key: row["checkpoint"] for key, row in lease_rows(kinesis, table).items()}
+        for table in ("old-name", "new-name")
+    ]
+    assert checkpoints[0] == checkpoints[1]
+
+
 # --- text from outside ----------------------------------------------------------------------------------
 
 STOPPING = """
