@@ -144,6 +144,7 @@ def test_the_lines_for_a_cluster_ship_the_schema_files_and_the_connection(file, 
         ("first signal", 130, "stopped before all was delivered; the same command goes on"),
         ("second signal", 130, "interrupted; the same command goes on"),
         ("at the start", 130, "interrupted; the same command goes on"),
+        ("SIGTERM at the start", 143, "interrupted; the same command goes on"),
     ],
 )
 def test_an_interrupted_delivery_says_that_the_same_command_goes_on(
@@ -163,16 +164,28 @@ def test_an_interrupted_delivery_says_that_the_same_command_goes_on(
 
         def run(self, *, once):
             assert once
-            for _ in range({"none": 0, "first signal": 1, "second signal": 2}[interruption]):
+            for _ in range({"first signal": 1, "second signal": 2}.get(interruption, 0)):
                 signal.raise_signal(signal.SIGINT)
 
     def open_session(*_, **__):
-        if interruption == "at the start":
-            signal.raise_signal(signal.SIGINT)
+        if interruption.endswith("at the start"):
+            signal.raise_signal(signal.SIGTERM if "SIGTERM" in interruption else signal.SIGINT)
         return SimpleNamespace(stop=lambda: None)
 
     monkeypatch.setattr(running, "open_session", open_session)
     monkeypatch.setattr(running, "DeliveryRun", Run)
-    assert main(["deliver", "orders", "--to", "/tmp/orders", "--once"]) == status
+    try:
+        ended = main(["deliver", "orders", "--to", "/tmp/orders", "--once"])
+    except SystemExit as exit_:
+        ended = exit_.code
+    assert ended == status
     lines = capsys.readouterr().err.splitlines()
     assert [message in line for line in lines] == ([True] if message else [])
+
+
+def test_a_range_whose_end_is_before_its_beginning_is_refused_before_spark_starts(monkeypatch, capsys):
+    running = pytest.importorskip("penstock.delivery.running")
+    monkeypatch.setattr(running, "open_session", None)
+    arguments = ["--to", "/tmp/orders", "--since", "2026-02-01", "--until", "2026-01-01"]
+    assert main(["deliver", "orders", *arguments]) == 2
+    assert "since=2026-02-01 is not before until=2026-01-01" in capsys.readouterr().err

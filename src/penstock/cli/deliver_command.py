@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import signal
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
+from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 from penstock.cli.terminal import Output, counted, escape_text, safe_json, warn
@@ -105,8 +107,9 @@ def run(args: argparse.Namespace) -> int:
         print(_submit_lines(args))
         return 0
     try:
-        return _run_deliveries(args)
-    except KeyboardInterrupt:
+        with exit_on_signals(shell_statuses(signal.SIGTERM)):
+            return _run_deliveries(args)
+    except (KeyboardInterrupt, SystemExit):
         if not args.dry_run:
             warn(f"penstock deliver: interrupted; {_GOES_ON}")
         raise

@@ -77,6 +77,10 @@ def run(args: argparse.Namespace) -> int:
     )
     for application in args.application:
         _warn_if_unknown(args, application)
+    now_ms = ServiceNow(kinesis, args.stream)
+    since_ms = parse_age_or_moment(args.since, "--since", now_ms)
+    if since_ms > now_ms():
+        raise OptionError(f"--since {args.since}: this moment is in the future")
     plan = plan_stream(
         PlanPorts(
             kinesis,
@@ -85,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             clock,
         ),
         args.stream,
-        since_ms=parse_age_or_moment(args.since, "--since", ServiceNow(kinesis, args.stream)),
+        since_ms=since_ms,
         applications=args.application,
         limits=limits,
         prices=prices,

@@ -243,11 +243,16 @@ def _range_of(
     if moments:
         check_has_come(start, service_now_ms(), given)
     print_understood("tail", "from", moments)
+    is_latest = start == StartingPosition()
+    if args.until_end and is_latest:
+        raise OptionError("--from LATEST leaves out all that --until-end reads: leave one of them out")
     if args.until is None:
         return start, None
     until_ms = parse_age_or_moment(args.until, "--until", service_now_ms)
-    if (start.default.timestamp_ms or 0) > until_ms:
-        raise OptionError(f"{given} is behind --until {args.until}: exchange them")
+    if (service_now_ms() if is_latest else start.default.timestamp_ms or 0) >= until_ms:
+        raise OptionError(
+            f"{given} is not before --until {args.until}: there is nothing to read between them"
+        )
     print_understood("tail", "until", {"": until_ms})
     return start, until_ms
 
