@@ -97,6 +97,7 @@ def test_so_it_is_when_credentials_are_renewed_and_a_write_has_a_known_outcome(c
             "No such file or directory: /nowhere/token",
         ),
         ("credential_process = cat 'HIDDEN", "ValueError in shlex"),
+        ("credential_process = false HIDDEN", "The credential_process failed and printed no error"),
     ],
 )
 def test_a_program_or_a_token_that_is_not_there_is_named(line, message, profile):

@@ -101,6 +101,12 @@ def test_an_error_before_sending_did_nothing_and_one_after_it_is_unknown_for_a_w
     assert type(translate(error, "Op", "stream s", is_write=True)) is write
 
 
+def test_the_faults_of_a_parameter_are_on_one_line():
+    error = sdk.ParamValidationError(report="Missing a\nUnknown b")
+    ours = translate(error, "PutRecords", "orders", is_write=True)
+    assert str(ours) == "PutRecords on orders: Parameter validation failed: Missing a; Unknown b"
+
+
 def test_the_way_out_is_named():
     denied = translate(refusal("AccessDeniedException"), "GetRecords", "stream s", is_write=False)
     assert str(denied).endswith("check the credentials, the role and its policy")

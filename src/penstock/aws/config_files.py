@@ -29,6 +29,8 @@ _TEXTS: Final = (
     "aws_secret_access_key",
 )
 """Keys of a profile that botocore takes for text without a check."""
+_NUMBERS: Final = ("metadata_service_timeout", "metadata_service_num_attempts")
+"""Those of which botocore makes numbers when it makes a client."""
 _SERVICES: Final = ("kinesis", "dynamodb", "cloudwatch", "s3", "sqs", "glue", "sts")
 
 
@@ -36,7 +38,7 @@ def check_forms(session: Any) -> None:
     """Refuse a block where a text belongs, and a text where a block belongs.
 
     Raises:
-        OptionError: A key of the profile, or of its section of services, has the wrong form.
+        OptionError: A key of the profile, or of its section of services, has the wrong form, or a number is none.
     """
     profile = session.get_scoped_config()
     named = f"profile {session.get_config_variable('profile') or 'default'}"
@@ -45,6 +47,11 @@ def check_forms(session: Any) -> None:
             raise _wrong_form(named, f"{key} is followed by an indented block: write KEY = VALUE")
     if not isinstance(profile.get("api_versions", {}), dict):
         raise _wrong_form(named, "api_versions has no indented block below it")
+    for key in _NUMBERS:
+        try:
+            session.get_config_variable(key)
+        except (ValueError, TypeError):
+            raise _wrong_form(named, f"{key}, or AWS_{key.upper()}, is no whole number") from None
     name = profile.get("services")
     services = session.full_config.get("services", {}).get(name, {})
     for key in _SERVICES:  # the keys of others are none of ours, and botocore reads only its client's own

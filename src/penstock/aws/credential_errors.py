@@ -54,6 +54,8 @@ def _of_fetched(error: Exception) -> str | None:
         return f"{error} {_FETCHED_EXPIRED}"
     if isinstance(error, sdk.CredentialRetrievalError) and _OTHER_VERSION in str(error):
         return f"Its Version is not 1. {_UNREADABLE}"
+    if isinstance(error, sdk.CredentialRetrievalError) and not str(error.kwargs.get("error_msg")).strip():
+        return f"The credential_process failed and printed no error. {_UNREADABLE}"
     return None
 
 

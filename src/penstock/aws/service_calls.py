@@ -173,7 +173,9 @@ def translate(
             f"{where}: {message}; {_way_out_of_credentials(error)}", operation=operation, resource=resource
         )
     way_out = f": {way_out_of_parsing(error)}" if isinstance(error, sdk.ConfigParseError) else ""
-    return Rejected(f"{where}: {error}{way_out}", operation=operation, resource=resource)
+    # botocore lists the faults of a parameter in lines of their own.
+    text = str(error).replace(":\n", ": ").replace("\n", "; ")
+    return Rejected(f"{where}: {text}{way_out}", operation=operation, resource=resource)
 
 
 def _way_out_of_credentials(error: Exception) -> str:
