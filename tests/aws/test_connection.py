@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import traceback
@@ -20,6 +21,7 @@ from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import AccessDenied, NotFound, OptionError, Rejected, Unavailable
 from penstock.ports.kinesis import PutEntry
+from penstock.runtime.threads import begin_on_daemon
 from penstock_local import LocalKinesis
 
 
@@ -151,6 +153,24 @@ def test_a_missing_region_says_where_to_set_one(bare_environment):
         client_for("kinesis", AwsOptions(access_key_id="a", secret_access_key="b"))
 
 
+def test_a_log_handler_needs_a_client_while_its_thread_makes_one(bare_environment, monkeypatch):
+    made = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            if not made:
+                made.append(None)
+                made.append(client_for("kinesis", options))
+
+    options = AwsOptions(region="us-east-1", access_key_id="a", secret_access_key="b")
+    logger = logging.getLogger("botocore")
+    monkeypatch.setattr(logger, "level", logging.DEBUG)
+    monkeypatch.setattr(logger, "handlers", [Handler()])
+    client = begin_on_daemon("client", lambda: client_for("kinesis", options)).result(30)
+    assert len(made) == 2
+    assert client_for("kinesis", options) is client
+
+
 def test_an_endpoint_that_is_no_address_is_refused(bare_environment):
     with pytest.raises(
         OptionError, match=r"^no client for kinesis: Invalid endpoint: nonsense; check .* --endpoint-url"
@@ -167,6 +187,14 @@ def test_an_endpoint_that_is_no_address_is_refused(bare_environment):
         ("[default]\nservices =\n  s = 1\n", "profile default: services is followed"),
         ("[default]\ndefaults_mode =\n  s = 1\n", "profile default: defaults_mode is followed"),
         ("[default]\napi_versions = 1\n", "profile default: api_versions has no indented block"),
+        (
+            "[default]\nmetadata_service_timeout = 1.5\n",
+            "metadata_service_timeout, or AWS_M.*, is no whole number",
+        ),
+        (
+            "[default]\nmetadata_service_num_attempts =\n  a = 1\n",
+            "num_attempts, or AWS_M.*, is no whole number",
+        ),
     ],
 )
 def test_a_key_of_the_profile_with_the_wrong_form_is_an_error_of_the_file(bare_environment, config, message):

@@ -10,7 +10,7 @@ POOLS = """
 
     from penstock import Producer
 
-    producer = None
+    producer = Producer(stream="events", linger_s=60) if sys.argv[1] == "module's producer" else None
 
     def work(number):
         global producer
@@ -27,7 +27,7 @@ POOLS = """
             process.start()
             process.join()
             sys.exit(process.exitcode)
-        if how == "executor":
+        if how in ("executor", "module's producer"):
             with ProcessPoolExecutor(2, mp_context=processes) as pool:
                 list(pool.map(work, range(11)))
         if how == "joined pool":
@@ -42,7 +42,9 @@ POOLS = """
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-@pytest.mark.parametrize("how", ["process", "executor", "joined pool", "pool left by with"])
+@pytest.mark.parametrize(
+    "how", ["process", "executor", "joined pool", "pool left by with", "module's producer"]
+)
 def test_a_pool_of_workers_puts_every_record(local_kinesis, programs, how, method):
     local_kinesis.create_stream("events", shards=1)
     program = programs.start(POOLS, how, method, name="pools")
@@ -57,9 +59,10 @@ FORKED = """
 
     from penstock import Producer
 
+    preloaded = Producer(stream="events", linger_s=60)
     child = os.fork()
     if child == 0:
-        producer = Producer(stream="events", linger_s=60)  # the records wait until the process ends
+        producer = preloaded if sys.argv[1] == "preloaded" else Producer(stream="events", linger_s=60)
         for number in range(11):
             producer.put(b"%d" % number, "k")
         sys.exit(0)
@@ -68,8 +71,9 @@ FORKED = """
 """
 
 
-def test_a_prefork_server_logs_every_event(local_kinesis, programs):
+@pytest.mark.parametrize("made", ["preloaded", "in the worker"])
+def test_a_prefork_server_logs_every_event(local_kinesis, programs, made):
     local_kinesis.create_stream("events", shards=1)
-    program = programs.start(FORKED, name="server")
+    program = programs.start(FORKED, made, name="server")
     assert program.wait() == 0, program.log()
     assert sorted(int(record.data) for record in all_records(local_kinesis, "events")) == list(range(11))

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import logging
 
 import boto3
 import pytest
@@ -21,6 +22,7 @@ BLOCKS = [
     if block.language == "python" and block.is_run and "Consumer" in block.text
 ]
 LOGS, PACKED, FILTER, DEAD, PUT_BACK = BLOCKS
+[LOG_HANDLER] = (block.text for block in blocks("docs/recipes.md") if "logging.Handler" in block.text)
 MESSAGE = {
     "messageType": "DATA_MESSAGE",
     "logGroup": "/aws/lambda/orders",
@@ -85,6 +87,16 @@ def test_the_filter_passes_the_wanted_records(run):
     records = [("eu-1", b"1"), ("us-1", b"2"), ("eu-2", b"3")]
     printed = run(FILTER, "mixed", records, lambda lines: len(lines) >= 2)
     assert printed == ["eu-1 b'1'", "eu-2 b'3'"]
+
+
+def test_lines_of_the_log_are_put_and_none_of_the_producer(local_kinesis, monkeypatch):
+    local_kinesis.create_stream("app-log")
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", logging.DEBUG)
+    monkeypatch.setattr(logging, "shutdown", lambda: [handler.close() for handler in root.handlers])
+    exec(LOG_HANDLER, {})
+    assert [data.splitlines()[-1] for data in data_of("app-log")] == [b"out of milk"]
 
 
 def test_a_failing_record_goes_to_the_dead_letters_and_back(run, local_kinesis):

@@ -19,6 +19,8 @@ from penstock.errors import DeliveryFailed, UsageError
 from penstock.ports.kinesis import ShardListing
 from penstock.producer import Producer
 from penstock.producer.engine import Engine
+from penstock.runtime.system_clock import SystemClock
+from penstock.runtime.threads import begin_on_daemon
 
 WAIT_S = 30.0
 HALF = 2**127
@@ -262,6 +264,72 @@ def test_what_comes_back_after_the_producer_was_closed_and_left_alone_fails_too(
     stream.may_answer.set()
     with pytest.raises(DeliveryFailed, match="the producer was closed"):
         receipt.result(WAIT_S)
+
+
+def test_a_second_close_waits_until_its_own_deadline(stream):
+    producer = producer_of(stream)
+    stream.may_answer.clear()
+    receipt = put(producer, b"1")
+    first, second = (begin_on_daemon("closing", producer.close) for _ in range(2))
+    with pytest.raises(DeliveryFailed, match=r"not acknowledged within 0\.01 s"):
+        producer.close(0.01)
+    stream.may_answer.set()
+    for each in (first, second):
+        each.exception(WAIT_S)
+    assert receipt.done()
+    producer.close()
+
+
+# --- called by a signal handler, a log handler or __del__, in the middle of a call ---------------------------------
+
+
+class InterruptingClock(SystemClock):
+    """Calls a function once, when the thread `putting` asks for the time."""
+
+    def __init__(self, function):
+        super().__init__()
+        self._left = [function]
+
+    def monotonic_s(self):
+        if self._left and threading.current_thread().name == "putting":
+            self._left.pop()()
+        return super().monotonic_s()
+
+
+@pytest.mark.parametrize("name", ["put", "flush", "close"])
+def test_a_call_that_interrupts_a_put_of_its_thread_is_refused(stream, name):
+    def interrupt():
+        with pytest.raises(UsageError, match="a signal handler"):
+            put(producer, b"2") if name == "put" else getattr(producer, name)()
+
+    producer = producer_of(stream, clock=InterruptingClock(interrupt))
+    receipt = begin_on_daemon("putting", lambda: put(producer, b"1")).result(WAIT_S)
+    assert receipt.result(WAIT_S).shard_id == "low"
+    producer.close(WAIT_S)
+    assert stream.stored == [b"1"]
+
+
+def test_a_put_while_its_thread_opens_the_producer_is_refused(stream):
+    fetch = stream.fetch_summary
+
+    def fetch_and_log(name):
+        with pytest.raises(UsageError, match="leaves out the loggers botocore, urllib3 and penstock"):
+            put(producer, b"2")
+        return fetch(name)
+
+    stream.fetch_summary = fetch_and_log
+    producer = producer_of(stream)
+    begin_on_daemon("putting", lambda: put(producer, b"1")).result(WAIT_S)
+    producer.close(WAIT_S)
+    assert stream.stored == [b"1"]
+
+
+def test_a_signal_handler_closes_a_producer_that_its_thread_opens(stream):
+    fetch = stream.fetch_summary
+    stream.fetch_summary = lambda name: (producer.close(), fetch(name))[1]
+    producer = producer_of(stream)
+    with pytest.raises(DeliveryFailed, match="the producer is closed"):
+        begin_on_daemon("putting", lambda: put(producer, b"1")).result(WAIT_S)
 
 
 # --- interrupted anywhere ---------------------------------------------------------------------------------------

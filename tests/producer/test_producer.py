@@ -514,10 +514,11 @@ def test_a_producer_says_so_when_it_was_carried_over_a_fork(kinesis, stream):
         process.join(DEADLINE_S)
 
 
-def test_a_producer_that_is_forgotten_is_closed_when_the_process_ends(server, stream):
+@pytest.mark.parametrize("option", ["linger_s=30", "put_timeout_s=0"])
+def test_a_producer_that_is_forgotten_is_closed_when_the_process_ends(server, stream, option):
     program = (
         "from penstock.producer import Producer\n"
-        f"producer = Producer({stream!r}, linger_s=30)\n"
+        f"producer = Producer({stream!r}, {option})\n"
         "for number in range(100): producer.put(b'%d' % number, 'k')\n"
     )
     done = subprocess.run(

@@ -66,7 +66,7 @@ _VARIABLES: Final = (
 )
 """Parts of a client beside its options."""
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # botocore logs while a client is made, and a log handler may need a client itself
 _clients: Final[dict[tuple[str, AwsOptions, int], Any]] = {}
 """The clients by service, options and a hash of the environment: a program that changes its environment, as tests do, gets another one."""
 _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
@@ -76,7 +76,7 @@ _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
 def _forget_after_fork() -> None:
     """Start afresh in a forked child: the connections belong to the parent, and the lock may never be released."""
     global _lock  # noqa: PLW0603 - the one lock of the process, which is another process now
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _clients.clear()
     _renewals.clear()
 

@@ -18,7 +18,7 @@ from msgspec import Struct
 from penstock.core.safe_text import describe_error
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
-from penstock.errors import DeliveryFailed, PenstockError, RecordExpired, ServiceError
+from penstock.errors import DeliveryFailed, PenstockError, RecordExpired, ServiceError, UsageError
 from penstock.ports.metrics import NoMetrics
 from penstock.producer.placement import Placement
 from penstock.producer.receipts import Acknowledgement, Receipt
@@ -79,8 +79,9 @@ class Engine:
         self._request_record_count_max = batcher.settings.request_record_count_max
         self._measures = type(ports.metrics) is not NoMetrics
         self._buffer_bytes_max = buffer_bytes_max
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # not to be entered twice, but to know its owner
         self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
+        self._is_held_here: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
         self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
         self._open_count = 0
@@ -110,6 +111,7 @@ class Engine:
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
     ) -> Future[Acknowledgement] | None:
         """Add one checked record and return its future; None when there was no room for it in time."""
+        self.check_not_interrupted()
         record = Receipt(data, partition_key, explicit_hash_key)
         batcher = self._batcher
         with self._lock:
@@ -199,6 +201,18 @@ class Engine:
             ),
         )
         return len(left)
+
+    def check_not_interrupted(self) -> None:
+        """Refuse a call of code that has interrupted this thread in the middle of another call.
+
+        Raises:
+            UsageError: It has. To wait for the lock would be to wait for itself.
+        """
+        if self._is_held_here():
+            raise UsageError(
+                f"stream {self._stream}: a signal handler or a `__del__` has interrupted a call of the producer and calls it again: "
+                "put, flush and close on a thread of the program, or catch this error and do without the record"
+            )
 
     @property
     def is_own_thread(self) -> bool:

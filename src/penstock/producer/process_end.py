@@ -49,8 +49,12 @@ class EndHook:
         _hooks[self] = None
         atexit.register(self.end)
         self._finalizer: Any = None
+        self.complete()
+
+    def complete(self) -> None:
+        """Add the hooks of a pool's process, if it is one by now: it is none yet while it imports the program's main module."""
         # A child of multiprocessing has the module; importing it in every other process would cost milliseconds.
-        if _is_pool_child():
+        if self._finalizer is None and _is_pool_child():
             from multiprocessing.util import Finalize
 
             self._finalizer = Finalize(None, self.end, exitpriority=_FIRST)

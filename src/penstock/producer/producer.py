@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock.producer")
 _JOIN_S: Final = 30.0
+_END_S: Final = 60.0
+"""How long the end of a process waits for the records of an open producer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class ProducerOptions:
 
 
 class Producer:
-    """Writes records to one stream. Safe to use from several threads; not across a fork.
+    """Writes records to one stream. Safe to use from several threads; not across a fork, once a record was put.
 
     Delivery is at least once: a future's result means that the service has the record. With `ordering="key"` records
     of one partition key are first accepted in the order in which they were put, also when requests are refused or
@@ -161,13 +163,14 @@ class Producer:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._metrics = guard_metrics(metrics)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal or log handler may come back while its thread holds it
         self._engine: Engine | None = None
         self._record_bytes_max = 0
         self._is_closed = False
-        self._home = HomeProcess("producer")
+        self._has_ended = False
         self._is_entered = False
-        self._end_hook = _close_at_end(self, self._home)
+        self._belong_here()
+        _made[self] = None
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: threads and records that wait would stay behind.
@@ -211,6 +214,7 @@ class Producer:
             BufferFull: There was no room in time; the record was not put.
             DeliveryFailed: The producer was closed.
             ServiceError: Only for the first record: the stream cannot be described.
+            UsageError: A signal handler, a log handler or a `__del__` puts it in the middle of another call of its thread.
         """
         engine = self._engine
         if engine is None or self._is_closed or not self._home.is_here:
@@ -251,10 +255,10 @@ class Producer:
 
         Raises:
             DeliveryFailed: The timeout passed, or records failed since the last flush.
-            UsageError: A future's callback calls it, which would wait for itself.
+            UsageError: A future's callback calls it, or a signal handler in the middle of another call; it would wait for itself.
         """
-        self._home.check()
-        self._check_no_callback("flush")
+        self._check_home()
+        self._check_may_wait("flush")
         self._flush(timeout_s, fate_of_rest="they go on being sent")
 
     def _flush(self, timeout_s: float | None, *, fate_of_rest: str) -> None:
@@ -274,24 +278,25 @@ class Producer:
             ) from cause
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Flush, then end the threads. May be called again.
+        """Flush, then end the threads. May be called again; while another thread closes it, each call waits for the records.
 
         Raises:
             DeliveryFailed: Records were not acknowledged in time, or failed since the last flush. The futures of
                 the remaining records fail.
-            UsageError: A future's callback calls it, which would wait for itself.
+            UsageError: A future's callback calls it, or a signal handler in the middle of another call; it would wait for itself.
         """
-        self._home.check()
+        self._check_home()
         with self._lock:
-            if self._is_closed:
+            if self._has_ended or (self._is_closed and self._is_own_thread):
                 return
-            self._check_no_callback("close")
+            self._check_may_wait("close")
             self._is_closed = True
         try:
             self._flush(timeout_s, fate_of_rest="they fail")
         finally:
             if self._engine is not None:
                 self._engine.stop(_JOIN_S)
+            self._has_ended = True
             self._end_hook.cancel()  # only now: a process that ends while another thread closes waits in it
 
     @property
@@ -332,8 +337,26 @@ class Producer:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _check_no_callback(self, name: str) -> None:
-        if self._engine is not None and self._engine.is_own_thread:
+    def _belong_here(self) -> None:
+        self._is_opening = False
+        self._home = HomeProcess("producer")
+        self._end_hook = _close_at_end(self, self._home)
+
+    def _check_home(self) -> None:
+        """Refuse to go on in a forked child. But if the parent had not opened the producer, it is the child's from now on."""
+        with self._lock:
+            if self._engine is None and not self._home.is_here:
+                self._belong_here()
+        self._home.check()
+
+    @property
+    def _is_own_thread(self) -> bool:
+        return self._engine is not None and self._engine.is_own_thread
+
+    def _check_may_wait(self, name: str) -> None:
+        if self._engine is not None:
+            self._engine.check_not_interrupted()
+        if self._is_own_thread:
             raise UsageError(
                 f"stream {self.stream}: {name}() waits for records, and is called in a future's callback, on one of the threads that "
                 "send them: set an event there, and call it on a thread of the program"
@@ -341,44 +364,59 @@ class Producer:
 
     def _open(self) -> Engine:
         """Return the engine; at the first call describe the stream and create it."""
-        self._home.check()
+        self._check_home()
         with self._lock:
-            if self._is_closed:
-                raise DeliveryFailed(
-                    f"stream {self.stream}: the producer is closed; the record was not taken"
-                )
+            self._check_not_closed()
             if self._engine is not None:
                 return self._engine
-            if not self._is_entered:  # without a `with` block, only a hook at the process's end closes it
-                refuse_open_end(self.stream)
-                warn_of_open_end(self.stream)
-            options = self.options
-            placement = self._fetch_placement()
-            self._record_bytes_max = placement.record_bytes_max
-            batcher = Batcher(
-                settings_of(
-                    options,
-                    aggregates=options.aggregation and placement.may_aggregate,
-                    linger_s=options.linger_s,
-                    map_age_max_s=options.map_age_max_s,
-                ),
-                predicts=placement.predicts,
-                record_bytes_max=placement.record_bytes_max,
-                shard_count=placement.shard_count,
-                ticket_bytes=RECEIPT_BYTES,
-            )
-            self._engine = Engine(
-                self.stream,
-                batcher,
-                SenderPorts(self._kinesis, self._clock, self._chance, self._metrics),
-                fetch_placement=self._fetch_placement,
-                thread_count=options.request_count_max,
-                buffer_bytes_max=options.buffer_bytes_max,
-                record_ttl_s=options.record_ttl_s,
-            )
+            if self._is_opening:
+                raise UsageError(
+                    f"stream {self.stream}: a record is put while its thread opens the producer, as a log handler does that puts the "
+                    "lines of boto3 or of Penstock: give it a filter that leaves out the loggers botocore, urllib3 and penstock"
+                )
+            self._is_opening = True
+            try:
+                self._engine = self._make_engine()
+            finally:
+                self._is_opening = False
             if self._follows_environment:
                 _following[self._engine] = None
             return self._engine
+
+    def _check_not_closed(self) -> None:
+        if self._is_closed:
+            raise DeliveryFailed(f"stream {self.stream}: the producer is closed; the record was not taken")
+
+    def _make_engine(self) -> Engine:
+        self._end_hook.complete()
+        if not self._is_entered:  # without a `with` block, only a hook at the process's end closes it
+            refuse_open_end(self.stream)
+            warn_of_open_end(self.stream)
+        options = self.options
+        placement = self._fetch_placement()
+        self._record_bytes_max = placement.record_bytes_max
+        self._check_not_closed()  # by a signal handler of this thread
+        batcher = Batcher(
+            settings_of(
+                options,
+                aggregates=options.aggregation and placement.may_aggregate,
+                linger_s=options.linger_s,
+                map_age_max_s=options.map_age_max_s,
+            ),
+            predicts=placement.predicts,
+            record_bytes_max=placement.record_bytes_max,
+            shard_count=placement.shard_count,
+            ticket_bytes=RECEIPT_BYTES,
+        )
+        return Engine(
+            self.stream,
+            batcher,
+            SenderPorts(self._kinesis, self._clock, self._chance, self._metrics),
+            fetch_placement=self._fetch_placement,
+            thread_count=options.request_count_max,
+            buffer_bytes_max=options.buffer_bytes_max,
+            record_ttl_s=options.record_ttl_s,
+        )
 
     def _fetch_placement(self) -> Placement:
         return fetch_placement(
@@ -389,10 +427,19 @@ class Producer:
         )
 
 
+_made: Final[WeakKeyDictionary[Producer, None]] = WeakKeyDictionary()
 _following: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDictionary()
 """The engines of producers whose endpoint is that of the environment."""
-# The threads that send, and those that hold the locks, are the parent's.
-os.register_at_fork(after_in_child=_following.clear)
+
+
+def _on_forked() -> None:
+    """Drop the parent's: the threads that send, and those that may hold a lock."""
+    _following.clear()
+    for producer in living(_made):
+        producer._lock = threading.RLock()  # noqa: SLF001 - of this module
+
+
+os.register_at_fork(after_in_child=_on_forked)
 
 
 def send_waiting(timeout_s: float) -> None:
@@ -415,11 +462,8 @@ def _close_at_end(producer: Producer, home: HomeProcess) -> EndHook:
                     "stream %s: the process ends with an open producer; closing it (use `with Producer(...)`)",
                     producer.stream,
                 )
-            timeout_s = producer.options.put_timeout_s
             try:
-                producer.close(timeout_s)
-                # If another thread closes it already, that has returned at once.
-                producer._flush(timeout_s, fate_of_rest="they are lost")  # noqa: SLF001 - of this module
+                producer.close(_END_S)
             except DeliveryFailed as error:
                 _log.error("%s", error)
 

@@ -16,7 +16,7 @@ from waiting import wait_until
 JSON, VARIANT, LOGS, HOUR = [
     block.text
     for block in blocks("docs/recipes.md")
-    if block.language == "python" and block.is_run and "Consumer" not in block.text
+    if block.language == "python" and block.is_run and "from penstock import" not in block.text
 ]
 
 KAFKA, DSTREAMS = [
