@@ -208,7 +208,7 @@ class Fleet:
             del parts[number_of_part(key, count)][key]
 
     def _keys(self, part: TablePart | None) -> Sequence[str] | dict[str, None]:
-        if part is None or part.is_whole:
+        if part is None or part.is_whole_table:
             return list(self.rows)
         if part.count not in self._parts:
             found: list[dict[str, None]] = [{} for _ in range(part.count)]

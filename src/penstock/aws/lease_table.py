@@ -183,7 +183,7 @@ class DynamoLeaseTable:
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         wanted: dict[str, Any] = {"ConsistentRead": part is None}
         count = self._table_options.scan_segment_count
-        if part is not None and not part.is_whole:
+        if part is not None and not part.is_whole_table:
             segments = [{**wanted, "Segment": part.number, "TotalSegments": part.count}]
         elif count > 1:
             segments = [{**wanted, "Segment": each, "TotalSegments": count} for each in range(count)]

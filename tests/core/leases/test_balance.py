@@ -420,7 +420,7 @@ def test_ended_leases_count_for_nothing():
         ],
         0.0,
     )
-    moves = plan_balance(fleet_of(view, 1.0), "me")
+    moves = plan_balance(fleet_of(view, 1.0, "me"), "me")
     assert len(moves) == 1
 
 

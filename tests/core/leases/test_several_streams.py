@@ -150,7 +150,7 @@ def test_a_stream_without_leases_does_not_make_part_scans_more_frequent():
             key: replace(lease, counter=lease.counter + 1) for key, lease in bench.table.rows.items()
         }
         bench.at(bench.now + 1.0)
-    at_part = [look for look in bench.of(ScanTable) if look.part is not None and not look.part.is_whole]
+    at_part = [look for look in bench.of(ScanTable) if look.part is not None and not look.part.is_whole_table]
     listings = [effect for effect in bench.of(ListShards) if effect.stream_id == OF_RETURNS]
     assert 10 <= len(at_part) <= 60
     assert listings

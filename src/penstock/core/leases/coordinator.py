@@ -328,7 +328,7 @@ class Coordinator:
             self._later_runs.on_row(lease)
             self._row_fetches.request(self.view.unknown_parents(lease), now_s)
         self._streams.begin_comparing(
-            self._stream_check.on_scan(leases, held=self.held_leases, is_whole=False), now_s
+            self._stream_check.on_scan(leases, held=self.held_leases, is_whole_table=False), now_s
         )
         self._refuse_foreign(now_s)
         self._acquisitions.on_rows(leases, now_s)
@@ -376,7 +376,7 @@ class Coordinator:
         else:
             plan = self._run_round(scan, now_s)
             self._check_held_leases(now_s)
-            self._schedule_round(plan, now_s, is_whole=scan.is_whole)
+            self._schedule_round(plan, now_s, is_whole_table=scan.is_whole_table)
         if not self._stop.is_begun and not self._membership.is_led:
             self._scans.schedule_free_scan(now_s)
 
@@ -387,10 +387,12 @@ class Coordinator:
         )
         for key in missing:
             self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
-        if missing and not scan.leases and not (runs_round and scan.is_whole):
+        if missing and not scan.leases and not (runs_round and scan.is_whole_table):
             # A part that had rows is empty. Only a round on the whole table finds out whether the table was deleted.
             self._scans.request()
-        to_compare = self._stream_check.on_scan(scan.leases, held=self.held_leases, is_whole=scan.is_whole)
+        to_compare = self._stream_check.on_scan(
+            scan.leases, held=self.held_leases, is_whole_table=scan.is_whole_table
+        )
         self._refuse_foreign(now_s)
         self._damaged_rows.report_new()
         for lease in scan.leases:
@@ -424,7 +426,8 @@ class Coordinator:
         """Run a round on a scan and return its moves; a worker that stops makes none."""
         if self._stop.is_begun:
             return NOTHING_TO_MOVE
-        return self._run_whole_round(scan, now_s) if scan.is_whole else self._run_part_round(scan, now_s)
+        run = self._run_whole_round if scan.is_whole_table else self._run_part_round
+        return run(scan, now_s)
 
     def _run_whole_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the whole table and return its moves.
@@ -500,11 +503,11 @@ class Coordinator:
         """Mean seconds between two regular scans: of the whole table, or of the part that this worker watches."""
         return self._scans.plan.round_s
 
-    def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole: bool) -> None:
+    def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole_table: bool) -> None:
         scan_s = plan.scan_s
         if self._scans.plan.part is None:
             scan_s = min(scan_s, self.view.handovers.next_overdue_s(now_s))
-        self._scans.schedule_next(now_s, scan_s, is_whole=is_whole, is_moving=bool(plan.moves))
+        self._scans.schedule_next(now_s, scan_s, is_whole_table=is_whole_table, is_moving=bool(plan.moves))
         if self._membership.finds_by_index:
             self._scans.schedule(now_s + LED_SCAN_ROUNDS * self.round_s)
         first_listing_s = self._streams.first_listing_s

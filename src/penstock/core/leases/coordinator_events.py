@@ -63,9 +63,9 @@ class ScanDone(Struct, frozen=True):
     part: TablePart | None = None
 
     @property
-    def is_whole(self) -> bool:
+    def is_whole_table(self) -> bool:
         """Whether every row of the table is here."""
-        return self.part is None or self.part.is_whole
+        return self.part is None or self.part.is_whole_table
 
 
 class ScanFailed(Struct, frozen=True):

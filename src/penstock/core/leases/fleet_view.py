@@ -101,15 +101,14 @@ class BalanceLimits(Struct, frozen=True):
 DEFAULT_LIMITS: Final = BalanceLimits()
 
 
-def fleet_of(
-    view: LeaseView, now_s: float, me: str = "", keys: Iterable[str] | None = None
-) -> list[FleetLease]:
+def fleet_of(view: LeaseView, now_s: float, me: str, keys: Iterable[str] | None = None) -> list[FleetLease]:
     """Return every unfinished lease of a view with its owner's state, or those of some keys.
 
-    A lease whose hand-over will not be answered has one owner in the result, `Handovers.holder`. So neither a requester that has
-    died counts as a live worker, nor the worker from which a KCL 2.x worker took the lease.
+    A lease with an overdue hand-over counts for one of its two workers, `Handovers.holder`: the other may be dead, or may have
+    lost the lease to a KCL 2.x worker.
 
     Args:
+        me: This worker, which lives even if it has no lease.
         keys: Known rows; None for all.
     """
     handovers = view.handovers

@@ -371,7 +371,7 @@ class TablePart(Struct, frozen=True):
         assert 0 <= self.number < self.count, self
 
     @property
-    def is_whole(self) -> bool:
+    def is_whole_table(self) -> bool:
         """Whether it is the whole table."""
         return self.count == 1
 

@@ -159,8 +159,8 @@ class LeaseView:
             and rows that changed after the scan began or a moment before.
         """
         rows = self._rows
-        is_whole = part is None or part.is_whole
-        not_found = dict.fromkeys(rows if is_whole else self._watched_before(part))
+        is_whole_table = part is None or part.is_whole_table
+        not_found = dict.fromkeys(rows if is_whole_table else self._watched_before(part))
         for lease in leases:
             key = lease.key
             not_found.pop(key, None)
@@ -174,7 +174,7 @@ class LeaseView:
                 continue  # an answer to a write or a read that began later than this scan
             if self._keep(lease, now_s):
                 rows[key].unchanged_scans += 1
-        if not is_whole:
+        if not is_whole_table:
             # Damaged rows outside the part stay known, since this scan could not find them.
             outside = ((key, why) for key, why in self.damaged.items() if key not in not_found)
             skipped = [*outside, *skipped]
@@ -188,7 +188,7 @@ class LeaseView:
             if key not in held:
                 self.forget(key)
             missing.append(key)
-        if is_whole:
+        if is_whole_table:
             self._found_by_index &= not_found.keys()
             self._on_whole_table()
         else:

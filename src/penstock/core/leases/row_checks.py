@@ -133,20 +133,21 @@ class StreamCheck:
         return tuple(lease for lease in leases if self._options.stream_of(lease.key) is not None)
 
     def on_scan(
-        self, leases: Collection[Lease], *, held: Container[str] = (), is_whole: bool = True
+        self, leases: Collection[Lease], *, held: Container[str] = (), is_whole_table: bool = True
     ) -> list[str]:
         """Check the rows of a scan; return the ids of the streams that must be listed to compare rows with their shards.
 
         Args:
             leases: The rows, of streams that this worker reads.
-            held: Leases of this worker, which are not set aside.
+            held: Leases of this worker. They are not set aside: it has taken them after this check.
+            is_whole_table: Whether these are all rows. If not, other rows that were set aside remain so.
         """
         if not self._options.names_streams:
             return []
         for rows in self._by_stream(leases).values():
             self._find_foreign(rows)
         aside = {lease.key for lease in leases if not self._is_known(lease)}
-        if is_whole:
+        if is_whole_table:
             self._compared.intersection_update(lease.key for lease in leases)
         else:
             aside |= self.view.set_aside.difference(lease.key for lease in leases)

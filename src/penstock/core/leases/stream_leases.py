@@ -240,7 +240,10 @@ class Streams:
         return None
 
     def describe_damaged(self) -> tuple[str, ...]:
-        """Return a sentence for each lease whose row cannot be read, so that no worker reads its shard."""
+        """Return a sentence for each lease whose row cannot be read, so that no worker reads its shard.
+
+        A row counts as a lease if it was one when last seen, or if the stream has a shard of that key.
+        """
         view = self._view
         listed = [stream.syncer.ranges for stream in self._streams.values()]
         return tuple(

@@ -259,7 +259,7 @@ class TableScans:
             if now_s < min(self._due_s, self._whole_s):
                 self._begin_free_scan()
             else:
-                self._begin(is_whole=self.part is None or now_s >= self._whole_s)
+                self._begin(is_whole_table=self.part is None or now_s >= self._whole_s)
 
     def _begin_free_scan(self) -> None:
         self._is_scanning = self.is_free_scan = True
@@ -267,15 +267,15 @@ class TableScans:
         self._free_scan_s = math.inf
         self._turn.emit(ScanTable(WHOLE_TABLE))
 
-    def _begin(self, *, is_whole: bool) -> None:
+    def _begin(self, *, is_whole_table: bool) -> None:
         self._is_scanning = True
         self.is_free_scan = False
-        self._is_scanning_whole = is_whole
-        if is_whole:
+        self._is_scanning_whole = is_whole_table
+        if is_whole_table:
             self._resolved_by_scan = set(self._owner_unknown)
             self._whole_requested_by_s = self._whole_due_s = math.inf
         # The scan is strongly consistent only if every scan reads the whole table: see `ScanTable`.
-        self._turn.emit(ScanTable(WHOLE_TABLE if is_whole and self.part is not None else self.part))
+        self._turn.emit(ScanTable(WHOLE_TABLE if is_whole_table and self.part is not None else self.part))
 
     def request(self) -> None:
         """Request a scan of the whole table that begins after this moment: one in flight may have begun too early."""
@@ -300,7 +300,7 @@ class TableScans:
         """Schedule the next regular scan; requested scans stay."""
         self._due_s = at_s
 
-    def schedule_next(self, now_s: float, scan_s: float, *, is_whole: bool, is_moving: bool) -> None:
+    def schedule_next(self, now_s: float, scan_s: float, *, is_whole_table: bool, is_moving: bool) -> None:
         """Schedule the next regular scans, after one has ended.
 
         The next one is due after a round, or earlier: when a lease expires, or when an extra scan finds leases to move. A worker
@@ -314,7 +314,7 @@ class TableScans:
         due_s = now_s + self._turn.jittered(plan.round_s, _JITTER)
         if plan.free_scan_s == math.inf:  # else a scan for free leases finds the next one that expires
             due_s = min(due_s, self._expiry_scan_s(now_s))
-        if plan.part is not None and is_whole:
+        if plan.part is not None and is_whole_table:
             whole_s = now_s + self._turn.jittered(plan.moving_s if is_moving else plan.whole_s, _JITTER)
             self._whole_due_s = min(whole_s, max(scan_s, now_s + plan.settling_s))
             scan_s = math.inf
