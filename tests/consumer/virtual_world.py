@@ -10,13 +10,13 @@ from penstock.consumer import Batch, ConsumerOptions
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.worker import Worker
-from penstock.consumer.worker_ports import Pools, WorkerPorts
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ExpiredIterator, Throttled, Unavailable
 from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, ShardListing
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from penstock.runtime.worker_ports import Pools, WorkerPorts
 from raw_record import Raw
 
 

@@ -33,7 +33,6 @@ from penstock.consumer.processor import (
 from penstock.consumer.records import Batch
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver
-from penstock.consumer.worker_ports import WorkerPorts
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import in_region_of
@@ -48,6 +47,7 @@ from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.thread_pull import ThreadPull
 from penstock.runtime.user_code import check_are_callable, check_is_factory, check_is_plain
+from penstock.runtime.worker_ports import WorkerPorts
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider

@@ -30,7 +30,6 @@ from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import StreamReading
-from penstock.consumer.worker_ports import Pools, WorkerPorts
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
 from penstock.core.leases.held_lease_phases import HeldLeaseStatus, is_standstill, stop_reason
@@ -45,6 +44,7 @@ from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
 from penstock.runtime.subscriptions import Subscriptions
 from penstock.runtime.user_code import UnusableHandlerError, examinable, never_run
+from penstock.runtime.worker_ports import Pools, WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
@@ -57,7 +57,7 @@ _FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator ha
 
 _WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
-STREAM_CHECK_S: Final = 300.0
+MEASURE_INTERVAL_S: Final = 300.0
 """Time between two requests of a worker for the number of a stream's open shards. Only a metric needs it, so it is long."""
 
 
@@ -123,22 +123,20 @@ class DeliveryLoop(Loop[ShardRun]):
         }
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
-        self._calling = threading.local()
-        # Runs that wait for the end of the current one, by shard.
-        self._waiting: dict[str, list[ShardRun]] = {}
-        self._current: dict[str, ShardRun] = {}
-        self._timers: list[tuple[float, int, ShardRun]] = []
-        self._timer_ids = count()
-        self._scheduled: dict[ShardRun, float] = {}
+        self._calling = threading.local()  # `is_inside` on a thread that runs user code
+        self._current: dict[str, ShardRun] = {}  # the run that is advanced, by shard
+        self._waiting: dict[str, list[ShardRun]] = {}  # runs that wait for the current one's end, by shard
+        self._scheduled: dict[ShardRun, float] = {}  # when a run is advanced if no event arrives before
+        self._timers: list[tuple[float, int, ShardRun]] = []  # a heap of these moments, earlier ones too
+        self._timer_ids = count()  # decides between runs that are due at one moment: they cannot be compared
         self._starved: set[ShardRun] = set()  # reading waits for memory
         self._progress_due_s = clock.monotonic_s() + self._progress_interval_s
-        self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
-        self._stream_check_s = clock.monotonic_s()
-        self._standstill_check_s = math.inf
-        self._stuck_leases: frozenset[tuple[str, int]] | None = (
-            None  # at the last check, if none could progress
-        )
-        self._gauged: set[_Series] = set()
+        self._unread_report_s = clock.monotonic_s() + STOPPED_REPORT_S
+        self._measure_s = clock.monotonic_s()  # when the streams are measured next
+        self._standstill_check_s = math.inf  # while no shard has stopped
+        # The held leases at the last check, if none could progress.
+        self._stuck_leases: frozenset[tuple[str, int]] | None = None
+        self._gauged: set[_Series] = set()  # as set by the last report
         self._paused = PausedShards()
         self.stopped: StoppedShards = StoppedShards()
 
@@ -334,12 +332,12 @@ class DeliveryLoop(Loop[ShardRun]):
             if news is not None:
                 self._leases.post(news)
         self._show_shards(runs, self._leases.snapshot().held, now_s)
-        if now_s >= self._stream_check_s:
-            self._stream_check_s = now_s + STREAM_CHECK_S * (0.5 + self._chance.random())
+        if now_s >= self._measure_s:
+            self._measure_s = now_s + MEASURE_INTERVAL_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
                 self._pools.read.submit(reading.measure)
-        if now_s >= self._report_s:
-            self._report_s = now_s + STOPPED_REPORT_S
+        if now_s >= self._unread_report_s:
+            self._unread_report_s = now_s + STOPPED_REPORT_S
             self._report_unread(runs)
 
     def _report_unread(self, runs: Sequence[ShardRun]) -> None:

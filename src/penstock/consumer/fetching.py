@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
 from penstock.consumer.unread import UnreadPage, deaggregate_page, unread_page
-from penstock.consumer.worker_ports import WorkerPorts
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage, find_listed
 from penstock.core.reading.resume import plan_iterator
@@ -32,6 +31,7 @@ from penstock.runtime.hash_ranges import HashRanges
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.loop import Pool
 from penstock.runtime.subscriptions import Subscriptions
+from penstock.runtime.worker_ports import WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
@@ -235,22 +235,22 @@ class AutoFetcher(PushedFetcher):
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Do or begin one step of reading, or change between polling and fan-out instead."""
-        if self._leave_lost(run):
+        if self._leave_if_lost(run):
             return
         if not isinstance(fetch, FetchIterator | FetchPage):
             self._fetcher.fetch(run, fetch)
             return
         choice = self._choice_of(run)
         change = choice.plan_change(self._ports.clock.monotonic_s())
-        if change is not None and self._may_change_source(change):
+        if change is not None and self._is_source_ready(change):
             self._change_source(run, choice, change)
         elif choice.retrieval is Retrieval.FAN_OUT:
             super().fetch(run, fetch)
         else:
             self._poll(run, choice, fetch)
-        self._leave_lost(run)
+        self._leave_if_lost(run)
 
-    def _leave_lost(self, run: ShardRun) -> bool:
+    def _leave_if_lost(self, run: ShardRun) -> bool:
         """Leave a run whose lease was lost while one of its steps waited for a thread or ran; return whether it was lost."""
         if run.is_lost:
             self.leave(run)
@@ -292,7 +292,8 @@ class AutoFetcher(PushedFetcher):
         elif result is not None and isinstance(fetch, FetchPage):
             choice.on_poll_failed(result, started_s)
 
-    def _may_change_source(self, change: Change) -> bool:
+    def _is_source_ready(self, change: Change) -> bool:
+        """Return whether the source to change to can be used; if fan-out cannot yet, begin to register the consumer."""
         registration = self._subscriptions.registration
         return change.to is Retrieval.POLLING or registration.find_ahead(self._parts.call_pool)
 

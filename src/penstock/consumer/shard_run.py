@@ -114,6 +114,7 @@ class ShardRun:
         stream: Name or ARN, for messages and records.
         start: The coordinator's command: shard, epoch, position, deadline.
         is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a renewal.
+        processor: The user code of the shard.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class ShardRun:
         self.hash_range: HashRange | None = start.lease.hash_range
         self.processor = processor
         self.lock: threading.RLock = threading.RLock()
-        self._awaited: list[PendingCheckpoint] = []
+        self._awaited: list[PendingCheckpoint] = []  # for which callers wait
         self._clock = clock
         self._chance = chance
         self._metrics = metrics
@@ -154,29 +155,29 @@ class ShardRun:
             f"{start.key} of stream {self.stream}", start.position, delivery_options, memory_bytes_of
         )
         self._deliver_until_s = start.deliver_until_s
-        self._durable = start.position
-        self._is_fetching = False
+        self._durable = start.position  # the last checkpoint that is written
+        self._is_fetching = False  # a planned read, or a deaggregation, is under way
         self._unread: deque[RawRecord] = deque()  # fetched, and not deaggregated yet for lack of room
         self._unread_bytes = 0
         self._has_deaggregation_failed = False
-        self._has_dropped = False
+        self._has_dropped = False  # unread records were dropped, so the reader is ahead of delivery for good
         self._taken_through = start.position  # the last record that was given to delivery
         self._arrivals = ArrivalMarks()
-        self._read_error: PenstockError | None = None
+        self._read_error: PenstockError | None = None  # of the last failed read
         self._service_clock = ServiceClock()
         self._lost_arrival_s: float | None = None  # arrival of the first record after a loss
         self._stop_why: StopWhy | None = None
-        self._grace_until_s: float | None = None
-        self._has_reported_end = False
+        self._grace_until_s: float | None = None  # after a loss: until then calls may acknowledge
+        self._has_reported_end = False  # the coordinator has got the last event
         self._tally = _Tally(since_s=clock.monotonic_s())
         self._stream_id = stream_id_of(start.key)
         self.labels: dict[str, str] = {
             "shard": self.shard_id,
             **({"stream": stream} if self._stream_id else {}),
         }
-        self._read_through = ""
+        self._read_through = ""  # the positions read and done at the last progress, and when that was
         self._progress_s = clock.monotonic_s()
-        self.failure: PenstockError | None = None
+        self.failure: PenstockError | None = None  # stops the shard, or the whole worker
         self.worker_failure: PenstockError | None = None
         self.is_paused = False  # set by the loop: nothing is read, and no call of user code begins
         self.is_reported = False  # set by the loop once the coordinator's answer is posted

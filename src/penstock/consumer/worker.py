@@ -21,7 +21,6 @@ from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactor
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import known_stream
-from penstock.consumer.worker_ports import Pools, WorkerPorts
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
@@ -32,6 +31,7 @@ from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import LoopThread, ThreadPool
 from penstock.runtime.subscriptions import Subscriptions
+from penstock.runtime.worker_ports import Pools, WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
@@ -142,16 +142,10 @@ class Worker:
         drawn = int(ports.chance.random() * 2**32)
         self.leases: LeaseLoop = LeaseLoop(
             Coordinator(worker_id, options_for_streams(whole, streams), name_run(worker_id, f"{drawn:08x}")),
-            stream=self._stream,
-            table=ports.table,
-            kinesis=ports.kinesis,
-            clock=ports.clock,
-            chance=ports.chance,
-            metrics=ports.metrics,
+            {stream.stream_id: stream.name for stream in streams},
+            ports,
             renewal_pool=pools.renewal,
             call_pool=pools.call,
-            kcl3=ports.kcl3,
-            streams={stream.stream_id: stream.name for stream in streams},
             known={
                 stream.stream_id: known
                 for stream in streams

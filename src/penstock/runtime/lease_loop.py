@@ -81,14 +81,10 @@ from penstock.errors import (
     UnknownRefusal,
     WorkerIdInUse,
 )
-from penstock.ports.clock import Chance, Clock
-from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.lease_table import LeaseTable
-from penstock.ports.metrics import Metrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import Kcl3Calls, list_shards, problem_of
 from penstock.runtime.loop import Condition, Loop, Pool
+from penstock.runtime.worker_ports import WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.leases")
 
@@ -145,51 +141,40 @@ class LeaseLoop(Loop[Event]):
     """Owns the coordinator machine.
 
     Args:
-        stream: Name or ARN, for messages; several of them if they share the table.
-        kinesis: The service that lists shards.
+        streams: Name or ARN of each stream by its id; the id is empty if the table has only one stream.
         renewal_pool: The threads for renewals and nothing else.
         call_pool: The threads for every other call.
         table_option: The user's option that names the lease table.
         condition: Its thread waits on it; a new one by default.
-        kcl3: The rows that KCL 3 workers keep beside the leases; needed if the coordinator reads them.
-        streams: Name or ARN of each stream by its id, if several share the table.
         known: By stream id: checks whether the stream's name still means it. Other streams are not checked.
     """
 
     def __init__(
         self,
         coordinator: Coordinator,
+        streams: Mapping[str, str],
+        ports: WorkerPorts,
         *,
-        stream: str,
-        table: LeaseTable,
-        kinesis: Kinesis,
-        clock: Clock,
-        chance: Chance,
-        metrics: Metrics,
         renewal_pool: Pool,
         call_pool: Pool,
+        known: Mapping[str, KnownStream],
         table_option: str = "application",
         condition: Condition | None = None,
-        kcl3: Kcl3Tables | None = None,
-        streams: Mapping[str, str] | None = None,
-        known: Mapping[str, KnownStream] | None = None,
     ) -> None:
         super().__init__(condition)
         self._coordinator = coordinator
-        self._stream = stream
-        self._streams = streams or {"": stream}
-        self._known = known or {}
-        self._table = table
-        self._kinesis = kinesis
-        self._clock = clock
-        self._chance = chance
-        self._metrics = metrics
+        self._streams = streams
+        self._known = known
+        self._ports = ports
+        self._table, self._clock, self._metrics = ports.table, ports.clock, ports.metrics
         self._renewal_pool = renewal_pool
         self._call_pool = call_pool
         self._table_option = table_option
-        self._kcl3 = None if kcl3 is None else Kcl3Calls(coordinator.worker, table, kcl3, clock)
-        self._takes_counted: dict[str, int] = {}
+        kcl3 = ports.kcl3
+        self._kcl3 = None if kcl3 is None else Kcl3Calls(coordinator.worker, ports.table, kcl3, ports.clock)
+        self._takes_counted: dict[str, int] = {}  # by reason; counted in the metrics, as are the lost leases
         self._lost_counted = 0
+        # (key, epoch) of readers whose last event is in the inbox.
         self._unhandled_ends: set[tuple[str, int]] = set()
         # Held while events are handled, and for a snapshot from another thread.
         self._machine_lock = threading.RLock()
@@ -239,7 +224,8 @@ class LeaseLoop(Loop[Event]):
         is_audit = False
         if self.trace is not None:
             self.trace(event)
-        for effect in self._coordinator.handle(event, self._clock.monotonic_s(), self._chance.random()):
+        now_s, chance = self._clock.monotonic_s(), self._ports.chance.random()
+        for effect in self._coordinator.handle(event, now_s, chance):
             if self.trace is not None:
                 self.trace(effect)
             if isinstance(effect, AuditReaders):
@@ -286,7 +272,9 @@ class LeaseLoop(Loop[Event]):
             case Report():
                 self._report(effect)
             case TableRefused(foreign):
-                why = describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
+                why = describe_foreign_table(
+                    self._table.name, ", ".join(self._streams.values()), foreign, self._table_option
+                )
                 self._refuse(OptionError(why))
             case FleetRefused(why, detail):
                 self._refuse(OptionError(describe_refusal(why, self._table.name, detail)))
@@ -382,7 +370,7 @@ class LeaseLoop(Loop[Event]):
     def _list(self, effect: ListShards) -> Event:
         stream_id = effect.stream_id
         known = self._known.get(stream_id)
-        return list_shards(effect, self._streams[stream_id], self._kinesis, known, self._clock.wall_ms)
+        return list_shards(effect, self._streams[stream_id], self._ports.kinesis, known, self._clock.wall_ms)
 
     # --- logs and metrics ---
 

@@ -14,10 +14,10 @@ from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.worker import Worker
-from penstock.consumer.worker_ports import Pools
 from penstock.core.keyword_options import check_range
 from penstock.errors import PenstockError, UsageError
 from penstock.runtime.loop import Task
+from penstock.runtime.worker_ports import Pools
 from penstock.testing.lease_table import WatchedLeaseTable
 from penstock.testing.memory_stream import MemoryStream
 from penstock.testing.recorder import Recorder

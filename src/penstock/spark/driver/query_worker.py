@@ -23,6 +23,7 @@ from penstock.errors import PenstockError
 from penstock.ports.metrics import Metrics
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.worker_ports import WorkerPorts
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.options.spark_options import SourceOptions
 
@@ -71,17 +72,19 @@ class QueryWorker:
         )
         self._loop = _WatchedLoop(
             Coordinator(worker, options, run_name),
-            stream=stream,
-            table=ports.lease_loop_table or ports.table,
-            kinesis=ports.kinesis,
-            clock=ports.clock,
-            chance=ports.chance,
-            metrics=metrics,
+            {"": stream},
+            WorkerPorts(
+                ports.kinesis,
+                ports.lease_loop_table or ports.table,
+                ports.clock,
+                ports.chance,
+                metrics,
+                ports.kcl3,
+            ),
             renewal_pool=self._pools[0],
             call_pool=self._pools[1],
             table_option="applicationName (or leaseTable)",
             condition=ports.threads.condition(),
-            kcl3=ports.kcl3,
             known={} if known_stream is None else {"": known_stream},
         )
         self._loop.on_unusable_table = self._refuse

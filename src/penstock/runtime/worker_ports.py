@@ -13,7 +13,11 @@ from penstock.runtime.loop import Pool
 
 
 class WorkerPorts(Struct, frozen=True):
-    """The ports of a worker."""
+    """The ports of a worker.
+
+    Args:
+        kcl3: The rows that KCL 3 workers keep beside the leases; needed if the coordinator reads them.
+    """
 
     kinesis: Kinesis
     table: LeaseTable
