@@ -96,7 +96,7 @@ def test_a_batch_does_not_wait_for_the_answers_of_all_shards_when_there_is_news(
     kinesis.fetch_records = lambda *_: page
     poller = NewsPoller(kinesis, "s", 1.0, clock, threads=StoodStill(clock, answering=10))
     states = {
-        f"shardId-{number:012}": ShardState(at_record("5"), is_whole=True, tip_seen_ms=0)
+        f"shardId-{number:012}": ShardState(at_record("5"), is_whole_record=True, tip_seen_ms=0)
         for number in range(1000)
     }
     poller.poll_due(states.items())
@@ -111,7 +111,7 @@ def test_a_batch_of_a_shard_that_is_behind_does_not_wait_for_idle_shards():
     kinesis.fetch_records = lambda *_: RecordPage((), "next", 0, (), 0)
     poller = NewsPoller(kinesis, "s", 1.0, clock, threads=StoodStill(clock, answering=10))
     states = {
-        f"shardId-{number:012}": ShardState(at_record("5"), is_whole=True, tip_seen_ms=0)
+        f"shardId-{number:012}": ShardState(at_record("5"), is_whole_record=True, tip_seen_ms=0)
         for number in range(100)
     }
     states["shardId-000000000099"].has_news = True
@@ -154,7 +154,7 @@ def test_a_shard_that_a_batch_has_just_read_is_asked_sooner(bytes_count, error, 
     clock = MovedClock(0.0)
     shard = AtOnce(clock, error)
     poller = NewsPoller(shard, "s", 1.0, clock, threads=shard, chance=Never())
-    states = {ONE: ShardState(at_record("5"), is_whole=True, tip_seen_ms=0, bytes_count=bytes_count)}
+    states = {ONE: ShardState(at_record("5"), is_whole_record=True, tip_seen_ms=0, bytes_count=bytes_count)}
     while clock.now_s < 2.5:
         poller.poll_due(states.items())
         clock.now_s = max(clock.now_s, poller.next_due_s(states.values()))
@@ -173,7 +173,10 @@ def test_a_query_with_many_batches_a_second_leaves_room_for_its_tasks_reads():
     shard = AtOnce(clock)
     poller = NewsPoller(shard, "s", 1.0, clock, threads=shard)
     while clock.now_s < 20.0:
-        probed, states = len(shard.asked_s), {ONE: ShardState(at_record("5"), is_whole=True, bytes_count=1)}
+        probed, states = (
+            len(shard.asked_s),
+            {ONE: ShardState(at_record("5"), is_whole_record=True, bytes_count=1)},
+        )
         while len(shard.asked_s) == probed:
             poller.poll_due(states.items())
             clock.now_s = max(clock.now_s, poller.next_due_s(states.values()))
@@ -282,7 +285,7 @@ def test_without_the_record_the_tip_counts_only_if_nothing_left_with_it(
 ):
     now_ms = 100 * HOUR_MS
     tip_ms = None if tip_age_h is None else now_ms - tip_age_h * HOUR_MS
-    state = ShardState(at_record("5"), is_whole=is_whole, tip_seen_ms=tip_ms)
+    state = ShardState(at_record("5"), is_whole_record=is_whole, tip_seen_ms=tip_ms)
     clock = MovedClock(0.0)
     clock.wall_ms = lambda: now_ms
     poller = NewsPoller(OneShard(now_ms, *left, is_closed=is_closed), "s", 1.0, clock)

@@ -211,7 +211,7 @@ class SimLeaseTable:
         return outcome
 
 
-class SimFormerTable(SimLeaseTable):
+class SimEarlierTable(SimLeaseTable):
     """A lease table that the application had before: it is only read."""
 
     def __init__(self, process: SimProcess, name: str) -> None:
@@ -219,7 +219,7 @@ class SimFormerTable(SimLeaseTable):
         self._name = name
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        return LeaseScan(self.caller.call("scan former", lambda: self._world.serve_former_rows(self._name)))
+        return LeaseScan(self.caller.call("scan earlier", lambda: self._world.serve_earlier_rows(self._name)))
 
 
 class SimKcl3Tables:

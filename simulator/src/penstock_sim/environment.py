@@ -87,7 +87,7 @@ class Environment:
         """Every write that was sent to the lease table, in the order in which the table decided it."""
         self.application = "application"
         """Its name in the queries now; its lease table has the same name."""
-        self.former_tables: dict[str, tuple[Lease, ...]] = {}
+        self.earlier_tables: dict[str, tuple[Lease, ...]] = {}
         """The rows of the tables under its earlier names."""
 
     def _new_table(self) -> SimTable:
@@ -95,9 +95,9 @@ class Environment:
 
     def rename_application(self) -> None:
         """Give the application another name, and so an empty lease table; nothing is written to the old one any more."""
-        self.former_tables[self.application] = tuple(self.table.rows.values())
+        self.earlier_tables[self.application] = tuple(self.table.rows.values())
         self.table.exists = False
-        self.application = f"application-{len(self.former_tables)}"
+        self.application = f"application-{len(self.earlier_tables)}"
         self.table = self._new_table()
 
     def next_life(self, name: str) -> int:
@@ -297,11 +297,11 @@ class Environment:
     def serve_rows(self, low: str, high: str) -> Problem | list[Lease]:
         return self.answer(lambda: [row for key, row in self.table.rows.items() if low <= key < high])
 
-    def serve_former_rows(self, name: str) -> Problem | tuple[Lease, ...]:
+    def serve_earlier_rows(self, name: str) -> Problem | tuple[Lease, ...]:
         """Return the rows of a table that the application had before."""
         problem = self.table_problem()
         if problem in (None, Problem.TABLE_MISSING):  # the new table may not exist yet; the earlier one does
-            return self.former_tables.get(name, Problem.TABLE_MISSING)
+            return self.earlier_tables.get(name, Problem.TABLE_MISSING)
         return problem
 
     def serve_rows_of(self, keys: Collection[str]) -> Problem | list[Lease]:

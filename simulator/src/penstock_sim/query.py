@@ -27,7 +27,7 @@ from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions, parse_source
 from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.shard_task import ShardTask
-from penstock_sim.blocking_ports import SimClock, SimFormerTable, SimKcl3Tables, SimKinesis, SimLeaseTable
+from penstock_sim.blocking_ports import SimClock, SimEarlierTable, SimKcl3Tables, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CoordinatorReported
 from penstock_sim.events.queries import BatchBounded, BatchCommitted, BatchPlanned, BatchStarted, BatchUnread
@@ -149,7 +149,7 @@ class SimQuery(SparkDriver):
             chance=self.world.chance,
             threads=self._threads,
             open_metrics=lambda _options, _worker: NoMetrics(),
-            open_table=lambda name: SimFormerTable(self, name),
+            open_earlier_table=lambda name: SimEarlierTable(self, name),
             fan_out=SimFanOut(SimKinesis(self, "", self._stream)),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )

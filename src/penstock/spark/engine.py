@@ -118,6 +118,7 @@ class BatchStarts:
     def __init__(self, initial: dict[str, Any]) -> None:
         self.following = initial
         """The offset from which the next batch starts."""
+        # Start and end of the batch that Spark got last.
         self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
         self.planned_count = 0
         """Batches that were planned here."""
@@ -133,7 +134,7 @@ class BatchStarts:
         self._planned, self.following = (self.following, end), end
 
     def on_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Handle the batch that Spark runs, or the offset that it found in its log.
+        """Handle the batch that Spark runs, from its end to its end if it is empty, or the offset that it found in its log.
 
         Raises:
             UsageError: It is not the planned batch, so the plan had another start than Spark.

@@ -115,11 +115,11 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(
         self, start: dict[str, Any], *, with_limits: bool = True, may_be_only_batch: bool = False
     ) -> dict[str, Any]:
-        begin = self._source.parse(start)
-        following = self._joined(begin).latest(
-            begin, with_limits=with_limits, may_be_only_batch=may_be_only_batch
+        offset = self._source.parse(start)
+        following = self._joined(offset).latest(
+            offset, with_limits=with_limits, may_be_only_batch=may_be_only_batch
         )
-        return start if following is begin else dict(following.to_json())
+        return start if following is offset else dict(following.to_json())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the lag of each shard for the query's progress."""

@@ -66,7 +66,7 @@ CHILD = ChildShard("child", ("shard", "other"), FULL_RANGE)
         ClaimNote(True, 1, False, 3, 4, None, 6, (CHILD,), kept_iterator=True, query="q"),
         ClaimNote(),
         ClaimNote(millis_behind_latest=None),
-        ClaimNote(has_more=True, whole_record=False, last_arrival_ms=0, process="p"),
+        ClaimNote(has_more=True, is_whole_record=False, last_arrival_ms=0, process="p"),
         ClaimNote(pushed_count=3),
         ClaimNote(push_ends={"expired": 2}),
     ],

@@ -112,7 +112,12 @@ def test_a_shard_goes_on_where_its_batch_claimed():
     assert settled.unexpected_starts == ()
     assert settled.progress == (ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900)),)
     state = shards.states["a"]
-    assert (state.has_news, state.is_whole, state.tip_seen_ms, state.is_probed) == (False, True, 900, False)
+    assert (state.has_news, state.is_whole_record, state.tip_seen_ms, state.is_probed) == (
+        False,
+        True,
+        900,
+        False,
+    )
 
 
 def test_throughput_counts_from_settlement_to_settlement():
@@ -365,8 +370,8 @@ def test_a_state_without_a_note_knows_what_the_lease_says():
     def state(position, **changes):
         return state_after(BatchStart(position, StartReason.CHECKPOINT), lease(**changes), 5)
 
-    assert state(AT5).is_whole is False
-    assert state(TRIM_HORIZON).is_whole is True
+    assert state(AT5).is_whole_record is False
+    assert state(TRIM_HORIZON).is_whole_record is True
     assert state(AT5, mark=TipMark(AT5, 70)).tip_seen_ms == 70
     assert state(AT5, mark=TipMark(AT7, 70)).tip_seen_ms is None
     assert state(AT5).is_foreign

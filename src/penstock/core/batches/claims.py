@@ -66,7 +66,7 @@ class ClaimNote(Struct, frozen=True):
     Args:
         has_more: Whether unread records follow the end. With AvailableNow, records that arrived after its moment do not count.
         tip_ms: Moment at which no record followed the end, by the service's clock, or None.
-        whole_record: The end is the last user record of its Kinesis record.
+        is_whole_record: The end is the last user record of its Kinesis record.
         record_count: User records in the range.
         bytes_count: Bytes of user data in the range.
         millis_behind_latest: Age of the oldest record after the end, or 0 at the tip; None when it is not known.
@@ -81,7 +81,7 @@ class ClaimNote(Struct, frozen=True):
 
     has_more: bool = False
     tip_ms: int | None = None
-    whole_record: bool = True
+    is_whole_record: bool = True
     record_count: int = 0
     bytes_count: int = 0
     millis_behind_latest: int | None = 0
@@ -97,7 +97,7 @@ class ClaimNote(Struct, frozen=True):
         """Encode for the claim's `note`."""
         document: list[Any] = [
             _NOTE_FORMAT,
-            self.has_more + 2 * self.whole_record + 4 * self.kept_iterator,
+            self.has_more + 2 * self.is_whole_record + 4 * self.kept_iterator,
             self.tip_ms,
             self.record_count,
             self.bytes_count,
@@ -129,7 +129,7 @@ def parse_note(note: bytes) -> ClaimNote | None:
         return ClaimNote(
             has_more=bool(flags & 1),
             tip_ms=tip_ms,
-            whole_record=bool(flags & 2),
+            is_whole_record=bool(flags & 2),
             record_count=int(records or 0),
             bytes_count=int(size or 0),
             millis_behind_latest=behind_ms,

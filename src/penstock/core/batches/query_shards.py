@@ -158,8 +158,8 @@ class QueryShards:
         last = self._last
         released = self._released.pop(effect.key, None)
         if released is None:
-            begin = self._next_start(held, effect.lease, last.shards.get(effect.key), last.known_batches)
-            if begin is None:
+            next_start = self._next_start(held, effect.lease, last.shards.get(effect.key), last.known_batches)
+            if next_start is None:
                 return None
         else:
             state, promotion = released
@@ -169,9 +169,9 @@ class QueryShards:
                 if promotion is not None:
                     self._promotions[effect.key] = promotion
                 return state
-            begin = BatchStart(held.position, StartReason.CHECKPOINT)
-        state = state_after(begin, effect.lease, now_ms)
-        if may_promote(effect.lease, self.worker, last.known_batches, begin.position):
+            next_start = BatchStart(held.position, StartReason.CHECKPOINT)
+        state = state_after(next_start, effect.lease, now_ms)
+        if may_promote(effect.lease, self.worker, last.known_batches, next_start.position):
             self._plan_promotion(effect.lease, state)
         return state
 
@@ -331,10 +331,10 @@ class QueryShards:
             self.on_row(row)
             if row.reader != self.worker:
                 held.stop_reason = StopWhy.LOST  # released with the end that its tasks claimed, if any
-        begin = self._next_start(held, row, start.shards.get(key), start.known_batches)
-        if begin is None:
+        next_start = self._next_start(held, row, start.shards.get(key), start.known_batches)
+        if next_start is None:
             return None
-        found = settle_shard(begin, row, now_ms, self.states.get(key), is_read=is_read)
+        found = settle_shard(next_start, row, now_ms, self.states.get(key), is_read=is_read)
         if row is not None and may_promote(row, self.worker, start.known_batches, found.state.position):
             self._plan_promotion(row, found.state)
         return found
@@ -358,15 +358,15 @@ class QueryShards:
             if planned is not None and is_recreated and row.checkpoint < planned:
                 return BatchStart(planned, StartReason.LEASE_GONE)
             return None  # the lease's new reader goes on from the checkpoint
-        begin = resolve_start(row, self.worker, known, planned)
+        start = resolve_start(row, self.worker, known, planned)
         if planned is not None:
-            return begin
+            return start
         # The batch did not include the shard, so the shard starts at the coordinator's position. That can be ahead of the row (an earlier
         # reader's checkpoint is written late) or another starting point. But if the row has a record or the shard's end at or after that
         # position, the shard starts there.
-        is_exact = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
-        if begin is not None and is_exact and not begin.position < held.position:
-            return begin
+        is_exact = start is not None and (start.position.is_record or start.position.is_shard_end)
+        if start is not None and is_exact and not start.position < held.position:
+            return start
         return BatchStart(held.position, StartReason.CHECKPOINT)
 
     def _has_end_ahead(self, row: Lease, known: KnownBatches) -> bool:

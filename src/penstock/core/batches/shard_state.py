@@ -21,7 +21,7 @@ class ShardState(Struct):
     Args:
         position: Where the next batch starts.
         has_news: Records are there to read.
-        is_whole: No user record follows `position` in its own Kinesis record.
+        is_whole_record: No user record follows `position` in its own Kinesis record.
         is_finished: The shard is closed and read to its end, so its lease can end.
         millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.
         tip_seen_ms: Moment when no record was after `position`, by the service's clock, or None.
@@ -37,7 +37,7 @@ class ShardState(Struct):
 
     position: Position
     has_news: bool = False
-    is_whole: bool = False
+    is_whole_record: bool = False
     is_finished: bool = False
     children: tuple[ChildShard, ...] = ()
     millis_behind_latest: int | None = None
@@ -62,21 +62,23 @@ class ShardState(Struct):
         return TipMark(self.position, self.tip_seen_ms)
 
 
-def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
-    """Return a shard's state at the end of a batch, from its task's note or from its lease.
+def state_after(next_start: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
+    """Return a shard's state between two batches.
 
     Args:
+        next_start: Its start in the next batch, with the note of the task that claimed it as its end.
+        row: Its lease, which may have a tip mark, and shows whose checkpoint it is if no task has read the shard.
         now_ms: Time of day, to which a LATEST without a moment is pinned.
     """
-    position, note = pin_latest(begin.position, now_ms), begin.note
+    position, note = pin_latest(next_start.position, now_ms), next_start.note
     tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))
-    # Of two marks the later one counts.
+    # Of two tip marks the later one counts.
     tip_ms = max((each for each in tips if each is not None), default=None)
     if note is None:
         is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
         return ShardState(
             position,
-            is_whole=not position.is_record,
+            is_whole_record=not position.is_record,
             is_finished=position.is_shard_end,
             tip_seen_ms=tip_ms,
             is_foreign=is_foreign,
@@ -84,7 +86,7 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     return ShardState(
         position,
         has_news=note.has_more,
-        is_whole=note.whole_record or not position.is_record,
+        is_whole_record=note.is_whole_record or not position.is_record,
         is_finished=position.is_shard_end,
         children=note.children,
         millis_behind_latest=note.millis_behind_latest,
@@ -137,19 +139,25 @@ class SettledShard(Struct, frozen=True):
 
 
 def settle_shard(
-    begin: BatchStart, row: Lease | None, now_ms: int, before: ShardState | None, *, is_read: bool
+    next_start: BatchStart, row: Lease | None, now_ms: int, before: ShardState | None, *, is_read: bool
 ) -> SettledShard:
-    """Return the state of a shard after a batch, and whether the next one starts it elsewhere than expected."""
-    state = state_after(begin, row, now_ms)
-    is_unexpected = begin.reason is StartReason.LEASE_GONE or (
-        is_read and begin.reason is StartReason.NOT_READ
+    """Return the state of a shard after a batch, and whether the next one starts it elsewhere than expected.
+
+    Args:
+        next_start: As for `state_after`; so are the row and the moment.
+        before: Its state before the batch, with the result of its last probe.
+        is_read: Whether the batch included it.
+    """
+    state = state_after(next_start, row, now_ms)
+    is_unexpected = next_start.reason is StartReason.LEASE_GONE or (
+        is_read and next_start.reason is StartReason.NOT_READ
     )
-    unexpected = begin.reason if is_unexpected else None
+    unexpected = next_start.reason if is_unexpected else None
     if is_read:
-        return SettledShard(state, begin.note, unexpected, state.bytes_count)
+        return SettledShard(state, next_start.note, unexpected, state.bytes_count)
     is_as_before = before is not None and before.position == state.position and not before.is_finished
     if before is not None and is_as_before:
-        state = before  # the batch read nothing of it: the result of its last probe still holds
+        state = before
     return SettledShard(state, unexpected=unexpected)
 
 

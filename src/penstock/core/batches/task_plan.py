@@ -81,18 +81,18 @@ def plan_tasks(weights: Mapping[str, int], task_count: int) -> list[list[str]]:
 
 # --- subscriptions ------------------------------------------------------------------------------------------
 
-TURN_S: Final = SUBSCRIBE_AGAIN_S + 1.0
+PERMIT_S: Final = SUBSCRIBE_AGAIN_S + 1.0
 """From one permission to the next. Tasks begin at different times after their plan, so a second is added."""
 
 
-class _Turn(Struct):
+class _Permit(Struct):
     planned_s: float
     """When its last task was planned."""
     used_s: float
     """When its last permission was used, at the latest."""
 
 
-class SubscriptionTurns:
+class SubscriptionPermits:
     """When a task may subscribe to a shard: no sooner than five seconds after the last subscription of any task. Not thread-safe.
 
     The service refuses a second subscription within five seconds. Each worker process keeps to that for its own
@@ -101,25 +101,25 @@ class SubscriptionTurns:
     """
 
     def __init__(self) -> None:
-        self._shards: dict[str, _Turn] = {}
+        self._shards: dict[str, _Permit] = {}
 
     def plan(self, shard_id: str, now_s: float) -> float:
         """Return the seconds from now after which the shard's task of the next batch may subscribe.
 
-        That is 0, or one turn (`TURN_S`) if another task may have subscribed in the last turn. A task that ends sooner does not
+        That is 0, or `PERMIT_S` if another task may have subscribed less than that ago. A task that ends sooner does not
         subscribe.
         """
         shard = self._shards.get(shard_id)
         if shard is None:
-            self._shards[shard_id] = _Turn(now_s, now_s)
+            self._shards[shard_id] = _Permit(now_s, now_s)
             return 0.0
         had_to_wait = shard.planned_s != shard.used_s
-        if had_to_wait and now_s - shard.planned_s >= TURN_S:
+        if had_to_wait and now_s - shard.planned_s >= PERMIT_S:
             # The last task may have lasted long enough to subscribe then.
-            shard.used_s = shard.planned_s + TURN_S
+            shard.used_s = shard.planned_s + PERMIT_S
         shard.planned_s = now_s
-        if now_s - shard.used_s < TURN_S:
-            return TURN_S
+        if now_s - shard.used_s < PERMIT_S:
+            return PERMIT_S
         shard.used_s = now_s
         return 0.0
 

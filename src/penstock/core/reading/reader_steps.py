@@ -220,7 +220,7 @@ class AnswersInARow(Struct):
         failures: Failed calls.
         failing_since_s: Start of the first of them, or None.
         refusals: Failures that repetition alone does not cure: refusals, and a listing that contradicts the reads.
-        unclear_ends: Empty pages at a place that must have a record.
+        empty_starts: Empty pages at the place where reading resumes, which must have a record.
         unconfirmed_ends: Last pages that name no children.
         unlisted: Listings without the shard.
         empty_rereads: Empty answers although the driver knows that a record follows.
@@ -230,7 +230,7 @@ class AnswersInARow(Struct):
     failures: int = 0
     failing_since_s: float | None = None
     refusals: int = 0
-    unclear_ends: int = 0
+    empty_starts: int = 0
     unconfirmed_ends: int = 0
     unlisted: int = 0
     empty_rereads: int = 0
@@ -263,5 +263,5 @@ class AnswersInARow(Struct):
 
     def on_other_source(self) -> None:
         """Handle a change of the source of pages: its failures do not count for the next one."""
-        self.failures = self.quiet = self.unclear_ends = 0
+        self.failures = self.quiet = self.empty_starts = 0
         self.failing_since_s = None

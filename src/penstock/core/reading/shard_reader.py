@@ -65,7 +65,7 @@ from penstock.errors import DataLossError, NotFound, PenstockError, StreamChange
 _LATEST_SLACK_MS: Final = (
     2_000  # clocks differ: a LATEST that is taken again starts a little earlier, not later
 )
-_UNCLEAR_ENDS_MAX: Final = 3  # empty pages that are not believed if there must be a record
+_EMPTY_STARTS_MAX: Final = 3  # empty pages that are not believed if there must be a record
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
 _UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone
 _RECORD_BYTES_ASSUMED: Final = 100_000  # before the first page, so that it is small
@@ -194,7 +194,7 @@ class ShardReader:
 
         Args:
             started_s: When the call began: the pause before the next call counts from then.
-            chance: In [0, 1), for the pause before an unclear end is read again.
+            chance: In [0, 1), for the pause before an empty start is read again.
 
         Returns:
             The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
@@ -212,10 +212,10 @@ class ShardReader:
             return Kept(None)
         loss = warning = None
         meaning = self._judge_resume(page)
-        if meaning not in (None, MissingRecord.HARMLESS) and self._is_unclear_end(page):
-            self._in_a_row.unclear_ends += 1
+        if meaning not in (None, MissingRecord.HARMLESS) and self._repeats_empty_start(page):
+            self._in_a_row.empty_starts += 1
             self._iterator = None
-            self._back_off(now_s, chance, self._in_a_row.unclear_ends)
+            self._back_off(now_s, chance, self._in_a_row.empty_starts)
             return Kept(None)
         if meaning is MissingRecord.LOSS:
             loss = self._loss(page)
@@ -341,9 +341,9 @@ class ShardReader:
             # Sequence numbers rise: once a page has had records, no later page has records at or before `_skip_through`.
             self._skip_through = None
             self._is_foreign = False
-            # `unclear_ends` counts empty pages while the reader looks for the record at which it resumes. This page decides
+            # `empty_starts` counts empty pages while the reader looks for the record at which it resumes. This page decides
             # whether that record is there, so the count is reset.
-            self._in_a_row.unclear_ends = 0
+            self._in_a_row.empty_starts = 0
             self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
@@ -403,13 +403,13 @@ class ShardReader:
             self.unread_since_ms, now_ms=page.service_ms, retention_ms=int(retention_s * 1000)
         )
 
-    def _is_unclear_end(self, page: Page[Rows_co]) -> bool:
-        # The record at which reading resumes is seldom gone: an empty page is read again before the record counts as missing.
+    def _repeats_empty_start(self, page: Page[Rows_co]) -> bool:
+        """Return whether to read an empty page again before the record at which reading resumes counts as missing."""
         is_end = page.next_iterator is None and bool(page.children)
         return (
             page.first_sequence_number is None
             and not is_end
-            and self._in_a_row.unclear_ends < _UNCLEAR_ENDS_MAX
+            and self._in_a_row.empty_starts < _EMPTY_STARTS_MAX
         )
 
     def _missing(self, page: Page[Rows_co]) -> str:

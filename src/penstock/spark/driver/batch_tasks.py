@@ -15,7 +15,7 @@ from penstock.core.batches.claims import Execution
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.shard_state import Settlement
-from penstock.core.batches.task_plan import SubscriptionTurns, TaskSlots, plan_tasks
+from penstock.core.batches.task_plan import SubscriptionPermits, TaskSlots, plan_tasks
 from penstock.ports.clock import Clock
 from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.options.spark_options import SourceOptions
@@ -45,7 +45,7 @@ class BatchTasks:
         self._clock = clock
         self._run = run
         self._slots = TaskSlots()
-        self._turns = SubscriptionTurns()
+        self._permits = SubscriptionPermits()
         self._weights: dict[str, int] = {}
         self._task_counts: dict[int, int] = {}  # of the batch that was planned last
 
@@ -57,8 +57,8 @@ class BatchTasks:
         Args:
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
-        by_shard = {task.shard_id: self._with_turn(task) for task in self.of_shards(batch, query)}
-        self._turns.keep_only(query.shards.held)
+        by_shard = {task.shard_id: self._with_permit(task) for task in self.of_shards(batch, query)}
+        self._permits.keep_only(query.shards.held)
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         task_count = self._task_count(len(weights), partitions_max or self._options.partitions_max)
         split = plan_tasks(weights, task_count)
@@ -101,10 +101,10 @@ class BatchTasks:
             self._slots.on_batch_done(task_count, len(settlement.processes))
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
 
-    def _with_turn(self, task: ShardTask) -> ShardTask:
+    def _with_permit(self, task: ShardTask) -> ShardTask:
         if task.consumer_arn is None:
             return task
-        return replace(task, subscribe_after_s=self._turns.plan(task.shard_id, self._clock.monotonic_s()))
+        return replace(task, subscribe_after_s=self._permits.plan(task.shard_id, self._clock.monotonic_s()))
 
     def _task_count(self, shard_count: int, partitions_max: int | None) -> int:
         shards_per_task = self._options.shards_per_task

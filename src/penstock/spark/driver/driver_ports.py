@@ -24,7 +24,7 @@ class DriverPorts(Struct, frozen=True):
     Args:
         chance: Jitter and unique names.
         open_metrics: Opens the metrics backend for a worker id.
-        open_table: Opens another lease table by its name: the query's earlier one.
+        open_earlier_table: Opens the lease table that the query's offset names, if that is not `table`.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         fan_out: Registers the query's consumer; None if it polls.
         know_stream: Returns the check that the stream's name still refers to it; None checks nothing.
@@ -37,7 +37,7 @@ class DriverPorts(Struct, frozen=True):
     chance: Chance
     threads: Threads
     open_metrics: Callable[[SourceOptions, str], ClosableMetrics]
-    open_table: Callable[[str], LeaseTable]
+    open_earlier_table: Callable[[str], LeaseTable]
     kcl3: Kcl3Tables | None = None
     fan_out: FanOut | None = None
     know_stream: Callable[[StreamIdentity], KnownStream] | None = None

@@ -48,7 +48,7 @@ class LeaseRecreation:
     """Creates the missing leases of one query. Called by one thread.
 
     Args:
-        open_table: Opens the lease table that an offset names; it is only read.
+        open_earlier_table: Opens the lease table that the offset names; it is only read.
     """
 
     def __init__(
@@ -57,13 +57,13 @@ class LeaseRecreation:
         table: LeaseTable,
         options: SourceOptions,
         clock: Clock,
-        open_table: Callable[[str], LeaseTable],
+        open_earlier_table: Callable[[str], LeaseTable],
     ) -> None:
         self._kinesis = kinesis
         self._table = table
         self._options = options
         self._clock = clock
-        self._open_table = open_table
+        self._open_earlier_table = open_earlier_table
 
     def repair_at_start(self, rows: Mapping[str, Lease], known: StreamOffset, stream: StreamIdentity) -> bool:
         """Bring the table into agreement with the offset that a query starts from; return True if anything was written.
@@ -110,7 +110,7 @@ class LeaseRecreation:
     def _read_earlier_table(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
         """Return the leases of the table that an offset names, the query's earlier one; or none, and the reason."""
         try:
-            rows = {row.key: row for row in self._open_table(known.lease_table).scan().leases}
+            rows = {row.key: row for row in self._open_earlier_table(known.lease_table).scan().leases}
         except (AccessDenied, NotFound, OptionError, Rejected) as error:
             return {}, f"cannot be read: {error}"
         except ServiceError as error:
@@ -159,15 +159,15 @@ class LeaseRecreation:
         return bool(plan.writes)
 
     def _log_plan(self, plan: Recreation, created: list[str], known: StreamOffset, why_no_rows: str) -> None:
-        table, former = self._table.name, known.lease_table
-        is_moved = former not in ("", self._options.lease_table)
+        table, earlier = self._table.name, known.lease_table
+        is_moved = earlier not in ("", self._options.lease_table)
         if plan.is_forked and plan.writes:
             _log.warning(
                 "stream %s: lease table %s, which this query had before, has claims of batches that its checkpoint location has no record "
                 "of: the location is a copy, or was restored from one. The query goes on in %s from its location's positions, and "
                 "takes no other worker's positions from the earlier table",
                 self._options.stream,
-                former,
+                earlier,
                 table,
             )
         if is_moved and plan.continued and not plan.repeated:
@@ -176,7 +176,7 @@ class LeaseRecreation:
                 "with the ends of batch %d: nothing is read again",
                 self._options.stream,
                 table,
-                former,
+                earlier,
                 known.batch,
             )
         elif created and not is_moved:
@@ -188,7 +188,7 @@ class LeaseRecreation:
             )
         if plan.repeated:
             reason = (
-                f"the claims were in lease table {former}, which {why_no_rows}"
+                f"the claims were in lease table {earlier}, which {why_no_rows}"
                 if why_no_rows
                 else "no lease has its claim"
             )

@@ -11,6 +11,7 @@ that a task is planned for the shard and raises the error or logs the loss.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -109,8 +110,9 @@ class NewsPoller:
         self._pool = threads.pool("penstock-probe", _THREADS_MAX)
         self._answered = threads.condition()
         self._answers: deque[_Answer] = deque()
-        self._probes: dict[str, float] = {}  # start of each probe under way, by shard
-        self._begun: dict[str, float] = {}  # of those, the ones that the pool has started
+        self._probes: dict[
+            str, float
+        ] = {}  # those under way: when the call began; infinity while it waits for a thread
         self._failing: dict[str, _Failing] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
@@ -148,7 +150,7 @@ class NewsPoller:
         ]
         for key, state in due:
             state.due_s = self._paces[key].on_probe(now_s, self._interval_s)
-            self._probes[key] = now_s
+            self._probes[key] = math.inf
             self._submit(key, state)
         for key in self._paces.keys() - current.keys():
             del self._paces[key], self._counted_states[key]
@@ -202,7 +204,7 @@ class NewsPoller:
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
         # Time in the pool's queue does not count as a missing answer.
-        self._begun[key] = self._clock.monotonic_s()
+        self._probes[key] = self._clock.monotonic_s()
         try:
             if iterator is None:
                 iterator = self._kinesis.fetch_iterator(self._stream, key, start)
@@ -221,7 +223,7 @@ class NewsPoller:
         after a record silently skips records that have left.
         """
         number = state.position.sequence_number
-        if state.is_whole and number is not None and self._was_at_tip(state, self._service_now_ms()):
+        if state.is_whole_record and number is not None and self._was_at_tip(state, self._service_now_ms()):
             return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=number)
         return plan_iterator(state.position)
 
@@ -271,7 +273,6 @@ class NewsPoller:
             if answer is None:
                 break
             self._probes.pop(answer.shard_id, None)
-            self._begun.pop(answer.shard_id, None)
             self._on_answer(answer, current)
             if answer.state.has_news:
                 end_s = end_with_news_s
@@ -327,15 +328,14 @@ class NewsPoller:
         state.due_s = self._clock.monotonic_s() + delay_s
 
     def _raise_overdue(self, current: _States) -> None:
-        """Raise an error if a shard has given no answer for longer than the deadline: to one call, or to failing ones."""
+        """Raise an error if a shard's call is under way, or its calls have failed, for longer than the deadline."""
         now_s = self._clock.monotonic_s()
         for key in self._failing.keys() - current.keys():
             del self._failing[key]
+        # A shard with news is not probed again: its task finds out whether it can be read.
         since = {key: failing.since_s for key, failing in self._failing.items() if not current[key].has_news}
         for key in self._probes.keys() & current.keys():
-            begun_s = self._begun.get(key)
-            if begun_s is not None:
-                since[key] = min(since.get(key, begun_s), begun_s)
+            since[key] = min(since.get(key, math.inf), self._probes[key])
         overdue = sorted(key for key, since_s in since.items() if now_s - since_s > self._deadline_s)
         if not overdue:
             return
@@ -364,11 +364,11 @@ class NewsPoller:
             first = page.records[0]
             if first.sequence_number == state.position.sequence_number:
                 state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
-                user_records = None if state.is_whole else deaggregate(first.data)
+                user_records = None if state.is_whole_record else deaggregate(first.data)
                 if user_records is None or state.position.sub_sequence_number >= len(user_records) - 1:
                     # This is the record of the position itself, and done. It shows nothing about later records, so the next
                     # probe begins after it.
-                    state.is_whole = True
+                    state.is_whole_record = True
                     state.iterator = page.next_iterator
                     state.due_s = self._clock.monotonic_s()
                     if page.next_iterator is None:

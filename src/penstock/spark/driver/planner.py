@@ -103,7 +103,9 @@ class Planner:
         )
         self._run = draw_name(ports.chance)
         self._tasks = BatchTasks(options, ports.clock, self._run)
-        self._recreation = LeaseRecreation(ports.kinesis, ports.table, options, ports.clock, ports.open_table)
+        self._recreation = LeaseRecreation(
+            ports.kinesis, ports.table, options, ports.clock, ports.open_earlier_table
+        )
         self._settler = BatchSettler(
             options,
             ports.table,

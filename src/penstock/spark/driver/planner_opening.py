@@ -16,7 +16,7 @@ from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import known_to_query
-from penstock.spark.tasks.stream_table import FormerTable, StreamTable
+from penstock.spark.tasks.stream_table import EarlierTable, StreamTable
 from penstock.spark.tasks.task_opening import rows_of
 from penstock.wiring import (
     AwsOptions,
@@ -44,9 +44,9 @@ def open_planner(
         whole = open_lease_table(name, connection)
         return whole if part_of is None else StreamTable(whole, part_of.stream_id)
 
-    def former_table(name: str) -> LeaseTable:
+    def earlier_table(name: str) -> LeaseTable:
         whole = open_lease_table(name, options.connection)
-        return whole if part_of is None else FormerTable(whole, part_of)
+        return whole if part_of is None else EarlierTable(whole, part_of)
 
     kinesis, clock, leases = open_kinesis(options.connection), SystemClock(), table(options.lease_table)
     # The lease loop repeats its calls by itself. It reports their error, so it must get it before a lease expires.
@@ -59,7 +59,7 @@ def open_planner(
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
         open_metrics=open_metrics if metrics is None else lambda _options, _worker: metrics,
-        open_table=former_table,
+        open_earlier_table=earlier_table,
         kcl3=None if part_of is not None else open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
         lease_loop_table=table(options.lease_table, loop_connection),
@@ -68,6 +68,7 @@ def open_planner(
     return Planner(
         options,
         ports,
+        # The driver polls: a subscription of its own would end the executors'.
         read=lambda task, query: rows_of((replace(task, consumer_arn=None),), options, query, table=leases),
     )
 

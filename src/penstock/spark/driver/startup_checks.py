@@ -1,4 +1,4 @@
-"""Checks of a query before it joins its application: the stream's identity, other readers, missing leases."""
+"""Checks of a query: the stream's identity, other readers, missing leases. Most run before it joins, some at every batch."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class _Progress(Struct):
 
     Args:
         end: The position of the last emitted row.
-        whole_record: The end is not inside an aggregate.
+        is_whole_record: The end is not inside an aggregate.
         has_more: Records may follow the end that the next batch can read.
         tip_ms: Moment at which nothing followed the end, by the service's clock.
         children: The child shards, if the end is that of the shard.
@@ -70,14 +70,14 @@ class _Progress(Struct):
     record_count: int = 0
     bytes_count: int = 0
     last_arrival_ms: int | None = None
-    whole_record: bool = True
+    is_whole_record: bool = True
     millis_behind_latest: int | None = 0
     has_more: bool = True
     tip_ms: int | None = None
     children: tuple[ChildShard, ...] = ()
     pushed_count: int = 0
 
-    def add(self, rows: pa.RecordBatch, end: Position, *, whole_record: bool, is_pushed: bool) -> None:
+    def add(self, rows: pa.RecordBatch, end: Position, *, is_whole_record: bool, is_pushed: bool) -> None:
         if rows.num_rows == 0:
             return
         self.end = end
@@ -85,7 +85,7 @@ class _Progress(Struct):
         self.pushed_count += rows.num_rows if is_pushed else 0
         self.bytes_count += bytes_of(rows)
         self.last_arrival_ms = arrival_ms_of(rows, rows.num_rows - 1)
-        self.whole_record = whole_record
+        self.is_whole_record = is_whole_record
 
 
 class ClaimedRead:
@@ -263,7 +263,7 @@ class ClaimedRead:
         self._progress.add(
             taken,
             self._position_after(taken),
-            whole_record=is_whole_record(page.rows, count),
+            is_whole_record=is_whole_record(page.rows, count),
             is_pushed=page.is_pushed,
         )
         return taken
@@ -366,7 +366,7 @@ class ClaimedRead:
         return ClaimNote(
             has_more=so_far.has_more,
             tip_ms=so_far.tip_ms,
-            whole_record=so_far.whole_record,
+            is_whole_record=so_far.is_whole_record,
             record_count=so_far.record_count,
             bytes_count=so_far.bytes_count,
             millis_behind_latest=so_far.millis_behind_latest,

@@ -339,7 +339,7 @@ class ShardRange:
             if self._begins_without_record:
                 self._check_stream(service_ms)
                 self._begins_without_record = False
-            self._may_show_tip = True
+            self._may_show_tip = True  # unlike an event, the answer is newer than the plan
             parts = self._yield_pages(reader, answer, started_s, service_ms)
             del answer  # so that only `parts` has the raw records, which it drops once they are rows
             yield from parts
@@ -388,8 +388,8 @@ class ShardRange:
         if self._pushed_reading is not None:
             if not is_pushed:
                 self._pushed_reading.on_poll(started_s, _read_bytes(records))
-            is_unclear_end = not has_next and not reader.is_final
-            is_unclear = judged.rows is None or is_unclear_end
+            is_unconfirmed_end = not has_next and not reader.is_final
+            is_unclear = judged.rows is None or is_unconfirmed_end
             self._adapt_subscription(self._pushed_reading, lag_ms, service_ms, is_unclear=is_unclear)
         end, slices = reader.final, judged.rows or iter(())
         # From here on only the decoder has the raw records, which it drops once they are rows.

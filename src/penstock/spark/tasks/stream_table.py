@@ -88,8 +88,8 @@ class StreamTable:
         )
 
 
-class FormerTable(StreamTable):
-    """The lease table that a query used before, for several streams or for this stream alone. It is only read."""
+class EarlierTable(StreamTable):
+    """The lease table that a query used before its name or table was changed, of several streams or of this one. It is only read."""
 
     def __init__(self, table: LeaseTable, stream: StreamIdentity) -> None:
         super().__init__(table, stream.stream_id)
