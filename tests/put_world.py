@@ -85,7 +85,7 @@ class World:
         shards = (
             self.lagging if self.chance.random() < self.troubles.listing_lags else tuple(self.shards.values())
         )
-        return shards if wish.is_whole else tuple(shard for shard in shards if shard.is_open)
+        return shards if wish.with_closed else tuple(shard for shard in shards if shard.is_open)
 
     def _owner(self, hash_key: int) -> Shard:
         return next(shard for shard in self.shards.values() if shard.is_open and hash_key in shard.hash_range)

@@ -48,14 +48,14 @@ class Backoff(Struct, frozen=True):
         except OverflowError:
             return self.cap_s
 
-    def delay_s(self, attempt: int, u: float) -> float:
+    def delay_s(self, attempt: int, chance: float) -> float:
         """Return the delay after an attempt, in seconds.
 
         Args:
             attempt: How many attempts have failed, from 1.
-            u: Drawn evenly from [0, 1).
+            chance: Drawn evenly from [0, 1).
         """
-        return u * self.bound_s(attempt)
+        return chance * self.bound_s(attempt)
 
 
 class RetryPlan(Struct, frozen=True):
@@ -79,14 +79,14 @@ class RetryPlan(Struct, frozen=True):
         if not 0 < self.deadline_s < float("inf"):
             raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0, and finite")
 
-    def delay_s(self, attempt: int, elapsed_s: float, u: float) -> float | None:
+    def delay_s(self, attempt: int, elapsed_s: float, chance: float) -> float | None:
         """Return the seconds to wait before a failed attempt is repeated; None: a bound is reached, and it is not.
 
         Args:
             attempt: How many attempts have failed, from 1.
             elapsed_s: Seconds since the first attempt began. The delay ends at the deadline at the latest.
-            u: Drawn evenly from [0, 1).
+            chance: Drawn evenly from [0, 1).
         """
         if elapsed_s >= self.deadline_s or attempt >= self.attempts_max:
             return None
-        return min(self.backoff.delay_s(attempt, u), self.deadline_s - elapsed_s)
+        return min(self.backoff.delay_s(attempt, chance), self.deadline_s - elapsed_s)

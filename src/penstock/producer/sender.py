@@ -80,12 +80,12 @@ class Sender:
         try:
             answers = ports.kinesis.put_records(self._stream, request.entries)
         except _RETRIED as error:
-            now_s, u = ports.clock.monotonic_s(), ports.chance.random()
+            now_s, chance = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:
-                return self.batcher.on_failed_call(request, _failure_of(error), str(error), now_s, u)
-        now_s, u = ports.clock.monotonic_s(), ports.chance.random()
+                return self.batcher.on_failed_call(request, _failure_of(error), str(error), now_s, chance)
+        now_s, chance = ports.clock.monotonic_s(), ports.chance.random()
         with self._lock:
-            result = self.batcher.on_answers(request, answers, now_s, u)
+            result = self.batcher.on_answers(request, answers, now_s, chance)
         ports.metrics.observe("put_request_time_s", now_s - began_s)
         return result
 
@@ -98,10 +98,10 @@ class Sender:
         ports = self._ports
         aggregates: bool | None = None
         try:
-            if self.batcher.aggregates and step.is_whole:
+            if self.batcher.aggregates and step.with_closed:
                 # Aggregates were misrouted: perhaps the stream has begun to place records by itself.
                 aggregates = self._fetch_placement().may_aggregate
-            shard_filter = None if step.is_whole else ShardFilter("AT_LATEST")
+            shard_filter = None if step.with_closed else ShardFilter("AT_LATEST")
             shards = ports.kinesis.fetch_shards(self._stream, shard_filter).shards
         except Exception as error:
             if isinstance(error, AccessDenied) and is_denial(error.code):
@@ -114,9 +114,9 @@ class Sender:
                 with self._lock:
                     return self.batcher.on_listing_denied(ports.clock.monotonic_s())
             # Whatever it is: the batcher waits for this listing, and must not wait for ever.
-            now_s, u = ports.clock.monotonic_s(), ports.chance.random()
+            now_s, chance = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:
-                self.batcher.on_listing_failed(str(error), now_s, u)
+                self.batcher.on_listing_failed(str(error), now_s, chance)
             if isinstance(error, _RETRIED):
                 return PutResult()
             raise

@@ -119,18 +119,18 @@ class QueueLoop(Loop[QueueEvent]):
         self._visibility_s = machine.visibility_s
         self._delivery = QueueDelivery(machine)
         self._pace = ReceivePace(options.receives_max, _RECEIVE_BACKOFF)
-        self._records: dict[int, list[QueueRecord]] = {}
+        self._records: dict[int, list[QueueRecord]] = {}  # user records of deliveries in hand, by number
         self._stop_s: float | None = None
-        self._is_abandoned = False
-        self._gauged_s = clock.monotonic_s()
-        self._answered_s: float | None = None
-        self._receive_failure: str | None = None
+        self._is_abandoned = False  # the stop took too long: calls of the handler are not waited for
+        self._gauged_s = clock.monotonic_s()  # when the gauges were set
+        self._answered_s: float | None = None  # when a receive was last answered
+        self._receive_failure: str | None = None  # of the last receive, and of the last other call
         self._call_failure: str | None = None
-        self._has_alarmed = False
+        self._has_alarmed = False  # of too many records in flight
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
         self.has_ended: threading.Event = threading.Event()
-        self.begun_by: object = None
+        self.begun_by: object = None  # set by the consumer
         self._health = self._make_health(self._gauged_s)
 
     # --- from any thread ------------------------------------------------------------------------------
@@ -325,8 +325,8 @@ class QueueLoop(Loop[QueueEvent]):
         self._metrics.observe("queue_handler_s", now_s - began_s)
         rest = Settled.DONE if error is None else self._result_of(error)
         # Draw a random number only for a back-off: the system's source costs more than the rest of this function.
-        u = 0.0 if rest is Settled.DONE else self._chance.random()
-        self._delivery.on_call_ended(call.number, rest, now_s, u)
+        chance = 0.0 if rest is Settled.DONE else self._chance.random()
+        self._delivery.on_call_ended(call.number, rest, now_s, chance)
 
     def _result_of(self, error: BaseException) -> Settled:
         """Return the result of records whose handler raised; log and count it."""

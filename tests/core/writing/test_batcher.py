@@ -100,7 +100,7 @@ def test_nothing_is_lost_and_each_key_first_arrives_in_order(
 def make(shards=ONE, **changes):
     batcher = Batcher(BatcherSettings(**{"linger_s": 0.0, **changes}))
     batcher.add(b"first", "a", None, 0.0, "first")
-    assert batcher.plan_step(0.0) == FetchShards("no shard map yet", is_whole=False)
+    assert batcher.plan_step(0.0) == FetchShards("no shard map yet", with_closed=False)
     batcher.on_shards(shards, 0.0)
     return batcher
 
@@ -197,7 +197,9 @@ def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_
     result = batcher.on_answers(request, [PutAnswer("1", TWO[0].shard_id)], 0.0, 0.5)
     assert result.delivered == []
     wish = batcher.plan_step(0.0)
-    assert wish == FetchShards("shard shardId-000000000001 answered for shardId-000000000000", is_whole=True)
+    assert wish == FetchShards(
+        "shard shardId-000000000001 answered for shardId-000000000000", with_closed=True
+    )
     result = batcher.on_shards((CLOSED, *TWO), 0.0)
     assert result.possible_duplicate_count == 3
     assert result.retried == {"misplaced": 3}
@@ -326,7 +328,7 @@ def test_an_old_shard_map_is_fetched_anew_and_what_waits_goes_after_it():
     batcher = Batcher(BatcherSettings(linger_s=0.0, map_age_max_s=60.0))
     batcher.on_shards(ONE, 0.0)
     batcher.add(b"first", "a", None, 60.0)
-    assert batcher.plan_step(60.5) == FetchShards("the shard map is old", is_whole=False)
+    assert batcher.plan_step(60.5) == FetchShards("the shard map is old", with_closed=False)
     batcher.on_shards(TWO, 60.5)
     assert isinstance(batcher.plan_step(61.0), PutRequest)
     assert isinstance(batcher.plan_step(62.0), WaitUntil)

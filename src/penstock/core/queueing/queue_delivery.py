@@ -73,6 +73,7 @@ class QueueDelivery:
 
     def __init__(self, options: QueueingOptions) -> None:
         self._options = options
+        # Deliveries, handler calls and calls to the service have numbers of one sequence, by which they are kept here.
         self._held: dict[int, HeldRecord] = {}
         # By record id: the delivery whose parts wait for the handler or run in it.
         self._in_handler: dict[str, HeldRecord] = {}
@@ -80,17 +81,19 @@ class QueueDelivery:
         self._waiting_count = 0  # without parts whose delivery ended while they waited
         self._user_calls: dict[int, _UserCall] = {}
         self._running_parts = 0
-        self._sent: dict[int, _SentCall] = {}
-        self._acknowledgements: deque[tuple[float, int]] = deque()  # (queued at, number of the delivery)
+        self._sent: dict[int, _SentCall] = {}  # calls to the service under way
+        # Numbers of deliveries: to acknowledge (since when), to return, and whose call failed (a heap: when to try again).
+        self._acknowledgements: deque[tuple[float, int]] = deque()
         self._returns: deque[int] = deque()
         self._retries: list[tuple[float, int]] = []
-        self._valid = VisibilityOrder()
-        self._delayed: list[float] = []
+        self._valid = VisibilityOrder()  # deliveries whose handle can be used
+        self._delayed: list[float] = []  # a heap: when records returned with a back-off are visible again
         self._ends: list[Ended] = []
         self.in_hand_bytes: int = 0
         self._next_number = 0
         self._is_stopping = False
-        self._mean_s: float | None = None
+        self._mean_s: float | None = None  # of a handler call
+        # Of the latest records, by id: done; the places of done parts; rejected by the handler.
         self._finished: OrderedDict[str, None] = OrderedDict()
         self._partly_done: OrderedDict[str, frozenset[int]] = OrderedDict()
         self._rejected: OrderedDict[str, None] = OrderedDict()
@@ -220,14 +223,14 @@ class QueueDelivery:
         self._user_calls[number] = _UserCall(set(parts), now_s)
         return HandlerCall(number, tuple(parts))
 
-    def on_settled(self, call: int, part: Part, settled: Settled, now_s: float, u: float) -> None:
+    def on_settled(self, call: int, part: Part, settled: Settled, now_s: float, chance: float) -> None:
         """Handle the result of one user record while its call runs; a second result of the same record is ignored."""
         user_call = self._user_calls.get(call)
         if user_call is not None and part in user_call.parts:
             user_call.parts.remove(part)
-            self._settle(part, settled, now_s, u)
+            self._settle(part, settled, now_s, chance)
 
-    def on_call_ended(self, call: int, rest: Settled, now_s: float, u: float) -> None:
+    def on_call_ended(self, call: int, rest: Settled, now_s: float, chance: float) -> None:
         """Handle the end of a call of the handler.
 
         Args:
@@ -239,9 +242,9 @@ class QueueDelivery:
         mean_s = self._mean_s
         self._mean_s = took_s if mean_s is None else mean_s + _MEAN_WEIGHT * (took_s - mean_s)
         for part in sorted(user_call.parts):
-            self._settle(part, rest, now_s, u)
+            self._settle(part, rest, now_s, chance)
 
-    def _settle(self, part: Part, settled: Settled, now_s: float, u: float) -> None:
+    def _settle(self, part: Part, settled: Settled, now_s: float, chance: float) -> None:
         """Store the result of one user record; conclude its delivery if it was the last one."""
         held = self._held[part.delivery]
         held.running -= 1
@@ -251,9 +254,9 @@ class QueueDelivery:
         if settled is Settled.DONE:
             held.done.add(part.place)
         if not held.unsettled:
-            self._conclude(held, now_s, u)
+            self._conclude(held, now_s, chance)
 
-    def _conclude(self, held: HeldRecord, now_s: float, u: float) -> None:
+    def _conclude(self, held: HeldRecord, now_s: float, chance: float) -> None:
         """Handle a delivery whose user records all have a result: queue its last call, and those of its followers.
 
         Followers are later deliveries of the same record, which were not handled because the handler had this one.
@@ -265,7 +268,7 @@ class QueueDelivery:
         self._remember(held, result)
         followers, held.followers = held.followers, []
         if held.phase is Phase.OPEN:
-            self._queue_last_call(held, result, now_s, u)
+            self._queue_last_call(held, result, now_s, chance)
         elif held.phase is Phase.ENDED:
             self._forget(held)
         waiting = [follower for follower in followers if follower.phase is Phase.OPEN]
@@ -276,7 +279,7 @@ class QueueDelivery:
             return
         for follower in waiting:
             follower.unsettled = 0
-            self._queue_last_call(follower, result, now_s, u)
+            self._queue_last_call(follower, result, now_s, chance)
 
     def _remember(self, held: HeldRecord, result: Settled) -> None:
         if not self._options.remember_max:
@@ -288,7 +291,7 @@ class QueueDelivery:
         elif held.done:
             _keep(self._partly_done, record_id, frozenset(held.done), self._options.remember_max)
 
-    def _queue_last_call(self, held: HeldRecord, result: Settled, now_s: float, u: float) -> None:
+    def _queue_last_call(self, held: HeldRecord, result: Settled, now_s: float, chance: float) -> None:
         """Queue the call that ends a delivery: an acknowledgement, or a return with its delay."""
         count, count_max = held.arrival.receive_count, self._options.receive_count_max
         # A record that was received more often than the limit shows that the queue's limit was changed since. The known limit is then
@@ -309,16 +312,16 @@ class QueueDelivery:
             _keep(self._rejected, held.arrival.record_id, None, _REJECTED_MAX)
         else:
             held.end = End.RETURNED
-            held.return_s = self._return_delay_s(result, count, u)
+            held.return_s = self._return_delay_s(result, count, chance)
         if held.call is None:
             self._queue_call(held, now_s)
 
-    def _return_delay_s(self, result: Settled, receive_count: int, u: float) -> int:
-        """Return the delay after which a returned record becomes visible; `u` is drawn from [0, 1), for the back-off."""
+    def _return_delay_s(self, result: Settled, receive_count: int, chance: float) -> int:
+        """Return the delay after which a returned record becomes visible; `chance` is drawn from [0, 1), for the back-off."""
         backoff = self._options.return_backoff
         # In a queue without dead letters, a rejected record is delivered again until its retention ends.
         is_rejected = result is Settled.REJECTED
-        delay_s = backoff.cap_s if is_rejected else backoff.delay_s(max(1, receive_count), u)
+        delay_s = backoff.cap_s if is_rejected else backoff.delay_s(max(1, receive_count), chance)
         return min(VISIBILITY_S_MAX, max(1, round(delay_s)))
 
     def _queue_call(self, held: HeldRecord, now_s: float) -> None:
@@ -439,7 +442,7 @@ class QueueDelivery:
         )
         return number
 
-    def on_answered(self, call: int, outcomes: Sequence[EntryOutcome], now_s: float, u: float) -> None:
+    def on_answered(self, call: int, outcomes: Sequence[EntryOutcome], now_s: float, chance: float) -> None:
         """Handle the answer to a call.
 
         Args:
@@ -452,7 +455,7 @@ class QueueDelivery:
             assert held.call == call, "the answer is of the call that has the handle"
             held.call = None
             if is_renewal:
-                self._on_renewal(held, outcome, sent.sent_s, now_s, u)
+                self._on_renewal(held, outcome, sent.sent_s, now_s, chance)
                 continue
             if outcome is EntryOutcome.APPLIED:
                 self._end(held, End.ACKNOWLEDGED if sent.is_acknowledgement else held.end, now_s)
@@ -462,11 +465,11 @@ class QueueDelivery:
                 self._end(held, End.VOID, now_s)
             else:
                 held.attempts += 1
-                retry_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, u)
+                retry_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, chance)
                 heapq.heappush(self._retries, (retry_s, number))
 
     def _on_renewal(
-        self, held: HeldRecord, outcome: EntryOutcome, sent_s: float, now_s: float, u: float
+        self, held: HeldRecord, outcome: EntryOutcome, sent_s: float, now_s: float, chance: float
     ) -> None:
         if outcome is EntryOutcome.APPLIED:
             held.attempts = 0
@@ -481,7 +484,7 @@ class QueueDelivery:
             self._queue_call(held, now_s)
         elif outcome is not EntryOutcome.APPLIED:
             held.attempts += 1
-            held.not_before_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, u)
+            held.not_before_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, chance)
 
     # --- the ends -------------------------------------------------------------------------------------
 

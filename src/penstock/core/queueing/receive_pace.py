@@ -74,9 +74,9 @@ class ReceivePace:
             if took_s < _EMPTY_APART_S:
                 self.resumes_s = now_s + _EMPTY_APART_S
 
-    def on_failed(self, number: int, now_s: float, u: float) -> None:
+    def on_failed(self, number: int, now_s: float, chance: float) -> None:
         """Handle a receive that was refused or not answered."""
         del self._reserved[number]
         self.refusals += 1
         self.open_target = max(1, self.open_target // 2)
-        self.resumes_s = max(self.resumes_s, now_s + self._backoff.delay_s(self.refusals, u))
+        self.resumes_s = max(self.resumes_s, now_s + self._backoff.delay_s(self.refusals, chance))

@@ -292,7 +292,7 @@ class Batcher:
     # --- answers ------------------------------------------------------------------------------------------
 
     def on_answers(
-        self, request: PutRequest, answers: Sequence[EntryAnswer], now_s: float, u: float
+        self, request: PutRequest, answers: Sequence[EntryAnswer], now_s: float, chance: float
     ) -> PutResult:
         """Handle the service's answer to each entry.
 
@@ -309,9 +309,9 @@ class Batcher:
                 queue.tried_s = None
                 queue.flow.on_accepted(found.accepted_cost, now_s)
             if found.is_throttled:
-                result.pauses[shard_id] = queue.flow.on_refused(now_s, u)
+                result.pauses[shard_id] = queue.flow.on_refused(now_s, chance)
             elif found.again:
-                result.pauses[shard_id] = queue.flow.on_failed(now_s, u)
+                result.pauses[shard_id] = queue.flow.on_failed(now_s, chance)
             if found.again:
                 queue.failed_s = now_s
             self._put_back(queue, found.again)
@@ -319,7 +319,7 @@ class Batcher:
         return result
 
     def on_failed_call(
-        self, request: PutRequest, failure: Failure, why: str, now_s: float, u: float
+        self, request: PutRequest, failure: Failure, why: str, now_s: float, chance: float
     ) -> PutResult:
         """Handle a request without an answer; all of it is sent again."""
         self._end_request(request)
@@ -330,7 +330,7 @@ class Batcher:
         for shard_id, entries in _by_shard(request.entries).items():
             queue = self._release(shard_id)
             on_failure = queue.flow.on_refused if failure is Failure.THROTTLED else queue.flow.on_failed
-            result.pauses[shard_id] = on_failure(now_s, u)
+            result.pauses[shard_id] = on_failure(now_s, chance)
             queue.failed_s = now_s
             self._put_back(queue, entries)
         self._check()
@@ -508,10 +508,10 @@ class Batcher:
         self._map.on_listing_denied()
         return self._distribute(now_s)
 
-    def on_listing_failed(self, why: str, now_s: float, u: float) -> None:
+    def on_listing_failed(self, why: str, now_s: float, chance: float) -> None:
         """Handle a failed listing of the shards; they are listed again after a pause."""
         self.last_error = why
-        self._map.on_listing_failed(why, now_s, u)
+        self._map.on_listing_failed(why, now_s, chance)
 
     def _distribute(self, now_s: float) -> PutResult:
         """Move every pending record to the queue of its shard by the present map, in the order of arrival."""

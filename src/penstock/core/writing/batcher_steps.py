@@ -56,10 +56,10 @@ class PutRequest(Struct, eq=False):
 
 
 class FetchShards(Struct, frozen=True):
-    """List the shards (with `is_whole`, closed ones too), then call `on_shards`, `on_listing_failed` or `on_listing_denied`."""
+    """List the open shards, or all (`with_closed`), then call `on_shards`, `on_listing_failed` or `on_listing_denied`."""
 
     why: str
-    is_whole: bool
+    with_closed: bool
 
 
 class WaitUntil(Struct, frozen=True):

@@ -124,15 +124,15 @@ class ShardFlow:
         else:
             self.rate = None if rate >= FREE_RATE * self.shard_count else rate
 
-    def on_refused(self, now_s: float, u: float) -> float:
+    def on_refused(self, now_s: float, chance: float) -> float:
         """Handle records that were refused for the rate; return the pause in seconds."""
         if now_s - self._decreased_s >= DECREASE_AGAIN_S:
             self._decrease(now_s)
-        return self._pause(now_s, u)
+        return self._pause(now_s, chance)
 
-    def on_failed(self, now_s: float, u: float) -> float:
+    def on_failed(self, now_s: float, chance: float) -> float:
         """Handle a request that failed for another reason than the rate; return the pause in seconds."""
-        return self._pause(now_s, u)
+        return self._pause(now_s, chance)
 
     def _decrease(self, now_s: float) -> None:
         present = self.rate
@@ -158,9 +158,9 @@ class ShardFlow:
         self._grown_s = now_s
         return rate
 
-    def _pause(self, now_s: float, u: float) -> float:
+    def _pause(self, now_s: float, chance: float) -> float:
         self.refused_streak += 1
-        pause_s = _PAUSES.delay_s(self.refused_streak, u)
+        pause_s = _PAUSES.delay_s(self.refused_streak, chance)
         self.ready_s = max(self.ready_s, now_s + pause_s)
         return pause_s
 

@@ -33,7 +33,9 @@ class ShardMap:
         """Every shard that was ever listed, closed ones too."""
         self._age_max_s = age_max_s
         self._deadline_s = deadline_s
-        self._due: FetchShards | None = FetchShards("no shard map yet", is_whole=False) if predicts else None
+        self._due: FetchShards | None = (
+            FetchShards("no shard map yet", with_closed=False) if predicts else None
+        )
         self._is_asked = False  # a listing is under way
         self._listed_s = float("-inf")
         self._ready_s = float("-inf")  # the earliest next listing
@@ -54,7 +56,7 @@ class ShardMap:
             is_needed: Whether nothing can go on without a new listing.
         """
         if self._due is None and self.predicts and now_s - self._listed_s > self._age_max_s:
-            self._due = FetchShards("the shard map is old", is_whole=False)
+            self._due = FetchShards("the shard map is old", with_closed=False)
         if self._due is None:
             return None
         if self._is_asked:
@@ -77,7 +79,7 @@ class ShardMap:
         """Handle a record that was accepted by a shard other than the predicted one: the shards are listed again."""
         if self._due is None:
             self._due = FetchShards(
-                f"shard {shard_id} answered for {predicted_id or 'an unknown one'}", is_whole=True
+                f"shard {shard_id} answered for {predicted_id or 'an unknown one'}", with_closed=True
             )
         self._unlisted.add(shard_id)
 
@@ -108,19 +110,19 @@ class ShardMap:
         unlisted = next((shard_id for shard_id in misrouted_ids if shard_id not in self.ranges), None)
         if unlisted is not None and self._unexplained_count < _UNEXPLAINED_MAX:
             self._unexplained_count += 1
-            self._due = FetchShards(f"shard {unlisted} is in no listing yet", is_whole=True)
+            self._due = FetchShards(f"shard {unlisted} is in no listing yet", with_closed=True)
             return False
         self._unexplained_count = 0
         return True
 
-    def on_listing_failed(self, why: str, now_s: float, u: float) -> None:
+    def on_listing_failed(self, why: str, now_s: float, chance: float) -> None:
         """Handle a failed listing of the shards; they are listed again after a pause."""
         self._is_asked = False
         self._failure_count += 1
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
         self._failed_s = now_s
         self._last_error = why
-        self._ready_s = now_s + _PAUSES.delay_s(self._failure_count, u)
+        self._ready_s = now_s + _PAUSES.delay_s(self._failure_count, chance)
 
     def on_listing_denied(self) -> None:
         """Handle a listing that is not permitted: shards are not predicted any more."""
