@@ -55,12 +55,12 @@ class SteppedStop:
         return False
 
 
-def scaler(kinesis, stream="orders", *, turns=None, readers=None, **options):
+def scaler(kinesis, stream="orders", *, leases=None, readers=None, **options):
     connection = wiring.AwsOptions(**kinesis.connection())
     ports = AutoscalePorts(
         wiring.open_kinesis(connection),
         wiring.open_stream_control(connection),
-        turns or MemoryLeaseTable(),
+        leases or MemoryLeaseTable(),
         readers or {},
         ServerClock(kinesis),
     )
@@ -103,26 +103,26 @@ def test_a_dry_run_changes_nothing_and_takes_no_lease(kinesis):
     kinesis.create_stream("orders", 1)
     kinesis.clock.advance(60)
     write(kinesis, "orders", keys_of(60), 16_000, 62)
-    turns = MemoryLeaseTable()
-    (event,) = scaler(kinesis, turns=turns, dry_run=True).run_round()
+    leases = MemoryLeaseTable()
+    (event,) = scaler(kinesis, leases=leases, dry_run=True).run_round()
     assert (event.action, event.done) == ("split", False)
     assert event.text.startswith("would split shardId-000000000000 at ")
-    assert turns.row_count == 0
+    assert leases.row_count == 0
     assert len(open_shards(kinesis)) == 1
 
 
 def test_one_of_two_acts_and_the_other_takes_over_when_it_is_gone(kinesis):
     kinesis.create_stream("orders", 1)
     kinesis.clock.advance(120)
-    turns = MemoryLeaseTable()
-    first, second = scaler(kinesis, turns=turns), scaler(kinesis, turns=turns)
+    leases = MemoryLeaseTable()
+    first, second = scaler(kinesis, leases=leases), scaler(kinesis, leases=leases)
     assert "its size fits" in first.run_round()[-1].text
     (held,) = second.run_round()
     assert f"another autoscaler has the lease ({first.worker_id})" in held.text
     kinesis.clock.advance(200)
     assert "its size fits" in second.run_round()[-1].text
     assert "another autoscaler" in first.run_round()[-1].text
-    second._release_turn()
+    second._release_lease()
     assert "its size fits" in first.run_round()[-1].text
 
 

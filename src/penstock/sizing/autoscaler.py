@@ -18,11 +18,11 @@ from msgspec import Struct
 from penstock.core.keyword_options import check_range, check_types, merge_connection
 from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
 from penstock.core.shard import Shard, StreamSummary
+from penstock.core.sizing.autoscaler_lease import AUTOSCALER_PREFIX, LEASE_S, AutoscalerLease
 from penstock.core.sizing.load_history import LoadHistory
 from penstock.core.sizing.load_map import LoadMap
 from penstock.core.sizing.resharding import Decision, Hold, Resharder, Split, StreamView, limits_for, place_of
 from penstock.core.sizing.samples import load_map_of
-from penstock.core.sizing.turn import TURN_PREFIX, TURN_S, Turn
 from penstock.core.stream_identity import in_region_of
 from penstock.errors import (
     NotFound,
@@ -88,13 +88,13 @@ class AutoscalePorts(Struct, frozen=True):
     Args:
         kinesis: Describes the stream and reads samples.
         control: Splits and merges.
-        turns: The table with the lease row that lets one autoscaler act at a time.
+        leases: The table with the lease row that lets one autoscaler act at a time.
         readers: The lease tables of applications by name.
     """
 
     kinesis: Kinesis
     control: Resharding
-    turns: LeaseTable
+    leases: LeaseTable
     readers: Mapping[str, LeaseTable]
     clock: Clock
 
@@ -162,7 +162,7 @@ class Autoscaler:
         self._limits = limits_for(self.options.shards_min, self.options.shards_max, self.options.target)
         self._resharder = Resharder(self._limits)
         self._history = LoadHistory()
-        self._turn: Turn | None = None
+        self._lease: AutoscalerLease | None = None
         self._stop = threading.Event()
         self._has_checked_readers = False
 
@@ -182,7 +182,7 @@ class Autoscaler:
                     log.warning("%s: nothing is done in this round: %s", self._stream, error)
                 self._stop.wait(max(0.0, began_s + self.options.interval_s - self._ports.clock.monotonic_s()))
         finally:
-            self._release_turn()
+            self._release_lease()
 
     def run_once(self) -> list[AutoscaleEvent]:
         """Do one round and release the lease; return the decisions.
@@ -194,7 +194,7 @@ class Autoscaler:
         try:
             return self.run_round()
         finally:
-            self._release_turn()
+            self._release_lease()
 
     def stop(self) -> None:
         """End `run` after the action under way. Safe in signal handlers and from other threads."""
@@ -212,8 +212,8 @@ class Autoscaler:
             raise UsageError(
                 f"{summary.name} is on-demand: the service sizes it; `penstock streams mode {summary.name} provisioned` changes that"
             )
-        if not self._take_turn(summary):
-            holder = None if self._turn is None else self._turn.holder
+        if not self._take_lease(summary):
+            holder = None if self._lease is None else self._lease.holder
             return [self._held(summary, f"another autoscaler has the lease ({holder})", 0)]
         if not self._has_checked_readers:
             self._find_reader_behind(summary, set())  # raises an error if a reader has no lease table
@@ -345,7 +345,7 @@ class Autoscaler:
 
     def _carry_out(self, summary: StreamSummary, decision: Decision) -> str:
         """Make the call; return why it was refused, or an empty text."""
-        if not self._take_turn(summary):
+        if not self._take_lease(summary):
             return "another autoscaler has taken the lease"
         try:
             if isinstance(decision, Split):
@@ -365,8 +365,8 @@ class Autoscaler:
         while clock.monotonic_s() < end_s:
             if self._ports.kinesis.fetch_summary(self._stream).status == "ACTIVE":
                 return True
-            if self._turn is not None and not self._turn.may_act(clock.monotonic_s()):
-                self._take_turn(summary)  # the wait is longer than half of the lease
+            if self._lease is not None and not self._lease.may_act(clock.monotonic_s()):
+                self._take_lease(summary)  # the wait is longer than half of the lease
             if self._stop.wait(_ACTIVE_CHECK_S):
                 return False
         log.warning("%s is not ACTIVE after %.0f s", summary.name, _ACTIVE_WAIT_S)
@@ -374,29 +374,31 @@ class Autoscaler:
 
     # -- the lease ------------------------------------------------------------------------------------------
 
-    def _take_turn(self, summary: StreamSummary) -> bool:
+    def _take_lease(self, summary: StreamSummary) -> bool:
         """Take or renew the lease if it is due; return whether this autoscaler may act now."""
         if self.options.dry_run:
             return True
-        table, clock = self._ports.turns, self._ports.clock
-        if self._turn is None:
+        table, clock = self._ports.leases, self._ports.clock
+        if self._lease is None:
             table.ensure_exists()
-            self._turn = Turn(
-                f"{TURN_PREFIX}{summary.name}", self.worker_id, max(TURN_S, 3 * self.options.interval_s)
+            self._lease = AutoscalerLease(
+                f"{AUTOSCALER_PREFIX}{summary.name}",
+                self.worker_id,
+                max(LEASE_S, 3 * self.options.interval_s),
             )
         sent_s = clock.monotonic_s()
-        write = self._turn.plan_write(table.fetch(self._turn.key), sent_s)
+        write = self._lease.plan_write(table.fetch(self._lease.key), sent_s)
         if write is not None:
-            self._turn.on_outcome(table.write(write), sent_s)
-        return self._turn.may_act(clock.monotonic_s())
+            self._lease.on_outcome(table.write(write), sent_s)
+        return self._lease.may_act(clock.monotonic_s())
 
-    def _release_turn(self) -> None:
-        if self._turn is None:
+    def _release_lease(self) -> None:
+        if self._lease is None:
             return
         try:
-            write = self._turn.release_of(self._ports.turns.fetch(self._turn.key))
+            write = self._lease.release_of(self._ports.leases.fetch(self._lease.key))
             if write is not None:
-                self._ports.turns.write(write)
+                self._ports.leases.write(write)
         except (Throttled, Unavailable, UnknownOutcome) as error:
             log.warning("the lease is not released, and ends by itself: %s", error)
 

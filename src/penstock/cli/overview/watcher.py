@@ -19,7 +19,7 @@ from penstock.core.leases.lease import WHOLE_TABLE, keyed_shard
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.safe_text import describe_error
 from penstock.core.shard_graph import ShardGraph
-from penstock.core.sizing.turn import TURN_PREFIX
+from penstock.core.sizing.autoscaler_lease import AUTOSCALER_PREFIX
 from penstock.errors import NotFound, PenstockError, ServiceError
 from penstock.runtime.shard_lags import (
     ONE_MEASUREMENT,
@@ -231,7 +231,7 @@ class ApplicationWatcher:
 
 def _is_of_autoscalers(snapshot: ApplicationSnapshot) -> bool:
     """Return whether a table has only the leases by which one autoscaler of a stream acts at a time."""
-    return bool(snapshot.shards) and all(row.shard.startswith(TURN_PREFIX) for row in snapshot.shards)
+    return bool(snapshot.shards) and all(row.shard.startswith(AUTOSCALER_PREFIX) for row in snapshot.shards)
 
 
 def _described(streams: Mapping[str, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""Whose turn it is to change a stream: one lease row, which one autoscaler at a time holds. Pure.
+"""The lease on changing a stream, which one autoscaler at a time holds. Pure.
 
 The row is a lease like that of a shard, in a table of the same format, so every lease store serves. Its holder renews it;
 another autoscaler takes it when its counter has not changed for the lease's duration.
@@ -11,23 +11,23 @@ from typing import Final
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Create, Outcome, Release, Renew, Take
 
-TURN_PREFIX: Final = "autoscale-"
+AUTOSCALER_PREFIX: Final = "autoscale-"
 """Begins the key of such a lease; the stream's name follows."""
-TURN_S: Final = 90.0
+LEASE_S: Final = 90.0
 """A lease whose counter has not changed for so long is taken."""
 _SAFE_PART: Final = 0.5
 """The holder acts only within this part of the duration after its last renewal was sent."""
 
 
-class Turn:
-    """One autoscaler's view of the row.
+class AutoscalerLease:
+    """One autoscaler's view of the lease.
 
     Args:
         worker: This autoscaler.
         duration_s: The lease's duration, the same for all.
     """
 
-    def __init__(self, key: str, worker: str, duration_s: float = TURN_S) -> None:
+    def __init__(self, key: str, worker: str, duration_s: float = LEASE_S) -> None:
         self.key = key
         self._worker = worker
         self._duration_s = duration_s
