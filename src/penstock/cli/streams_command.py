@@ -165,11 +165,11 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
         control.delete(args.stream)
         said = f"{summary.name} is being deleted; {counted(open_count, 'shard')} fewer will be billed"
     elif args.action == "split":
-        shard = _open_shard(args, args.shard)
+        shard = _find_open_shard(args, args.shard)
         control.split(args.stream, shard.shard_id, _middle(shard) if args.at is None else args.at)
         said = f"{shard.shard_id} is being split; {counted(open_count + 1, 'shard')} will be billed, {open_count} so far"
     elif args.action == "merge":
-        first, second = _open_shard(args, args.shard), _open_shard(args, args.adjacent)
+        first, second = _find_open_shard(args, args.shard), _find_open_shard(args, args.adjacent)
         control.merge(args.stream, first.shard_id, second.shard_id)
         said = (
             f"{first.shard_id} and {second.shard_id} are being merged; {counted(open_count - 1, 'shard')} will be billed, "
@@ -220,7 +220,7 @@ def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
     return f"{summary.name} keeps records for {hours} hours, {summary.retention_hours} so far{billed}"
 
 
-def _open_shard(args: argparse.Namespace, text: str) -> Shard:
+def _find_open_shard(args: argparse.Namespace, text: str) -> Shard:
     wanted = shard_id_of(text)
     shards = wiring.open_kinesis(options_of(args)).fetch_shards(args.stream).shards
     for shard in shards:

@@ -79,7 +79,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
     text = F.col(TEXT).cast("string")
     keys = F.col(_KEYS)
     rows = batch.withColumn(_KEYS, F.json_object_keys(text))
-    end, corrupt = (_free_name(name, schema) for name in (_END, _CORRUPT))
+    end, corrupt = (_unused_name(name, schema) for name in (_END, _CORRUPT))
     # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
     outer = StructType([*schema.fields, StructField(end, IntegerType()), StructField(corrupt, StringType())])
     allows_non_finite = texts is not None and texts.allows_non_finite
@@ -130,7 +130,7 @@ def _with_end(record: Column, name: str, keys: Column) -> Column:
     ).cast("string")
 
 
-def _free_name(name: str, schema: StructType) -> str:
+def _unused_name(name: str, schema: StructType) -> str:
     """Return a name that no column has, nor one that differs only in case."""
     there = {each.lower() for each in schema.names}
     while name in there:

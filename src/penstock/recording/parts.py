@@ -61,7 +61,7 @@ class PartFolder:
     """The folder beside a recording. Thread-safe.
 
     Args:
-        batches: The parts that are there, by number; the parts of a shard are in the order of its records.
+        batches: The batch of each part that is there, by its number; a shard's are in the order of its records.
 
     Raises:
         OptionError: Another process records there.
@@ -146,7 +146,7 @@ class PartFolder:
 
         Args:
             make_metadata: Returns the metadata for the batches.
-            on_part: Called after each copied part, with the number of copied parts and the number of all parts.
+            on_part: Called after each part of an earlier run is copied: the number so far, and of all of them.
         """
         with self._writing:
             writer = self._open_writer(on_part)

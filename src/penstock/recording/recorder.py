@@ -1,4 +1,4 @@
-"""Record a slice of a stream: all shards at once, each at the service's quota, into parts that become one file.
+"""Record a slice of a stream: all shards at once, each at the service's quota, into parts that become the batches of one file.
 
 `penstock.core.reading.shard_reader` decides how a shard is read: pace, retries, expired iterators, losses.
 """
@@ -91,8 +91,8 @@ class RecorderState:
         read_bytes: Bytes that this run has read, before filters.
         shard_count: Shards that are recorded.
         done_count: Of these, the ones that are read.
-        parts_written: Parts in the final file so far; 0 while the stream is read.
-        part_count: Parts.
+        parts_written: Parts of an interrupted run that are copied to the file at the end, so far.
+        part_count: All of them.
     """
 
     records: int = 0
@@ -181,9 +181,15 @@ class Recorder:
             summary.retention_hours,
             summary.created_ms,
         )
-        self._parts, self.is_resumed = self._open_parts(wanted, stream, asked or {})
+        parts = open_parts(path)
+        self.is_resumed = parts is not None
+        if parts is None:
+            parts = self._begin_parts(wanted, stream, asked or {})
+        else:
+            _refuse_other_options(parts, stream, asked or {})
+        self._parts = parts
         progress = self._parts.progress
-        self._recorded = progress.recorded
+        self._slice = progress.recorded
         self._secret = bytes.fromhex(progress.secret)
         self._keys = None if wanted.keys is None else frozenset(wanted.keys)
         self._arrivals: dict[str, Arrivals] = {}
@@ -193,7 +199,7 @@ class Recorder:
     @property
     def recorded(self) -> Recorded:
         """The slice, with its end."""
-        return self._recorded
+        return self._slice
 
     @property
     def dropped_count(self) -> int:
@@ -215,9 +221,8 @@ class Recorder:
         """
         try:
             listed = self._record_all()
-            recorded_ids = None if self._recorded.shards is None else frozenset(self._recorded.shards)
-            shards = describe_shards(listed, self._arrivals, self._recorded.from_ms, recorded_ids)
-            self.state.part_count = len(self._parts.batches)
+            recorded_ids = None if self._slice.shards is None else frozenset(self._slice.shards)
+            shards = describe_shards(listed, self._arrivals, self._slice.from_ms, recorded_ids)
             return self._parts.finish(lambda batches: self._metadata(shards, batches), self._on_part)
         except BaseException:
             self._parts.remove_if_empty()
@@ -232,7 +237,7 @@ class Recorder:
         done = set(self._parts.progress.done)
         for _ in range(_ROUNDS_MAX):
             listed = self._list()
-            wanted = [shard for shard in listed if self._is_recorded(shard)]
+            wanted = [shard for shard in listed if self._is_in_slice(shard)]
             self.state.shard_count = len(wanted)
             self.state.done_count = sum(shard.shard_id in done for shard in wanted)
             unread = [shard for shard in wanted if shard.shard_id not in done]
@@ -243,13 +248,13 @@ class Recorder:
         return listed
 
     def _list(self) -> tuple[Shard, ...]:
-        start = ShardFilter("FROM_TIMESTAMP", timestamp_ms=self._recorded.from_ms)
+        start = ShardFilter("FROM_TIMESTAMP", timestamp_ms=self._slice.from_ms)
         listing = self._kinesis.fetch_shards(self._stream, start)
         self._clock.on_answer(_wall_ms(), listing.server_ms)
         return tuple(parents_first(listing.shards))
 
-    def _is_recorded(self, shard: Shard) -> bool:
-        return self._recorded.shards is None or shard.shard_id in self._recorded.shards
+    def _is_in_slice(self, shard: Shard) -> bool:
+        return self._slice.shards is None or shard.shard_id in self._slice.shards
 
     def _read(self, shards: list[Shard]) -> None:
         """Read shards to the end of the slice, each after the last record that its parts have."""
@@ -281,7 +286,7 @@ class Recorder:
 
     def _reader_of(self, shard: Shard, last_sequence_number: str | None) -> ShardReader:
         start = (
-            at_timestamp(self._recorded.from_ms)
+            at_timestamp(self._slice.from_ms)
             if last_sequence_number is None
             else at_record(last_sequence_number)
         )
@@ -386,7 +391,7 @@ class Recorder:
         Args:
             requested_ms: When the page was requested, by the service's clock.
         """
-        until_ms = self._recorded.until_ms
+        until_ms = self._slice.until_ms
         if rows and _arrival_ms(rows[-1]) >= until_ms + 1_000:  # arrivals are in order to the second
             return True
         read_to_ms = requested_ms - page.millis_behind_latest
@@ -398,7 +403,7 @@ class Recorder:
 
     def _keep(self, recording: _ShardRecording, rows: Iterable[RawRecord]) -> None:
         """Filter and redact the rows of a page, and keep them for the shard's next part."""
-        from_ms, until_ms = self._recorded.from_ms, self._recorded.until_ms
+        from_ms, until_ms = self._slice.from_ms, self._slice.until_ms
         kept: list[tuple[str, str | None, int, bytes]] = []
         dropped_payload_count = 0
         for row in rows:
@@ -458,19 +463,8 @@ class Recorder:
 
     # --- the file ---
 
-    def _open_parts(
-        self, wanted: Slice, stream: RecordedStream, asked: dict[str, Any]
-    ) -> tuple[PartFolder, bool]:
-        parts = open_parts(self._path)
-        if parts is not None:
-            before = parts.progress
-            if before.asked != asked or before.stream != stream:
-                parts.close()
-                raise OptionError(
-                    f"{self._path}.part is an interrupted recording of {before.stream.arn} with other options "
-                    f"({_spell(before.asked)}): give the same ones, or remove it"
-                )
-            return parts, True
+    def _begin_parts(self, wanted: Slice, stream: RecordedStream, asked: dict[str, Any]) -> PartFolder:
+        """Begin a recording: store the options, and the end and the secret with which an interrupted one goes on."""
         listing = self._kinesis.fetch_shards(self._stream)
         missing = sorted(set(wanted.shards or ()) - {shard.shard_id for shard in listing.shards})
         if missing:
@@ -498,7 +492,7 @@ class Recorder:
             began_ms=now_ms,
             secret=secret.hex(),
         )
-        return create_parts(self._path, progress), False
+        return create_parts(self._path, progress)
 
     def _metadata(self, shards: Any, batches: tuple[RecordedBatch, ...]) -> RecordingMetadata:
         progress = self._parts.progress
@@ -510,6 +504,16 @@ class Recorder:
             began_ms=progress.began_ms,
             ended_ms=self._clock.now_ms(_wall_ms()),
             written_by=f"penstock {__version__}",
+        )
+
+
+def _refuse_other_options(parts: PartFolder, stream: RecordedStream, asked: dict[str, Any]) -> None:
+    before = parts.progress
+    if before.asked != asked or before.stream != stream:
+        parts.close()
+        raise OptionError(
+            f"{parts.path}.part is an interrupted recording of {before.stream.arn} with other options "
+            f"({_spell(before.asked)}): give the same ones, or remove it"
         )
 
 
