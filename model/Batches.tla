@@ -107,6 +107,7 @@ PlanRead(r, t) ==
     [] r.claim # NoClaim /\ Identity(r.claim) # t.seen -> "another"
     [] ~IsOfQuery(r) -> "nothing"
     [] t.start < r.at -> "nothing"
+    [] r.claim = NoClaim /\ t.seen # <<0, 0>> -> "nothing"
     [] OTHER -> "free"
 
 ResolveStart(r, entries, planned) ==
@@ -409,14 +410,13 @@ Judge(t) ==
   LET r == row[t.shard]
       plan == PlanRead(r, t)
       end == EndOf(r.claim, t.batch, t.start, t.planner)
-      rest == tasks \ {t}
-      recreated == t.before # <<0, 0>> /\ r.claim = NoClaim IN
+      rest == tasks \ {t} IN
   /\ ~MayClaim(r, t)
   /\ CASE plan = "to" /\ end >= t.end -> tasks' = rest /\ Finish(t, end)
        [] plan = "another" -> tasks' = rest /\ Dies(t) /\ UNCHANGED log
-       [] plan = "nothing" /\ ~recreated /\ t.end = t.start ->
+       [] plan = "nothing" /\ t.end = t.start ->
             tasks' = rest \cup {Ready(t, r, t.end, TRUE)} /\ UNCHANGED <<log, drv>>
-       [] plan = "free" /\ ~recreated ->
+       [] plan = "free" ->
             tasks' = rest \cup {Ready(t, r, t.end, FALSE)} /\ UNCHANGED <<log, drv>>
        [] OTHER -> tasks' = rest /\ UNCHANGED <<log, drv>>  \* it fails, and Spark repeats it
   /\ UNCHANGED <<row, late, other, done, runs, left>>

@@ -85,9 +85,9 @@ RULES = (
     ),
     Rule(
         "rows that were read before the lease was lost do not count",
-        '[] plan = "nothing" /\\ ~recreated /\\ t.end = t.start ->',
+        '[] plan = "nothing" /\\ t.end = t.start ->',
         '[] plan = "nothing" /\\ t.end # t.start -> tasks\' = rest /\\ Finish(t, t.end)\n'
-        '       [] plan = "nothing" /\\ ~recreated /\\ t.end = t.start ->',
+        '       [] plan = "nothing" /\\ t.end = t.start ->',
         "SameRecords",
         ("attempt", "force"),
         2,

@@ -104,15 +104,15 @@ def reads_again(lease, execution):
 
 
 @planted("a refused claim is taken for one's own", CLAIMS, 50, claimed_read, "judge_refused_claim")
-def agrees_with_everything(row, execution, mine, before):
-    meaning, end = judge_refused_claim(row, execution, mine, before)
+def agrees_with_everything(row, execution, mine):
+    meaning, end = judge_refused_claim(row, execution, mine)
     return (RefusedClaim.AGREES if meaning in (RefusedClaim.READ_ON, RefusedClaim.REPEAT) else meaning, end)
 
 
 @planted("rows of a lost lease count", CLAIMS, 50, claimed_read, "judge_refused_claim")
-def takes_a_lost_lease_for_agreement(row, execution, mine, before):
+def takes_a_lost_lease_for_agreement(row, execution, mine):
     """Records that were read before the lease was lost are emitted without an end."""
-    meaning, end = judge_refused_claim(row, execution, mine, before)
+    meaning, end = judge_refused_claim(row, execution, mine)
     return (RefusedClaim.AGREES if meaning is RefusedClaim.LOST else meaning, end)
 
 

@@ -168,7 +168,7 @@ class _TaskTable(SimLeaseTable):
         lease = super().fetch(key)
         if self._refused is not None:
             refused = self._refused
-            meaning, _ = judge_refused_claim(lease, self._execution, refused.claim.end, refused.before)
+            meaning, _ = judge_refused_claim(lease, self._execution, refused.claim.end)
             self._met[f"refused claim: {meaning.name}"] += 1
             self._refused = None
         else:

@@ -63,8 +63,6 @@ _REFUSALS_OF_QUERIES: Final = (
     Refusal.CLAIMED,
     Refusal.CLAIM_GONE,
 )
-# A driver has to end while its task is paused, and the next one has to reset the lease before the task claims.
-_RARE: Final = frozenset({RefusedClaim.ROW_RECREATED})
 # A lease that is gone is created again before its batch is settled.
 _SETTLED: Final = (StartReason.CLAIMED, StartReason.CHECKPOINT, StartReason.NOT_READ)
 
@@ -111,7 +109,7 @@ def _decisions_of(kind: SeedKind) -> list[str]:
         "settled: END FIXED BY THE DRIVER",
         *(f"task: {name}" for name in ("ReadFreely", "ReadTo", "ReadUnclaimed", "ClaimedElsewhere")),
         *(f"task: ReadNothing {reason.name}" for reason in NothingReason),
-        *(f"refused claim: {meaning.name}" for meaning in RefusedClaim if meaning not in _RARE),
+        *(f"refused claim: {meaning.name}" for meaning in RefusedClaim),
     ]
 
 

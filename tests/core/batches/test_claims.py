@@ -144,8 +144,8 @@ def test_a_claim_of_the_same_number_and_another_start_is_another_drivers():
     assert plan_read(CLAIMED, replace(FIRST, start=at_record("150"))) == ClaimedElsewhere(CLAIM)
 
 
-def test_a_row_that_was_made_anew_under_the_driver_is_read_from_the_batchs_start():
-    assert plan_read(MINE, replace(FIRST, seen=(3, "r1"))) == ReadFreely()
+def test_a_batch_holds_nothing_of_a_shard_whose_row_was_created_again_under_the_driver():
+    assert plan_read(MINE, replace(FIRST, seen=(3, "r1"))) == ReadNothing(NothingReason.ROW_RECREATED)
 
 
 def test_a_row_that_was_made_anew_and_is_another_workers_gives_nothing():
@@ -210,9 +210,9 @@ def test_a_refused_claim_means(row, mine, expected):
 
 
 @pytest.mark.parametrize("row", [MINE, replace(MINE, owner=OTHER)], ids=["back at once", "another's by now"])
-def test_a_task_of_an_earlier_driver_claims_nothing_on_a_reset_lease(row):
+def test_a_task_whose_seen_claim_disappears_while_it_reads_is_repeated(row):
     batch = Execution(ME, 5, "r1", END, seen=(4, "r1"))
-    assert judge_refused_claim(row, batch, FURTHER, before=(4, "r1")) == (RefusedClaim.ROW_RECREATED, FURTHER)
+    assert judge_refused_claim(row, batch, FURTHER) == (RefusedClaim.LOST, FURTHER)
 
 
 # --- claims that are not needed any more ----------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
+
 import pytest
 from msgspec.structs import replace
 
@@ -11,6 +13,8 @@ from penstock.core.batches.claims import (
     ClaimNote,
     Execution,
     ReadFreely,
+    ReadTo,
+    ReadUnclaimed,
     StartReason,
     plan_read,
 )
@@ -31,7 +35,7 @@ from penstock.core.leases.lease import (
     TipMark,
 )
 from penstock.core.leases.lease_rules import apply_write
-from penstock.core.leases.lease_writes import Create, Promote, Reset
+from penstock.core.leases.lease_writes import Claim, Create, Promote, Reset
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import pin_latest
@@ -805,6 +809,37 @@ def test_a_lease_that_another_process_creates_again_during_a_batch_repeats_that_
     settle(shards, StreamOffset(batch=2, worker=ME, shards={"a": AT9}), anew)
     (stopped,) = shards.release_stopped()
     assert (stopped.key, stopped.position) == ("a", expected)
+
+
+@pytest.mark.parametrize(
+    "rows", ["keep", "lose", "new", "keep lose", "keep new", "lose new", "keep lose new"]
+)
+def test_no_action_of_a_batch_misses_records_before_the_next_batch_if_the_lease_is_deleted(rows):
+    """Three actions read one batch; each finds more records at the tip than the one before."""
+    shards = holding("a")
+    settle(shards, done(), claimed("a"))
+    execution = Execution(ME, 2, "r1", AT9, seen=shards.last_claim("a"), planned_by="r1")
+    changes = {"lose": None, "new": lease("a", counter=1, checkpoint=TRIM_HORIZON)}  # `new` is taken again
+    row, ends = claimed("a"), []
+    for change, tip in zip_longest(rows.split(), (AT12, at_record("15"), at_record("18"))):
+        row = changes.get(change, row)
+        plan = plan_read(row, execution)
+        if isinstance(plan, ReadTo):
+            ends.append(plan.end)
+            continue
+        end = tip if isinstance(plan, ReadFreely | ReadUnclaimed) else AT9
+        note = b"" if end == AT9 else ClaimNote().to_bytes()
+        ends.append(end)
+        if row is not None:
+            own = row.claim_of(ME)
+            claim = BatchClaim(ME, 2, "r1", AT9, end, note, planned_by="r1")
+            write = Claim("a", claim, row.checkpoint, None if own is None else own.identity)
+            row = apply_write(row, write).lease
+    start = StreamOffset(
+        batch=2, worker=ME, shards={"a": AT9}, limit=Limit(None, None, ("a",)), runs=((1, "r1"),)
+    )
+    settle(shards, start, *([] if row is None else [row]))
+    assert shards.states["a"].position <= min(ends)
 
 
 def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():

@@ -18,10 +18,9 @@ Five rules complete the protocol:
    fails. A batch is identified by its number and by the run of the driver that planned it
    (`penstock.core.batches.known_batches`). When the batch is done and a row has no claim of it, the
    driver accepts no other claim there than the one that it saw when it planned the batch.
-4. If the claim that the driver saw is missing before the task reads, the row was deleted and created again, and nothing has
-   been claimed on it since. If rule 2 lets the task read, it reads from the batch's start, at-least-once, and claims the end
-   on the new row. If the claim disappears while the task reads, the task fails and is repeated: its driver may have been
-   replaced, and the new driver has reset the lease.
+4. If the claim that the driver saw is missing, the row was deleted and created again. Another action of the batch may have read
+   to an end that was deleted too, or that could not be claimed. So the task claims an empty range, and the next batch reads the
+   records, at-least-once. If the claim disappears while the task reads, the task fails and is repeated.
 5. A claim also keeps the ranges of the four batches before it. A driver that was paused during one of them finishes it with
    the same records, because its sink may have begun to overwrite the output of the driver that followed. For an older batch
    the task fails (`ClaimedElsewhere`); it never returns fewer records.
@@ -185,6 +184,9 @@ class NothingReason(Enum):
     DONE_ELSEWHERE = (
         "another worker's checkpoint has passed the batch's start; the next batch starts at that checkpoint"
     )
+    ROW_RECREATED = (
+        "its lease was deleted and created again (was the table emptied?); the next batch has the records"
+    )
 
 
 class ReadNothing(Struct, frozen=True):
@@ -221,11 +223,15 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if claim is not None and claim.identity != execution.seen:
         return ClaimedElsewhere(claim)
     if lease.reader != execution.worker:
-        return ReadNothing(NothingReason.LEASE_LOST)
-    if is_passed(execution.start, lease):
+        reason = NothingReason.LEASE_LOST
+    elif is_passed(execution.start, lease):
         # While this query holds the lease, no checkpoint passes the start of its batch. So another worker has held it.
-        return ReadNothing(NothingReason.DONE_ELSEWHERE)
-    return ReadFreely()
+        reason = NothingReason.DONE_ELSEWHERE
+    elif claim is None and execution.seen is not None:
+        reason = NothingReason.ROW_RECREATED
+    else:
+        return ReadFreely()
+    return ReadNothing(reason)
 
 
 def is_passed(position: Position, lease: Lease) -> bool:
@@ -245,37 +251,27 @@ class RefusedClaim(Enum):
     READ_ON = "the claimed end is further on: read on to it"
     REPEAT = "the task emitted records beyond the claimed end: the task must be repeated"
     CLAIM_AGAIN = "the row changed, but no end is claimed: claim again against the current row"
-    ROW_RECREATED = (
-        "the earlier claim is gone, so the row was reset or created again: the task must be repeated"
-    )
-    LOST = "another worker has the lease, and no end had been claimed: the task must be repeated"
+    LOST = "the lease was lost or created again, and no end had been claimed: the task must be repeated"
     ANOTHER_DRIVER = "another driver has claimed from the same checkpoint location"
     GONE = "the lease does not exist any more"
 
 
 def judge_refused_claim(
-    row: Lease | None, execution: Execution, read_to: Position, before: tuple[int, str] | None = None
+    row: Lease | None, execution: Execution, read_to: Position
 ) -> tuple[RefusedClaim, Position]:
     """Decide the next step of a task whose claim was refused.
-
-    Args:
-        before: The query's own claim that the refused write meant to replace, as (batch, run), or None if there was none.
 
     Returns:
         The decision, and the claimed end (`read_to` if there is none).
     """
     plan = plan_read(row, execution)
-    # The claim that this task meant to replace is gone. One cause: the query was restarted from an earlier state of its
-    # checkpoint location, and this task belongs to the previous driver. If it claimed again, its claim would move the
-    # checkpoint past records that are read again, and would stop the new driver at this shard.
-    is_recreated = row is not None and before is not None and row.claim_of(execution.worker) is None
     match plan:
         case ReadUnclaimed():
             return (RefusedClaim.GONE, read_to)
         case ReadFreely():
-            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.CLAIM_AGAIN, read_to)
+            return (RefusedClaim.CLAIM_AGAIN, read_to)
         case ReadNothing():
-            return (RefusedClaim.ROW_RECREATED if is_recreated else RefusedClaim.LOST, read_to)
+            return (RefusedClaim.LOST, read_to)
         case ClaimedElsewhere():
             return (RefusedClaim.ANOTHER_DRIVER, read_to)
         case ReadTo(end):

@@ -149,9 +149,6 @@ class ClaimedRead:
                 case ClaimedElsewhere(claim):
                     raise self._another_driver(claim)
                 case ReadFreely():
-                    had_claim = self._execution.seen is not None
-                    if had_claim and lease is not None and lease.claim_of(self._execution.worker) is None:
-                        self._warn_recreated()
                     # The claim is written last. An attempt that claimed first and failed midway would have fixed an end
                     # whose rows Spark never got; one that reads and fails leaves the batch open for the next attempt.
                     yield from self._read_freely()
@@ -185,15 +182,6 @@ class ClaimedRead:
         _log.warning(
             "lease table %s has no lease for shard %s any more: batch %d reads it from the offset's start without "
             "a claim, and its records will be read again (at-least-once for this batch)",
-            self._table.name,
-            self._shard_id,
-            self._batch,
-        )
-
-    def _warn_recreated(self) -> None:
-        _log.warning(
-            "lease table %s: the lease of shard %s was created again and its claims are gone (was the table emptied?): batch %d "
-            "reads it from the offset's start, at-least-once if it was read before",
             self._table.name,
             self._shard_id,
             self._batch,
@@ -434,7 +422,7 @@ class ClaimedRead:
             self._refuse_other_stream(outcome.reason, lease)
             # Another attempt claimed between this one's read of the lease and its write. The first claim is final.
             lease = self._fetch_lease()
-            meaning, end = judge_refused_claim(lease, self._execution, self._progress.end, claim.before)
+            meaning, end = judge_refused_claim(lease, self._execution, self._progress.end)
             if meaning is RefusedClaim.READ_ON:
                 yield from self._read_to(end)
                 return
@@ -459,12 +447,6 @@ class ClaimedRead:
                 f"shard {self._shard_id}: another driver's claim was seen and is not there"
             )
             raise self._another_driver(claim)
-        if meaning is RefusedClaim.ROW_RECREATED:
-            raise ClaimConflict(
-                f"shard {self._shard_id}, batch {self._batch}: the claim of the batch before was removed from the lease during this "
-                "read: the query was started from an earlier state of its checkpoint location, or the lease was created again. "
-                "The task is repeated"
-            )
         if meaning is RefusedClaim.REPEAT:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another execution of the batch claimed its end at {end}, before "
@@ -472,6 +454,6 @@ class ClaimedRead:
             )
         if meaning is RefusedClaim.LOST and self._progress.record_count > 0:
             raise ClaimConflict(
-                f"shard {self._shard_id}, batch {self._batch}: another worker took the lease before the batch's end could be "
-                "claimed; the task is repeated, and that worker reads the records"
+                f"shard {self._shard_id}, batch {self._batch}: the lease was lost or created again before the batch's end could be "
+                "claimed; the task is repeated without the shard, and the lease's next reader reads the records"
             )
