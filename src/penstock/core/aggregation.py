@@ -374,7 +374,7 @@ class AggregateBuilder:
     def __init__(self, *, is_marked: bool = False) -> None:
         self._end = MARK if is_marked else b""
         self._count = 0
-        self._first: PutEntry | None = None
+        self._first_entry: PutEntry | None = None
         # Partition keys and explicit hash keys by their index in the aggregate's tables, and these tables on the wire.
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = {}
@@ -424,8 +424,8 @@ class AggregateBuilder:
         self._body.append(data)
         self._body_bytes += len(prefix) + data_bytes
         self._count += 1
-        if self._first is None:
-            self._first = PutEntry(data, partition_key, explicit_hash_key)
+        if self._first_entry is None:
+            self._first_entry = PutEntry(data, partition_key, explicit_hash_key)
 
     def _enter(self, key: str, entry: bytes, indexes: dict[str, int], table: list[bytes]) -> None:
         if entry:
@@ -439,7 +439,7 @@ class AggregateBuilder:
         Raises:
             ValueError: Nothing was added.
         """
-        first = self._first
+        first = self._first_entry
         if first is None:
             raise ValueError("an aggregate of no records")
         if self._count == 1:

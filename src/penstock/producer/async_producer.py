@@ -106,8 +106,8 @@ class _PutQueue:
         self._loop = loop
         self._turn = asyncio.Lock()
         self._waiting_count = 0
-        self._opening: asyncio.Task[None] | None = None
-        self._opening_error: Exception | None = None
+        self._opening: asyncio.Task[None] | None = None  # of the producer, under way
+        self._opening_error: Exception | None = None  # of the last one, for the puts that waited for it
         self._opening_trace: TracebackType | None = None
         self._opening_ended_s = -math.inf
 

@@ -71,7 +71,7 @@ class Engine:
     ) -> None:
         guard_loggers()
         self._record_ttl_s = record_ttl_s
-        self._expiry_due_s = float("-inf")
+        self._expiry_due_s = float("-inf")  # when to look for expired records next
         self._stream = stream
         self._batcher = batcher
         self._ports = ports
@@ -82,8 +82,8 @@ class Engine:
         self._lock = threading.RLock()  # not to be entered twice, but to know its owner
         self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
         self._is_held_here: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
-        self._work = threading.Condition(self._lock)
-        self._done = threading.Condition(self._lock)
+        self._work = threading.Condition(self._lock)  # notified if a request may be due
+        self._done = threading.Condition(self._lock)  # notified if records were settled
         self._open_count = 0
         self._open: deque[Any] = deque()
         """Receipts in the order of arrival: all that are not settled, and settled ones until they are removed.
@@ -94,7 +94,7 @@ class Engine:
         """The requests that a thread is working on."""
         self._defect: BaseException | None = None
         """The internal error, if there was one: the batcher is not used after it."""
-        self._flushes: list[_Flush] = []
+        self._flushes: list[_Flush] = []  # calls of `flush` under way
         self._is_closing = False
         self._failed_count = 0
         self._first_failure: BaseException | None = None

@@ -88,7 +88,7 @@ class ApplicationWatcher:
         self._unlisted: frozenset[str] = frozenset()  # leases whose shards the last listing lacked
         self._listing_problems: tuple[str, ...] = ()  # problems of the last listing
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
-        self._before: ApplicationSnapshot | None = None
+        self._last_snapshot: ApplicationSnapshot | None = None
 
     def take_snapshot(self) -> ApplicationSnapshot:
         """Take a snapshot. Failed calls are listed in its problems."""
@@ -133,10 +133,10 @@ class ApplicationWatcher:
 
     def _with_events(self, snapshot: ApplicationSnapshot) -> ApplicationSnapshot:
         """Return a snapshot with the events up to it."""
-        if self._before is not None:
-            self._events.extendleft(changes_between(self._before, snapshot))
+        if self._last_snapshot is not None:
+            self._events.extendleft(changes_between(self._last_snapshot, snapshot))
         if snapshot.shards:
-            self._before = snapshot
+            self._last_snapshot = snapshot
         return replace(snapshot, events=tuple(self._events))
 
     def _build(

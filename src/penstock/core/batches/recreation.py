@@ -134,18 +134,18 @@ def plan_recreation(
     offset: StreamOffset,
     shards: Mapping[str, Shard],
     stream: StreamIdentity,
-    before: Mapping[str, Lease] | None = None,
+    earlier_rows: Mapping[str, Lease] | None = None,
     *,
     now_ms: int = 0,
 ) -> Recreation:
     """Plan the writes that bring a table into agreement with an offset, when the query starts.
 
     Args:
-        before: The leases of the earlier table, if the query used another table when the offset was written; None if it
+        earlier_rows: The leases of the earlier table, if the query used another one when the offset was written; None if it
             used the same table, or if the earlier table cannot be read.
         now_ms: When the claims of unknown ends are made.
     """
-    return _Plan(rows, offset, shards, stream, before).plan_start(now_ms)
+    return _Plan(rows, offset, shards, stream, earlier_rows).plan_start(now_ms)
 
 
 def plan_lost(
@@ -175,20 +175,22 @@ class _Plan:
         offset: StreamOffset,
         shards: Mapping[str, Shard],
         stream: StreamIdentity,
-        before: Mapping[str, Lease] | None,
+        earlier_rows: Mapping[str, Lease] | None,
     ) -> None:
         self._offset = offset
         self._worker = offset.worker
-        self._own = (None, offset.worker)  # readers of leases that the query may write
+        self._own_readers = (None, offset.worker)  # readers of leases that the query may write
         self._shards = shards
         self._stream = stream
-        self._is_moved = before is not None  # the query has changed to this table
-        self._before = {key: row for key, row in (before or {}).items() if row.stream == stream}
+        self._is_moved = earlier_rows is not None  # the query has changed to this table
+        self._earlier_rows = {key: row for key, row in (earlier_rows or {}).items() if row.stream == stream}
         # Whether the earlier table is still in use, because the checkpoint location was copied.
-        self._is_forked = bool(find_unknown_claims(self._before.values(), self._worker, offset.known_batches))
+        self._is_forked = bool(
+            find_unknown_claims(self._earlier_rows.values(), self._worker, offset.known_batches)
+        )
         self._rows = dict(rows)
         self._parents_of = {
-            **{key: row.parents for table in (self._before, rows) for key, row in table.items()},
+            **{key: row.parents for table in (self._earlier_rows, rows) for key, row in table.items()},
             **{key: shard.parents for key, shard in shards.items()},
         }
         self._ranges = {key: shard.hash_range for key, shard in shards.items()}
@@ -249,10 +251,10 @@ class _Plan:
         """Copy the leases of the earlier table: those of the query and those of workers that share the stream.
 
         A shard that has a descendant with a lease is done. A lease that the query had in this table at an earlier time
-        moves forward.
+        moves forward, or gets the end of the last batch if it has none.
         """
         past = ancestors_of(set(self._rows), self._parents_of)
-        for key, row in self._before.items():
+        for key, row in self._earlier_rows.items():
             current = self._rows.get(key)
             if current is None and key not in past:
                 reader = None if row.reader == self._worker else row.reader
@@ -261,7 +263,7 @@ class _Plan:
                         replace(row, owner=reader, checkpoint_owner=None, pending=None, pending_state=None)
                     )
                 )
-            elif current is not None and current.reader in self._own:
+            elif current is not None and current.reader in self._own_readers:
                 is_ahead = is_forward(current.checkpoint, row.checkpoint)
                 claim = row.claim_of(self._worker)
                 has_later_end = claim is not None and is_forward(current.checkpoint, claim.end)
@@ -287,7 +289,7 @@ class _Plan:
                 self._vanished[key] = position
                 continue
             lease = replace(lease_of(shard, position, self._stream), mark=marks.get(key) or tips.get(key))
-            claim = self._last_claim(self._before.get(key), key)
+            claim = self._last_claim(self._earlier_rows.get(key), key)
             if claim is None and claimed_ms is not None and key in shares:
                 claim = self._claim_nothing(position, claimed_ms)
                 self._unknown_ends.add(key)
@@ -369,7 +371,7 @@ class _Plan:
             start = self._offset.shards[key]
             has_end = self._last_claim(row, key) is not None and key not in self._unknown_ends
             is_batch_done = has_end or is_passed(start, row)
-            if not is_batch_done and row.reader in self._own:
+            if not is_batch_done and row.reader in self._own_readers:
                 repeated[key] = start
             elif is_batch_done and key in written:
                 continued.append(key)

@@ -67,8 +67,8 @@ class Kcl3Membership:
         self.is_known: bool = not context.options.kcl3
         """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
-        self._fetch_due_s = math.inf
-        self._find_due_s = math.inf
+        self._fetch_due_s = math.inf  # when to fetch the fleet's rows next
+        self._find_due_s = math.inf  # when to find own leases by the index next
         self._is_fetching = False
         self._is_finding = False  # own leases, by the index
         self._may_query_index = True  # until the table refuses it
@@ -78,7 +78,7 @@ class Kcl3Membership:
         self._is_listed = False  # the leader may know this worker
         self._is_stopping = False
         self._is_leaving = False  # its row for the leader is being deleted
-        self._reported_mode = ""
+        self._reported_mode = ""  # of the last report in the log
         self._fetched_workers: frozenset[str] = frozenset()  # the last fetch was of their metrics
         self._unseen: frozenset[str] = frozenset()  # live workers without metrics for the leader
         self._reported_unseen: set[str] = set()

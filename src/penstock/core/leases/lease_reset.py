@@ -57,7 +57,7 @@ def plan_reset(
                 f"lease {lease.key} belongs to another stream, or to one that was created again ({why}); nothing is reset"
             )
     if position.sentinel is Sentinel.TRIM_HORIZON:
-        return _plan_everything(leases, position, shards)
+        return _plan_trim_horizon(leases, shards)
     if shards is None:
         if position.sentinel is not Sentinel.LATEST:
             raise OptionError(
@@ -78,15 +78,14 @@ def plan_reset(
     return _plan_starts(leases, shards, starts)
 
 
-def _plan_everything(
-    leases: tuple[Lease, ...], position: Position, shards: tuple[Shard, ...] | None
-) -> ResetPlan:
+def _plan_trim_horizon(leases: tuple[Lease, ...], shards: tuple[Shard, ...] | None) -> ResetPlan:
+    """Return the plan by which every shard is read again; without a listing, not those with finished leases: they may be gone."""
     if shards is None:
         return ResetPlan(
-            targets={lease.key: position for lease in leases if not lease.is_ended},
+            targets={lease.key: TRIM_HORIZON for lease in leases if not lease.is_ended},
             kept={lease.key: "it is finished" for lease in leases if lease.is_ended},
         )
-    return _plan_starts(leases, shards, {shard.shard_id: position for shard in shards})
+    return _plan_starts(leases, shards, {shard.shard_id: TRIM_HORIZON for shard in shards})
 
 
 def _plan_starts(

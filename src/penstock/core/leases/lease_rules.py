@@ -156,7 +156,7 @@ def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
 
 
 def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
-    """Refuse a claim unless its worker reads the shard and neither its last claim nor the checkpoint has changed.
+    """Refuse a claim unless its worker reads the shard and nothing has changed: its last claim, the claims to drop, the checkpoint.
 
     A forfeit, which claims that the batch holds nothing of the shard, needs neither the lease nor an unchanged checkpoint.
     """

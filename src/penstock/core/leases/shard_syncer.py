@@ -113,7 +113,7 @@ class ShardSyncer:
         self.ranges: dict[str, HashRange] = {}
         self.first_listing_s: float | None = None
         # Leases to be created one after the other: the first ones of an empty table, and those that fill holes.
-        self._first: deque[Lease] = deque()
+        self._first_leases: deque[Lease] = deque()
         self._filling: deque[MissingLease] = deque()
         self._retries = 0  # of the creation under way
         self._holes = HoleCounts(_HOLE_ROUNDS)
@@ -184,7 +184,7 @@ class ShardSyncer:
             if not self._writes.has_creations():
                 self._restore(frozenset())
             return
-        if not self._listing.may_begin(now_s) or self._first:
+        if not self._listing.may_begin(now_s) or self._first_leases:
             return
         if self.first_listing_s is None:
             # Fifty workers that start together must not list the shards fifty times: most find the leases
@@ -255,29 +255,29 @@ class ShardSyncer:
                 "has left the stream with every record in it",
                 name,
             )
-        self._first = deque(plan)
+        self._first_leases = deque(plan)
         self._retries = 0
         self._create_first()
 
     def _create_first(self) -> None:
         # Two workers: list the shards at different moments. Each: Create of the first lease, and one of the two is refused.
         # The winner creates the other leases, all at its moment.
-        if not self._writes.enqueue(Create(self.options.own(self._first[0])), ForFirstLease()):
-            self._first.clear()  # a write for it is in flight: the next round decides
+        if not self._writes.enqueue(Create(self.options.own(self._first_leases[0])), ForFirstLease()):
+            self._first_leases.clear()  # a write for it is in flight: the next round decides
 
     def on_first_created(self, outcome: WriteOutcome) -> None:
         """Handle the answer to the creation of the lease that decides which worker starts the application."""
-        if not self._first:
+        if not self._first_leases:
             return
         if isinstance(outcome, NotDone | Unknown):
             self._retries += 1
             if self._retries <= _RETRIES_MAX:
                 self._create_first()
             else:
-                self._first.clear()
+                self._first_leases.clear()
             return
-        mine = self._first.popleft()
-        rest, self._first = self._first, deque()
+        mine = self._first_leases.popleft()
+        rest, self._first_leases = self._first_leases, deque()
         row = outcome.row if isinstance(outcome, Refused) else mine
         if (
             row is None

@@ -207,8 +207,8 @@ class TableScans:
         self._turn = turn
         self._first_part_owners: set[str] | None = None  # other workers, in the first scan of a part
         self._state = TableState.UNKNOWN
-        self._state_due_s = -math.inf
-        self._due_s = math.inf
+        self._state_due_s = -math.inf  # when to create the table, while it is not known to exist
+        self._due_s = math.inf  # of the next regular scan
         self._whole_due_s = math.inf  # of the next scan of the whole table, if regular scans read a part
         self._whole_requested_by_s = math.inf  # when a requested one must begin at the latest
         self._retry_s = -math.inf  # the earliest next scan after one that failed
@@ -217,8 +217,8 @@ class TableScans:
         self._free_scan_s = math.inf  # of the next scan that is only for free leases
         self.is_free_scan: bool = False
         """Whether the scan in flight, or the last one, is only for free leases."""
-        self._is_requested = False
-        self._failures = 0
+        self._is_requested = False  # a whole scan that begins after the one in flight
+        self._failures = 0  # of scans, in a row
         self._owner_unknown: set[str] = set()  # leases whose owner is unknown
         self._resolved_by_scan: set[str] = set()  # those of them that the scan in flight resolves
 

@@ -135,15 +135,15 @@ class RetrievalChoice:
         self._options = options
         self.retrieval: Retrieval = Retrieval.POLLING
         """How the shard is read now."""
-        self._own = OwnReads()
-        self._hold_s = options.hold_s
-        self._trial_until_s = float("-inf")
-        self._not_before_s = float("-inf")
-        self._retry_s = _RETRY_S
+        self._own_reads = OwnReads()
+        self._hold_s = options.hold_s  # of fan-out; doubled after a trial of polling that failed
+        self._trial_until_s = float("-inf")  # polling is on trial: a change back needs less contention
+        self._not_before_s = float("-inf")  # of the next change
+        self._retry_s = _RETRY_S  # pause before fan-out is tried again after it failed
         self._behind_ms = 0  # as of the last event
-        self._event_s = 0.0
+        self._event_s = 0.0  # when that was
         self._push_failures = 0
-        self._is_push_given_up = False
+        self._has_push_failed = False  # for good, or too often: polling is due
         self._begin_count(chance)
 
     def _begin_count(self, chance: float) -> None:
@@ -155,7 +155,7 @@ class RetrievalChoice:
     def plan_change(self, now_s: float) -> Change | None:
         """Return the change to the other retrieval if it is due, or None. The call changes nothing."""
         if self.retrieval is Retrieval.FAN_OUT:
-            if self._is_push_given_up:
+            if self._has_push_failed:
                 return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
             # If a handler delays the next event, the lag grows although no event shows it.
             behind_ms = self._behind_ms + (now_s - self._event_s) * 1000
@@ -179,7 +179,7 @@ class RetrievalChoice:
             self._not_before_s = now_s + self._hold_s * (1 + chance / 4)
             self._push_failures = self._behind_ms = 0
             self._event_s = now_s
-            self._is_push_given_up = False
+            self._has_push_failed = False
         elif change.why is ChangeReason.PUSH_FAILED:
             self._not_before_s = now_s + self._retry_s * (1 + chance / 4)
             self._retry_s = min(self._retry_s * 2, max(_RETRY_S, self._options.hold_s))
@@ -192,15 +192,15 @@ class RetrievalChoice:
 
     def on_polled(self, started_s: float, read_bytes: int) -> None:
         """Handle a call that brought a page."""
-        self._own.on_call(started_s)
-        self._own.on_bytes(started_s, read_bytes)
+        self._own_reads.on_call(started_s)
+        self._own_reads.on_bytes(started_s, read_bytes)
         self._count(started_s, is_refused=False)
 
     def on_poll_failed(self, error: PenstockError, started_s: float) -> None:
         """Handle a failed call for a page."""
-        self._own.on_call(started_s)
+        self._own_reads.on_call(started_s)
         if is_quota_refusal(error):
-            self._count(started_s, is_refused=not self._own.explain_refusal(started_s))
+            self._count(started_s, is_refused=not self._own_reads.explain_refusal(started_s))
 
     def _count(self, started_s: float, *, is_refused: bool) -> None:
         if started_s - self._called_s > _FORGOTTEN_S:
@@ -225,4 +225,4 @@ class RetrievalChoice:
         """Handle a subscription that failed, or could not begin."""
         self._push_failures += 1
         may_pass = isinstance(error, Unavailable | Throttled | ExpiredIterator)
-        self._is_push_given_up = not may_pass or self._push_failures >= _PUSH_FAILURES_MAX
+        self._has_push_failed = not may_pass or self._push_failures >= _PUSH_FAILURES_MAX

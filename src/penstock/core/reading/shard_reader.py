@@ -109,9 +109,9 @@ class ShardReader:
         self._skip_through: Position | None = None
         self.paused_until_s: float = float("-inf")
         """The end of the current pause: no call is made before. It is kept when the reading has ended."""
-        self._pause = Pause.SPACING
-        self._record_bytes = _RECORD_BYTES_ASSUMED
-        self._read_s: float | None = None
+        self._pause = Pause.SPACING  # why it pauses
+        self._record_bytes = _RECORD_BYTES_ASSUMED  # mean size in the last page that had records
+        self._read_s: float | None = None  # when the last page arrived
         self.tip_ms = tip_ms
         """Moment by the service's clock at which no record was after `position`, or None."""
         self.unread_since_ms = unread_since_ms
@@ -121,7 +121,7 @@ class ShardReader:
         self._is_foreign = is_foreign
         self._in_a_row = AnswersInARow()
         self._unknown: NotFound | None = None  # the answer that makes the listing necessary
-        self._listing_reason: str | None = None
+        self._listing_reason: str | None = None  # why the next step is a listing, or None
         self.final: Finished | Failed | None = None
         """How the reading ended; None while there is more to do."""
 

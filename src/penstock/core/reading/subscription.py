@@ -143,12 +143,12 @@ class Subscription(Generic[P]):
         self._start: IteratorStart | None = None  # None: the continuation is not known
         self._phase = _Phase.IDLE
         self._wanted = _Wanted.NOTHING
-        self._number = 0
-        self._opened_s = 0.0
+        self._number = 0  # of the connection; events of earlier ones are ignored
+        self._opened_s = 0.0  # when the service accepted it
         self._start_until_s = 0.0  # when records after `_start` may begin to leave the stream
-        self._not_before_s = float("-inf")
-        self._silent_since_s = 0.0
-        self._refusals = 0
+        self._not_before_s = float("-inf")  # of the next connection
+        self._silent_since_s = 0.0  # since when an answer, or a requested event, is due
+        self._refusals = 0  # of connections, in a row
 
     # --- asking ---
 

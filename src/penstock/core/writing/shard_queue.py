@@ -58,7 +58,7 @@ class ShardQueue:
         """When something was first sent since the last acknowledgement; None when nothing was."""
         self.failed_s = float("-inf")
         """When something was last refused, or stayed without an answer."""
-        self._waits_since_s: float | None = None
+        self._waits_since_s: float | None = None  # of the oldest record; None until it is computed
         self.size_bytes = 0
         self.count = 0
         self._keeps_key_order = keeps_key_order

@@ -119,12 +119,12 @@ class Planner:
         self._awaits_first_leases = True
         self._has_late_leases = False  # late, and no search since has found nothing
         self._planned: PlannedBatch | None = None
-        self._tips_due_s = float("-inf")
-        self._children_due_s = float("-inf")
-        self._until_ms: int | None = None
-        self._settlement: Settlement | None = None
-        self._known = KnownBatches()  # up to the last offset that Spark has passed
-        self._done: StreamOffset | None = None  # the last done batch, until the next one begins
+        self._tips_due_s = float("-inf")  # when tip marks are passed to the leases next
+        self._children_due_s = float("-inf")  # when the children of ended shards are listed next
+        self._until_ms: int | None = None  # the end of an AvailableNow query's records
+        self._settlement: Settlement | None = None  # of the last batch, for the report
+        self._known_batches = KnownBatches()  # up to the last offset that Spark has passed
+        self._last_done: StreamOffset | None = None  # the last done batch, until the next one begins
 
     # --- Spark's questions --------------------------------------------------------------------------------
 
@@ -179,7 +179,7 @@ class Planner:
         Args:
             may_be_only_batch: This may be the only batch of the run.
         """
-        self._done, self._known = start, start.known_batches
+        self._last_done, self._known_batches = start, start.known_batches
         self._await_first_leases()
         if may_be_only_batch:  # a shard that was at its tip before this call may have records since
             self._query.shards.probe_again()
@@ -266,8 +266,8 @@ class Planner:
         Args:
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
-        self._done = None  # a batch is under way
-        self._known = end.known_batches
+        self._last_done = None  # a batch is under way
+        self._known_batches = end.known_batches
         self._await_first_leases()
         if self._planned is None or self._planned.end.batch != end.batch:
             self._planned = PlannedBatch(end, self._planned_ms())
@@ -315,8 +315,8 @@ class Planner:
         """Settle a done batch that is not settled yet; return False if a batch is under way or the service fails."""
         try:
             self._apply_commands()
-            if self._done is not None and not self._query.shards.is_settled_for(self._done.batch):
-                self._settle(self._done, is_last=True)
+            if self._last_done is not None and not self._query.shards.is_settled_for(self._last_done.batch):
+                self._settle(self._last_done, is_last=True)
         except PenstockError as error:
             _log.warning(
                 "leases are kept until they expire, since the last batch could not be settled: %s", error
@@ -358,7 +358,7 @@ class Planner:
         shards = self._query.shards
         for command in self._query.query_worker.take_commands():
             if isinstance(command, StartReader):
-                refuse_another_driver(self._known, shards, [command.lease])
+                refuse_another_driver(self._known_batches, shards, [command.lease])
                 self._settler.refuse_reset_lease(shards, command.lease)
                 begin = with_moment(command.position, self._options.starting.of(command.key))
                 shards.start(replace(command, position=begin), self._clock.wall_ms())

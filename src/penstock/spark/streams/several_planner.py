@@ -65,8 +65,10 @@ class SeveralPlanner:
         self._is_joined = False
         self._is_available_now = False
         self._metrics: ClosableMetrics | None = None
-        self._read: frozenset[str] | None = None  # the streams of the batch that ran last; None: not known
-        self._settled: frozenset[str] | None = None  # the streams that the last settled batch read
+        self._streams_read: frozenset[str] | None = (
+            None  # the streams of the batch that ran last; None: not known
+        )
+        self._streams_settled: frozenset[str] | None = None  # the streams that the last settled batch read
         # Ids of deleted streams whose names were used again.
         self._recreated_ids: frozenset[str] = frozenset()
 
@@ -115,7 +117,7 @@ class SeveralPlanner:
                     start.of(stream_id), may_be_only_batch=may_be_only_batch
                 )
         self._search(searches, may_be_only_batch=may_be_only_batch)
-        self._settled = self._read
+        self._streams_settled = self._streams_read
         planned = self._plan(start, searches, with_limits=with_limits)
         return start.without(self._recreated_ids).with_plans(planned) if planned else start
 
@@ -129,7 +131,7 @@ class SeveralPlanner:
         read = end.read_between(start)
         self._check_read(read, end)
         read = tuple(stream_id for stream_id in read if stream_id in self._streams)
-        self._read = frozenset(read)
+        self._streams_read = frozenset(read)
         shares = {stream_id: max(1, len(end.of(stream_id).shares())) for stream_id in read}
         parts = split_total(self._shared.partitions_max, shares)
         batch: list[tuple[int, Sequence[ShardTask]]] = []
@@ -146,7 +148,7 @@ class SeveralPlanner:
         for stream_id, stream in self._streams.items():
             report = stream.planner.report()
             if report is not None:
-                was_read = self._settled is None or stream_id in self._settled
+                was_read = self._streams_settled is None or stream_id in self._streams_settled
                 known.append(report if was_read else without_batch(report))
         return add_reports(known, self._shared.stream) if known else None
 
