@@ -33,8 +33,8 @@ def when_caught_up(
 
     Args:
         consumer: The only worker of its application.
-        lag_error_ms: Upper bound of a lag's age plus the difference between this machine's clock and the service's. A lag of 0 is
-            exact: all reads begin after the body.
+        lag_error_ms: Largest error of a lag above 0: its age, and how far this machine's clock is from the service's. A lag of 0
+            has none: all reads begin after the body.
         shard_ids: The only shards that are read; empty if all are read, at least one of which is open.
         on_ended: Called once when these are read to their ends; then `on_caught_up` is not called any more.
         lag_max_ms: Returns the lag up to which a shard counts as caught up; None: the time since the body began.

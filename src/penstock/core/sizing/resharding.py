@@ -260,6 +260,7 @@ class Resharder:
         """Plan to lower the use of the hottest shard, or return why that is not possible."""
         limits, count, use = self._limits, len(view.shards), usage.uses[hottest]
         why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {usage.summary}"
+        # Neighbours share by a split and a merge, in this order: there is one shard more in between.
         if use <= _URGENT and usage.mean <= limits.target and count < limits.shards_max:
             level = self._level(view, hottest, usage, f"{why}: a neighbour has room")
             if level is not None:

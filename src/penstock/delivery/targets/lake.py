@@ -120,7 +120,7 @@ class LakeTarget(Target):
         """Compare the rows' columns and the partitions with the table."""
         if not self._table.exists():
             wanted = [] if schema is None else _columns(schema, is_required=False)
-            plan_change(self._table.name, wanted, (), way_to_widen=lambda: None)
+            plan_change(self._table.name, wanted, (), way_to_widen=lambda: None)  # refuses some names
             return
         delivery = self._delivery
         check_owner(

@@ -89,6 +89,7 @@ def commit_batch(
     before = None
     if checkpoint_location is not None:
         before = record_commit(checkpoint_location, report_of(batch, total), open_folder)
-    if before is None or not before.overruled_total:  # once for a checkpoint location
+    # Rows whose column streamName has no effect are reported once for a checkpoint location.
+    if before is None or not before.overruled_total:
         warn_of_overruled(total, f"micro-batch {batch}")
     return frozenset(total.reports if before is None else total.reports.keys() - before.total.keys())

@@ -232,7 +232,7 @@ class SeveralPlanner:
     # --- joining --------------------------------------------------------------------------------------------
 
     def _open_streams(self, known: SeveralOffset) -> None:
-        identities = self._describe()
+        identities = self._fetch_identities()
         self._check_table(known.worker)
         known = self._without_recreated(known, identities)
         # One worker id for all streams: the query is one worker of its application.
@@ -255,7 +255,7 @@ class SeveralPlanner:
                 ", ".join(left_out),
             )
 
-    def _describe(self) -> list[StreamIdentity]:
+    def _fetch_identities(self) -> list[StreamIdentity]:
         identities: list[StreamIdentity] = []
         for options in self._options.streams:
             with naming(options.stream):

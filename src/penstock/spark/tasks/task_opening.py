@@ -70,4 +70,4 @@ def rows_of(
             pushed_reading=_pushed_reading(task, options, process, fan_out),
         )
 
-    return read_concurrently(tasks, read, SYSTEM_THREADS, lambda task: task.tip_ms is None)
+    return read_concurrently(tasks, read, SYSTEM_THREADS, is_behind=lambda task: task.tip_ms is None)
