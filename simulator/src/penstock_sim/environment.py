@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core.aggregation import DecodeCounts
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import Applied, LeaseWrite
@@ -70,7 +69,6 @@ class Environment:
         self.denial = "AccessDeniedException"
         self.wall_offset_ms = 0
         self._listener = listener
-        self.decoded = DecodeCounts()
         self._mistaken_s: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._count = 0

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec.structs import replace
 
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.records import Record
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
-from penstock.consumer.unread import deaggregate_page, unread_page
-from penstock.core.aggregation import MisplacedRule
-from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
 from penstock.core.reading.delivery_calls import Call, CallKind
@@ -26,7 +24,6 @@ from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
 from penstock.ports.metrics import NoMetrics
 from penstock_sim.blocking_ports import SimClock
-from penstock_sim.environment import Environment
 from penstock_sim.events.reading import (
     DeliveredFrom,
     DeliveredTexts,
@@ -57,6 +54,7 @@ class SimReader:
         self.epoch = effect.epoch
         world = self._world = worker.world
         stream = worker.stream_of(effect.key)
+        self._fetcher = worker.fetcher_of(effect.key)
         self._options = world.reader_options(stream.retention_s)
         self.run = ShardRun(
             stream.name,
@@ -138,10 +136,8 @@ class SimReader:
     def _fetch(self, fetch: Fetch) -> None:
         world = self._world
         if isinstance(fetch, Deaggregate):
-            self._deaggregate_unread()
+            self._fetcher.fetch(self.run, fetch)
             self.worker.later(0.0, self.step)
-        elif isinstance(fetch, FetchIterator):
-            self._call("iterator", lambda: self.worker.fetch_for(self.run, fetch), self.run.on_iterator)
         elif isinstance(fetch, FetchPage):
             began_s = self.worker.local_s()
             self._call(
@@ -150,7 +146,10 @@ class SimReader:
                 lambda page: self._on_page(page, began_s),
             )
         else:
-            self._call("list one", lambda: self.worker.fetch_for(self.run, fetch), self.run.on_listing)
+            name = "iterator" if isinstance(fetch, FetchIterator) else "list one"
+            waiting = _WaitingRun(self.run)
+            server = partial(self._fetcher.fetch, cast("ShardRun", waiting), fetch)
+            self._call(name, server, lambda _: waiting.take_answer())
 
     def _call(self, name: str, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         def settle(result: Any) -> None:
@@ -164,21 +163,10 @@ class SimReader:
 
     def _on_page(self, page: RecordPage, began_s: float) -> None:
         server_ms = (page.server_ms or 0) // 1000 * 1000  # the service's Date header has whole seconds
-        self.run.on_page(unread_page(page), began_s, server_ms)
-        self._deaggregate_unread()
+        self._fetcher.on_page(self.run, replace(page, server_ms=server_ms), began_s)
         is_tip = bool(page.next_iterator) and not page.millis_behind_latest
         if self._options.retention_s is not None and is_tip:
             self._world.record(TipReached(*self.place, server_ms))
-
-    def _deaggregate_unread(self) -> None:
-        # As the consumer's fetcher does it on its thread.
-        room_bytes, unread = self.run.peek_unread(has_room=True)
-        run, world = self.run, self._world
-        rule = MisplacedRule(
-            _HashRanges(world, world.streams.place_of(run.stream, run.shard_id)), known_range=run.hash_range
-        )
-        taken = deaggregate_page(unread, room_bytes, run.shard_id, world.decoded, rule, stream=run.stream)
-        self.run.on_deaggregated(taken)
 
     # --- the handler ----------------------------------------------------------------------------------
 
@@ -221,16 +209,19 @@ class SimReader:
         self.step()
 
 
-class _HashRanges:
-    """Which hash keys a shard owns, as the stream's listing has them."""
+class _WaitingRun:
+    """A run during a call of its fetcher, which it gets the answer to later."""
 
-    def __init__(self, world: Environment, place: str) -> None:
-        self._found = world.streams.locate(place)
+    def __init__(self, run: ShardRun) -> None:
+        self._run = run
+        self.take_answer: Callable[[], None]
 
-    def fetch(self) -> HashRange | None:
-        return None if isinstance(self._found, PenstockError) else self._found[1].hash_range
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._run, name)
+        return partial(self._keep, found) if name.startswith("on_") else found
 
-    fetch_again = fetch
+    def _keep(self, take: Callable[[Any], None], answer: Any) -> None:
+        self.take_answer = partial(take, answer)
 
 
 class _LossMetrics(NoMetrics):

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from penstock.consumer.delivery_loop import STANDSTILL_ROUNDS
 from penstock.consumer.fetching import ShardFetcher
-from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import known_stream
 from penstock.consumer.worker import options_for_streams
@@ -66,7 +65,6 @@ from penstock.core.leases.held_lease_phases import is_standstill
 from penstock.core.leases.kcl3_fleet import stats_to_report
 from penstock.core.leases.lease import Lease, name_run, stream_id_of
 from penstock.core.leases.lease_writes import Applied, Refused
-from penstock.core.reading.reader_steps import FetchIterator, FetchListing
 from penstock.core.starting import with_moment
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import NoMetrics
@@ -84,22 +82,6 @@ from penstock_sim.table import without_request
 _FIRST_CHECK_S: Final = 1.0
 UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
-
-
-class AnsweredRun:
-    """Takes the place of a run during a step of its reading, and keeps the result until the answer arrives."""
-
-    def __init__(self, run: ShardRun) -> None:
-        self.key = run.key
-        self.shard_id = run.shard_id
-        self.hash_range = run.hash_range
-        self.answer: Any = None
-
-    def on_answer(self, answer: Any) -> None:
-        """Keep an iterator, the result of a listing, or an error."""
-        self.answer = answer
-
-    on_iterator = on_listing = on_fetch_failed = on_answer
 
 
 class SimWorker(SimProcess):
@@ -319,12 +301,8 @@ class SimWorker(SimProcess):
     def stream_of(self, key: str) -> ConsumedStream:
         return self.streams[stream_id_of(key)]
 
-    def fetch_for(self, run: ShardRun, fetch: FetchIterator | FetchListing) -> Any:
-        """Do a step of reading as the consumer does it; return the iterator, the result of the listing, or the error."""
-        answered = AnsweredRun(run)
-        self._fetchers[stream_id_of(run.key)].fetch(cast("ShardRun", answered), fetch)
-        assert answered.answer is not None, f"{run.key} got no answer to {fetch}"
-        return answered.answer
+    def fetcher_of(self, key: str) -> ShardFetcher:
+        return self._fetchers[stream_id_of(key)]
 
     def on_reader_failed(self) -> None:
         """Record that a shard has stopped, and check whether any can go on, as the delivery loop does."""
