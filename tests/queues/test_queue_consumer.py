@@ -394,6 +394,15 @@ def test_throttled_receives_are_repeated_and_shown(world):
         wait_until(lambda: of.health().is_healthy)
 
 
+def test_throttled_acknowledgements_are_repeated_and_shown(world):
+    world.service.faults["acknowledge"] = [Throttled("slow down")] * 5
+    world.put("a")
+    with consumer(world, lambda _: None) as of:
+        wait_until(lambda: "acknowledgements keep failing: Throttled: slow down" in of.health().problems)
+        wait_until(lambda: not world.left)
+        wait_until(lambda: of.health().is_healthy)
+
+
 def test_create_makes_the_queue_once(world):
     create = {"stream": world.stream_arn, "starting_position": "TRIM_HORIZON", "max_receive_count": None}
     world.put("a")

@@ -126,6 +126,8 @@ class QueueLoop(Loop[QueueEvent]):
         self._answered_s: float | None = None  # when a receive was last answered
         self._receive_failure: str | None = None  # of the last receive, and of the last other call
         self._call_failure: str | None = None
+        self._failed_acknowledgements = 0  # calls in a row
+        self._acknowledge_failure: str | None = None
         self._has_alarmed = False  # of too many records in flight
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
@@ -405,6 +407,9 @@ class QueueLoop(Loop[QueueEvent]):
         if text is not None and text != self._call_failure:
             log.warning("queue %s: a call (%s) failed: %s", self._queue.name, kind, text)
         self._call_failure = text
+        if isinstance(call, Acknowledge):
+            self._acknowledge_failure = text
+            self._failed_acknowledgements = 0 if text is None else self._failed_acknowledgements + 1
         self._delivery.on_answered(call.number, outcomes, now_s, self._chance.random())
         # If acknowledgements are denied, every record would be handled repeatedly.
         if isinstance(failure, AccessDenied | NotFound):
@@ -524,6 +529,9 @@ class QueueLoop(Loop[QueueEvent]):
             problems.append("the consumer has stopped")
         if self._pace.refusals >= _FAILING_AFTER and self._receive_failure is not None:
             problems.append(f"receives keep failing: {self._receive_failure}")
+        # Without a record in hand no call shows that they work again.
+        if self._failed_acknowledgements >= _FAILING_AFTER and self._delivery.in_hand_count:
+            problems.append(f"acknowledgements keep failing: {self._acknowledge_failure}")
         if in_flight >= _IN_FLIGHT_ALARM:
             problems.append(self._in_flight_problem(in_flight))
         oldest_s = self._delivery.oldest_age_s(now_s)
