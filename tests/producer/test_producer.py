@@ -407,6 +407,20 @@ def test_after_a_defect_while_the_shards_are_listed_they_are_listed_again(kinesi
         producer.close()
 
 
+def test_failed_records_whose_futures_nobody_asks_are_in_the_log_once_a_minute(
+    server, kinesis, stream, caplog
+):
+    server.faults.error("PutRecords", code="AccessDeniedException", status=400, count=None, stream=stream)
+    producer = Producer(stream, kinesis=kinesis, linger_s=0)
+    for _ in range(3):
+        producer.put(b"x", "k").exception(DEADLINE_S)
+    with pytest.raises(DeliveryFailed, match="3 records failed"):
+        producer.close()
+    [line] = [each.getMessage() for each in caplog.records if each.name == "penstock.producer"]
+    assert "AccessDeniedException" in line
+    assert line.endswith("failed records of this producer so far: 1")
+
+
 def test_a_flush_waits_only_for_what_was_put_before(server, kinesis, stream):
     with Producer(stream, kinesis=kinesis, linger_s=30) as producer:
         early = producer.put(b"x", "k")

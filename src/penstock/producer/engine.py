@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock.producer")
 _EXPIRY_INTERVAL_MIN_S: Final = 0.05
 _SETTLED_KEPT_MAX: Final = 1_000
+_REPORTS_APART_S: Final = 60.0
 
 
 class _Flush(Struct, eq=False):
@@ -98,6 +99,8 @@ class Engine:
         self._is_closing = False
         self._failed_count = 0
         self._first_failure: BaseException | None = None
+        self._all_failed_count = 0
+        self._report_due_s = float("-inf")
         self._threads = [
             threading.Thread(target=self._run, name=f"penstock-put-{number}", daemon=True)
             for number in range(thread_count)
@@ -111,7 +114,8 @@ class Engine:
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
     ) -> Future[Acknowledgement] | None:
         """Add one checked record and return its future; None when there was no room for it in time."""
-        self.check_not_interrupted()
+        if self._is_held_here():
+            self.check_not_interrupted()
         record = Receipt(data, partition_key, explicit_hash_key)
         batcher = self._batcher
         with self._lock:
@@ -428,16 +432,23 @@ class Engine:
         failure.__cause__ = cause
         with self._lock:
             records = self._batcher.drop_all()
-        _log.error("%s; %d records failed", failure, len(records))
         self._fail(records, failure)
 
     def _fail(self, records: list[PendingRecord], error: BaseException) -> None:
         """Fail the futures of records with one error, and count the records as settled."""
         if not records:
             return
+        now_s = self._now_s()
         with self._lock:
             self._failed_count += len(records)
+            self._all_failed_count += len(records)
             self._first_failure = self._first_failure or error
+            # A program that puts and forgets asks no future. Those of `close` it raises itself.
+            is_reported = now_s >= self._report_due_s and not self._is_closing
+            if is_reported:
+                self._report_due_s = now_s + _REPORTS_APART_S
+        if is_reported:
+            _log.error("%s; failed records of this producer so far: %d", error, self._all_failed_count)
         self._ports.metrics.count("user_records_failed", len(records))
         receipts: list[Any] = records
         raised: BaseException | None = None
