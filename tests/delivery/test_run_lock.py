@@ -1,4 +1,4 @@
-"""Two runs of one delivery at once on one machine, and a table that has gone."""
+"""Two runs of one delivery at once on one machine, and a table or a checkpoint location that is not the one of the last run."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
 
 import pytest
+from msgspec import structs
 from py4j.protocol import Py4JJavaError
 
 from penstock.core.delivering.definition import parse_delivery
@@ -25,7 +26,12 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.delivery import running
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import HadoopFiles, LocalFiles
-from penstock.delivery.folder_checks import check_first_run, check_other_names, check_table_folder
+from penstock.delivery.folder_checks import (
+    check_checkpoint,
+    check_first_run,
+    check_other_names,
+    check_table_folder,
+)
 from penstock.delivery.opening import (
     first_line,
     lock_run,
@@ -36,6 +42,7 @@ from penstock.delivery.opening import (
 from penstock.delivery.run_lock import QUERY, kind_of, try_lock
 from penstock.delivery.running import DeliveryRun, check_deliveries, use_utf8_names
 from penstock.delivery.table_writer import saved_schema
+from penstock.delivery.targets.lake import LakeTarget
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
 
@@ -65,18 +72,78 @@ def test_a_process_that_is_killed_leaves_no_lock(tmp_path):
     assert try_lock(str(tmp_path), QUERY) is not None
 
 
+def manifest(label, rows=None):
+    nothing = Identity(first=None, last=None, hash_min=None, hash_max=None)
+    return Manifest(
+        delivery="orders", batch=label, identity=nothing, row_count=0, dead_count=0, moves=(), rows=rows
+    )
+
+
 def test_a_table_whose_folder_was_renamed_is_not_begun_anew(tmp_path):
     delivery = parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"})
     store = BatchStore(LocalFiles(), delivery.state)
     check_table_folder(delivery, store)
-    nothing = Identity(first=None, last=None, hash_min=None, hash_max=None)
-    store.commit(
-        Manifest(delivery="orders", batch="000000000", identity=nothing, row_count=0, dead_count=0, moves=())
-    )
+    store.commit(manifest("000000000"))
     with pytest.raises(DeliveryFailed, match="orders has gone"):
         check_table_folder(delivery, store)
     (tmp_path / "orders").mkdir()
     check_table_folder(delivery, store)
+
+
+def test_an_earlier_copy_of_the_checkpoint_location_is_refused_before_it_plans_a_batch(tmp_path):
+    delivery = parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"})
+    store, files, location = (
+        BatchStore(LocalFiles(), delivery.state),
+        LocalFiles(),
+        Path(delivery.checkpoint_location),
+    )
+    files.replace(f"{location}/metadata", b'{"id": "q"}')
+    record = structs.replace(record_of(delivery, "app"), query_id="q")
+
+    def check():
+        check_checkpoint(files, delivery, record, store, is_first=False)
+
+    check()
+    store.commit(manifest("redelivery.000001"))
+    for number in range(300):
+        files.replace(f"{location}/offsets/{number}", b"")
+        store.commit(manifest(f"{number:09d}"))
+        store.forget(number)
+    check()
+    files.replace(f"{location}/offsets/300", b"")  # planned, and killed before its manifest
+    check()
+    for number in range(150, 301):  # a copy whose last batch has no manifest any more
+        files.remove(f"{location}/offsets/{number}")
+    with pytest.raises(
+        DeliveryFailed, match=r"ends with batch 149, and .*orders has batch 299 of delivery orders"
+    ):
+        check()
+    files.remove(f"{location}/offsets")
+    with pytest.raises(DeliveryFailed, match="has no batch"):
+        check()
+
+
+def test_a_lake_table_that_has_gone_or_was_created_again_is_not_filled(tmp_path):
+    given = {"stream": "orders", "to": "lake.sales.orders", "format": "iceberg", "state": str(tmp_path)}
+    store, table = BatchStore(LocalFiles(), f"{tmp_path}/orders"), Mock()
+    table.configure_mock(name="lake.sales.orders")
+    target = LakeTarget(MagicMock(), parse_delivery(given), "the id", table)
+    store.commit(manifest("000000000"))
+    assert not store.has_rows()  # dead letters only: there may be no table yet
+    store.commit(manifest("000000001", rows="staged"))
+    assert store.has_rows()
+    table.property.return_value = "the id"
+    target.check_filled()
+    table.property.return_value = None
+    way = r"created again.*SET TBLPROPERTIES \('penstock\.delivery\.orders' = 'the id'\)"
+    with pytest.raises(DeliveryFailed, match=way):
+        target.check_filled()
+    table.exists.return_value = False
+    with pytest.raises(
+        DeliveryFailed, match=r"batch 000000002 of delivery orders: lake\.sales\.orders has gone"
+    ):
+        target.commit(manifest("000000002", rows="staged"))
+    table.create.assert_not_called()
 
 
 def columns(**kinds):

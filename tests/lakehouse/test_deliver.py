@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import sys
 import uuid
 from pathlib import Path
@@ -383,3 +384,128 @@ def test_a_batch_that_the_table_has_is_not_appended_again(lake, monkeypatch):
     lake.deliver()
     assert lake.ids() == list(range(13))
     assert lake.letters() == [b"no JSON"]
+
+
+class Other:
+    """Another program that changes a table: a session with a catalog of its own, as another process has."""
+
+    def __init__(self, spark, lake, name):
+        self._spark, self._lake, self._name = spark.newSession(), lake, name
+        self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+
+    def sql(self, text):
+        if self._lake == "iceberg":
+            self._spark.catalog.refreshTable(self._name)
+        self._spark.sql(text.format(table=self._name))
+
+    def compact_and_expire(self):
+        """Merge the files and remove every file and every snapshot that the table does not need."""
+        if self._lake == "delta":
+            self.sql("OPTIMIZE {table}")
+            self.sql("VACUUM {table} RETAIN 0 HOURS")
+            return
+        self.sql(
+            "CALL lake.system.rewrite_data_files(table => '{table}', options => map('rewrite-all', 'true'))"
+        )
+        self.sql(
+            "CALL lake.system.expire_snapshots(table => '{table}', older_than => TIMESTAMP '2100-01-01 00:00:00', retain_last => 1)"
+        )
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_running_delivery_goes_on_after_maintenance_and_not_into_another_table(lake, lake_spark, tmp_path):
+    table = Table(lake, lake_spark, tmp_path)
+    other = Other(lake_spark, lake, table.name)
+    for number in range(3):
+        batch = table.manifest(f"{number:09d}", f"SELECT {number} AS id")
+        table.target.commit(batch)
+        table.target.commit(batch)
+        other.compact_and_expire()
+    assert table.rows() == [(0,), (1,), (2,)]
+    later = table.manifest("000000003", "SELECT 3 AS id")
+    shutil.rmtree(tmp_path / "orders") if lake == "delta" else other.sql("DROP TABLE {table} PURGE")
+    with pytest.raises(DeliveryFailed, match=r"batch 000000003 of delivery orders: .* has gone"):
+        table.target.commit(later)
+    other._spark.sql(f"CREATE TABLE {table.name} (id INT) USING {lake}")
+    with pytest.raises(
+        DeliveryFailed, match=r"batch 000000003 of delivery orders: .* was created again"
+    ) as error:
+        table.target.commit(later)
+    other.sql(str(error.value).rpartition("after ")[2])
+    if lake == "iceberg":  # the new table cannot show whether it has the batch
+        with pytest.raises(DeliveryFailed, match="have expired"):
+            table.target.commit(later)
+        later = table.manifest("000000003", "SELECT 3 AS id")
+    table.target.commit(later)
+    table.target.commit(later)
+    assert table.rows() == [(3,)]
+
+
+@pytest.mark.timeout(900)
+def test_a_table_that_others_change_between_batches_has_each_record_once(lake, lake_spark):
+    given = {"schema": "id INT, price DOUBLE"}
+    other = Other(lake_spark, lake.lake, lake.table)
+    lake.put(orders(0, 5))
+    lake.deliver(**given)
+    other.sql("ALTER TABLE {table} ADD COLUMNS (hand STRING)")
+    if lake.lake == "delta":
+        other.sql("ALTER TABLE {table} SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')")
+    other.sql("ALTER TABLE {table} ALTER COLUMN id TYPE BIGINT")
+    lake.put(orders(5, 5, hand="new"))
+    with pytest.raises(DeliveryFailed, match="killed at commit"):
+        lake.deliver(kill_at("commit"), **given)
+    other.sql("DELETE FROM {table} WHERE id = 3")
+    other.compact_and_expire()
+    lake.deliver(**given)
+    left = [number for number in range(10) if number != 3]
+    assert lake.ids() == left
+    assert lake.sql("SELECT count(hand) FROM {table}").collect()[0][0] == 5
+    lake.put(orders(10, 5))
+    with pytest.raises(DeliveryFailed, match="killed at end"):
+        lake.deliver(kill_at("end"), **given)
+    other.compact_and_expire()
+    lake.deliver(**given)
+    assert lake.ids() == [*left, *range(10, 15)]
+    assert lake.letters() == []
+
+
+@pytest.mark.timeout(900)
+def test_a_table_or_a_checkpoint_location_of_another_day_is_refused(lake, lake_spark, tmp_path):
+    other = Other(lake_spark, lake.lake, lake.table)
+    checkpoint, copy = lake.state / lake.stream / "checkpoint", tmp_path / "copy"
+    for number in range(3):
+        lake.put(orders(5 * number, 5))
+        lake.deliver()
+        if number == 0:
+            shutil.copytree(checkpoint, copy)
+    lake.put(orders(15, 5))
+    newest = checkpoint.rename(tmp_path / "newest")
+    with pytest.raises(DeliveryFailed, match=r"checkpoint .* has gone: restore it"):
+        lake.deliver()
+    shutil.copytree(copy, checkpoint)
+    with pytest.raises(DeliveryFailed, match=r"ends with batch \d+, and .* has batch \d+ of delivery"):
+        lake.deliver()
+    shutil.rmtree(checkpoint)
+    newest.rename(checkpoint)
+    assert lake.ids() == list(range(15))
+    lake.deliver()
+    assert lake.ids() == list(range(20))
+    if lake.lake == "delta":
+        renamed = Path(lake.to).rename(tmp_path / "renamed")
+        with pytest.raises(DeliveryFailed, match="has gone"):
+            lake.deliver()
+        renamed.rename(lake.to)
+        lake.deliver()
+        shutil.rmtree(lake.to)
+    else:
+        other.sql("DROP TABLE {table} PURGE")
+        with pytest.raises(DeliveryFailed, match="has gone"):
+            lake.deliver()
+    other._spark.sql(f"CREATE TABLE {lake.table} (id BIGINT, price DOUBLE) USING {lake.lake}")
+    lake.put(orders(20, 5))
+    with pytest.raises(DeliveryFailed, match="was created again") as error:
+        lake.deliver()
+    other.sql(str(error.value).rpartition("after ")[2])
+    lake.deliver()
+    assert lake.ids() == list(range(20, 25))

@@ -40,6 +40,7 @@ class BatchStore:
     ) -> None:
         self._files = files
         self._commit_rows = commit_rows
+        self._folder = folder
         self._batches = f"{folder}/batches"
         self._staging = f"{folder}/staging"
 
@@ -70,6 +71,13 @@ class BatchStore:
     def is_empty(self) -> bool:
         """Return whether no batch was ever delivered."""
         return not any(True for _ in self._files.walk(self._batches))
+
+    def has_rows(self) -> bool:
+        """Return whether a table with transactions of its own has rows of a finished batch."""
+        batches = ((label, self.read(label)) for label in reversed(self.labels()))
+        return any(
+            found is not None and found.rows is not None and self.is_done(label) for label, found in batches
+        )
 
     def labels(self) -> list[str]:
         """Return the labels of the batches that have a manifest, in order."""
@@ -139,7 +147,7 @@ class BatchStore:
         """
         if manifest.identity != identity:
             raise AnotherDriver(
-                f"batch {manifest.batch} is in the table already, with other records (sequence numbers "
+                f"batch {manifest.batch} of {self._folder} is in the table already, with other records (sequence numbers "
                 f"{manifest.identity.first} to {manifest.identity.last}; now {identity.first} to {identity.last}): the checkpoint "
                 f"location was replaced or restored, or another program uses it; {NEW_TABLE}"
             )

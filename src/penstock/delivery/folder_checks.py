@@ -10,6 +10,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, Delivery
+from penstock.core.delivering.lake_table import table_has_gone
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import DeliveryRecord, check_beside, has_files_of, read_record
 from penstock.core.starting import StartingPosition
@@ -30,10 +31,7 @@ def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
     if not delivery.is_folder or not delivery.to.startswith("/") or store.is_empty():
         return
     if not Path(delivery.to).exists():
-        raise DeliveryFailed(
-            f"the folder {delivery.to} has gone, and {delivery.state} has batches that were delivered into it: put it back, or remove "
-            f"{delivery.state} too to start over"
-        )
+        raise DeliveryFailed(table_has_gone(f"the folder {delivery.to}", delivery))
 
 
 def check_first_run(
@@ -98,11 +96,16 @@ def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord
             yield name, read_record(text, path)
 
 
-def check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *, is_first: bool) -> None:
-    """Refuse a checkpoint location that is not the delivery's.
+def check_checkpoint(
+    files: Files, delivery: Delivery, record: DeliveryRecord, store: BatchStore, *, is_first: bool
+) -> None:
+    """Refuse a checkpoint location that is not the delivery's, or an earlier copy of it.
+
+    From an earlier copy the query would plan batches anew whose numbers the table has, with other records. Only the manifests of the
+    last batches show that.
 
     Raises:
-        DeliveryFailed: It is another query's, has gone, or is broken.
+        DeliveryFailed: It is another query's, has gone, is older than the table, or is broken.
     """
     location = delivery.checkpoint_location
     text = files.read(f"{location}/metadata")
@@ -116,6 +119,15 @@ def check_checkpoint(files: Files, delivery: Delivery, record: DeliveryRecord, *
         raise DeliveryFailed(
             f"checkpoint {location} "
             f"{'has gone' if found is None else f'is not that of delivery {delivery.name} into {delivery.to}'}: restore it, or "
+            f"{NEW_TABLE}"
+        )
+    names = (path.rpartition("/")[2] for path, _ in files.walk(f"{location}/offsets"))
+    planned = max((int(name) for name in names if name.isdecimal()), default=-1)
+    delivered = max((int(label) for label in store.labels() if label.isdecimal()), default=-1)
+    if planned < delivered:
+        raise DeliveryFailed(
+            f"checkpoint {location} {f'ends with batch {planned}' if planned >= 0 else 'has no batch'}, and {delivery.to} has batch {delivered} "
+            f"of delivery {delivery.name}: it was restored from an earlier copy, or its files were removed; put its newest state back, or "
             f"{NEW_TABLE}"
         )
 

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 
 from penstock import wiring
-from penstock.core.delivering.definition import FILE_FORMATS, RAW, SAMPLE, Delivery
+from penstock.core.delivering.definition import FILE_FORMATS, LAKES, RAW, SAMPLE, Delivery
 from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.manifest import DoneRange
 from penstock.core.delivering.record import (
@@ -283,6 +283,8 @@ def open_delivery(
             earlier = with_layout(earlier, now)
         check_same_delivery(delivery, earlier, now)
         check_table_folder(delivery, store)
+        if delivery.format in LAKES and store.has_rows():
+            target.check_filled()
         _finish_batches(delivery, store, kind)
     else:
         check_first_run(spark, files, delivery, store, kind)
@@ -301,7 +303,8 @@ def open_delivery(
         record = structs.replace(record, start=start or delivery.start, start_ms=start_ms)
     if backfill_range is None and not is_redelivery:
         is_first = earlier is None or earlier.start is None
-        check_checkpoint(open_files(spark, delivery.checkpoint_location), delivery, record, is_first=is_first)
+        location = open_files(spark, delivery.checkpoint_location)
+        check_checkpoint(location, delivery, record, store, is_first=is_first)
     check_writable(files, delivery.state)
     if delivery.is_folder:
         check_writable(open_files(spark, delivery.to), delivery.to)

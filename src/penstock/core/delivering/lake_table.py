@@ -163,6 +163,14 @@ def check_owner(table: str, delivery: Delivery, found: str | None, own: str | No
         )
 
 
+def table_has_gone(table: str, delivery: Delivery) -> str:
+    """Return the refusal of a delivery whose table was removed or renamed."""
+    return (
+        f"{table} has gone, and {delivery.state} has batches that were delivered into it: put it back, or remove {delivery.state} too to "
+        "start over"
+    )
+
+
 def transaction_of(delivery_id: str, label: str) -> tuple[str, int]:
     """Return Delta Lake's application id and version for the transaction of a batch.
 

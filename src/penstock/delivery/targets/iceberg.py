@@ -44,7 +44,11 @@ class IcebergTable:
             )
 
     def exists(self) -> bool:
-        return self._spark.catalog.tableExists(self.name)
+        """Return whether there is such a table now: the catalog keeps tables that another program has changed or dropped since."""
+        is_kept = self._spark.catalog.tableExists(self.name)
+        if is_kept:
+            self._spark.catalog.refreshTable(self.name)
+        return is_kept and self._spark.catalog.tableExists(self.name)
 
     def schema(self) -> StructType:
         self._spark.catalog.refreshTable(self.name)

@@ -23,12 +23,14 @@ from penstock.core.delivering.lake_table import (
     may_try_again,
     owner_property,
     plan_change,
+    table_has_gone,
 )
 from penstock.core.delivering.manifest import Manifest
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.files import read_uri, spark_uri
 from penstock.delivery.table_rows import table_rows, unfindable_struct
 from penstock.delivery.targets.target import Placement, Target
+from penstock.errors import DeliveryFailed, OptionError
 from penstock.spark.schema import SCHEMA_DDL
 
 _log: Final = logging.getLogger("penstock.delivery")
@@ -95,7 +97,7 @@ class LakeTarget(Target):
         self._id = delivery_id
         self._table = table
         self._unreadable: dict[str, str] = {}
-        self._is_owner = False
+        self._has_filled = False
 
     def known(self) -> StructType:
         if self._delivery.schema == "raw" or not self._table.exists():
@@ -128,6 +130,20 @@ class LakeTarget(Target):
         )
         check_partitions(self._table.name, delivery.partitions, self._table.partitions())
         self._plan(self._rows_schema(schema))
+
+    def check_filled(self) -> None:
+        """Refuse a table without the property that the first batch has set."""
+        delivery, name = self._delivery, self._table.name
+        if not self._table.exists():
+            raise DeliveryFailed(table_has_gone(name, delivery))
+        owner = owner_property(delivery.name)
+        if self._table.property(owner) != self._id:
+            raise DeliveryFailed(
+                f"{name} was created again, or its property {owner} was removed: {delivery.state} has batches that were delivered into "
+                f"the earlier table. Put that back, or remove {delivery.state} too to start over, or deliver only the later batches, into "
+                f"this table, after ALTER TABLE {name} SET TBLPROPERTIES ('{owner}' = '{self._id}')"
+            )
+        self._has_filled = True
 
     def changes(self, schema: StructType | None) -> tuple[str, ...]:
         if not self._table.exists():
@@ -185,6 +201,10 @@ class LakeTarget(Target):
         for tries_left in reversed(range(_TRIES_MAX)):
             try:
                 self._commit(manifest)
+            except (OptionError, DeliveryFailed) as error:  # they name the table and the way out
+                raise type(error)(
+                    f"batch {manifest.batch} of delivery {self._delivery.name}: {error}"
+                ) from error
             except (PySparkException, Py4JJavaError) as error:
                 if tries_left == 0 or not may_try_again(str(error)):
                     raise
@@ -197,13 +217,14 @@ class LakeTarget(Target):
     def _commit(self, manifest: Manifest) -> None:
         assert manifest.rows is not None
         rows = self._spark.read.parquet(read_uri(manifest.rows))
-        if not self._table.exists():
-            self._table.create(rows.schema, [each.name for each in self._delivery.partitions])
-        if not self._is_owner:
+        if self._has_filled:
+            self.check_filled()
+        else:
+            if not self._table.exists():
+                self._table.create(rows.schema, [each.name for each in self._delivery.partitions])
             owner = owner_property(self._delivery.name)
             if self._table.property(owner) != self._id:
                 self._sql(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
-            self._is_owner = True
         change = self._plan(rows.schema)
         if change.added:
             columns = ", ".join(f"{quoted(each.name)} {each.kind}" for each in change.added)
@@ -211,6 +232,7 @@ class LakeTarget(Target):
         for each in change.widened:
             self._sql(f"ALTER COLUMN {quoted(each.name)} TYPE {each.kind}")
         self._table.append(rows, self._id, manifest.batch, manifest.before)
+        self._has_filled = True
 
     def _sql(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE {self._table.name} {change}")

@@ -55,6 +55,14 @@ class Target(Protocol):
         del schema
         return ()
 
+    def check_filled(self) -> None:
+        """Refuse, before a batch, a target that is not the one that earlier batches were put into.
+
+        Raises:
+            DeliveryFailed: It has gone, or was created again.
+        """
+        return
+
     def unreadable(self) -> Mapping[str, str]:
         """Return the columns of an existing target that no field of a record can fill: type by name."""
         return {}
