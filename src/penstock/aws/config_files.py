@@ -77,7 +77,7 @@ def way_out_of_parsing(error: sdk.ConfigParseError) -> str:
 
 
 def unread_files() -> str:
-    """Return a text that names the files that botocore passes over because it cannot read them; empty if there are none."""
+    """Return a text that names the files that botocore skips because it cannot read them; empty if there are none."""
     texts = []
     for variable, path in _paths().items():
         try:

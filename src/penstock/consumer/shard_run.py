@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, TypeAlias
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor
@@ -103,8 +103,8 @@ class Plan(Struct, frozen=True):
 
 class _Tally(Struct):
     # Figures since the last `take_progress`.
+    since_s: float
     bytes: int = 0
-    since_s: float = field(default=0.0)
 
 
 class ShardRun:
