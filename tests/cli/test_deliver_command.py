@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -183,9 +184,42 @@ def test_an_interrupted_delivery_says_that_the_same_command_goes_on(
     assert [message in line for line in lines] == ([True] if message else [])
 
 
-def test_a_range_whose_end_is_before_its_beginning_is_refused_before_spark_starts(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--since", "2026-02-01", "--until", "2026-01-01"],
+            "since=2026-02-01 is not before until=2026-01-01",
+        ),
+        (["--schema", "/no/such.json"], "schema=/no/such.json: there is no such file"),
+    ],
+)
+def test_a_wrong_value_is_refused_before_spark_starts(monkeypatch, capsys, arguments, said):
     running = pytest.importorskip("penstock.delivery.running")
     monkeypatch.setattr(running, "open_session", None)
-    arguments = ["--to", "/tmp/orders", "--since", "2026-02-01", "--until", "2026-01-01"]
-    assert main(["deliver", "orders", *arguments]) == 2
-    assert "since=2026-02-01 is not before until=2026-01-01" in capsys.readouterr().err
+    assert main(["deliver", "orders", "--to", "/tmp/orders", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_signal_while_java_starts_waits_for_it(monkeypatch):
+    running = pytest.importorskip("penstock.delivery.running")
+    handled, launched = threading.Event(), []
+
+    def on_signal(*_):
+        handled.set()
+        raise KeyboardInterrupt
+
+    def launch(*_):
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGTERM)
+        launched.append(handled.wait(30))
+
+    monkeypatch.setattr(running, "launch_gateway", launch)
+    monkeypatch.setattr(running, "use_utf8_names", lambda: None)
+    monkeypatch.setattr(running.SparkContext, "_active_spark_context", None)
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            running.open_session(None, {}, is_verbose=False)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert launched == [True]

@@ -279,7 +279,7 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
 
 def _documents_of(file: str) -> list[Any]:
     """Read a file of deliveries: those in its list `deliveries`, or the only one."""
-    found = _read_file(Path(file))
+    found = _read_file(file)
     several = found.get("deliveries")
     if several is None:
         return [found]
@@ -288,8 +288,9 @@ def _documents_of(file: str) -> list[Any]:
     return several
 
 
-def _read_file(path: Path) -> Mapping[str, Any]:
-    if str(path) == "-":
+def _read_file(file: str) -> Mapping[str, Any]:
+    path = Path(file)
+    if file == "-":
         raise UsageError(
             "-f -: standard input has no ending that names its form; give a file, or -f /dev/stdin for YAML"
         )

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -89,7 +90,9 @@ def open_session(
     if SparkContext._active_spark_context is None and not submitted:  # noqa: SLF001 - it has no public name
         use_utf8_names()
         # Ctrl-C reaches a whole process group. Spark's processes get a session of their own, so they finish the batch under way.
-        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]  # pyspark's
+        # Signals reach the main thread: one that ended the launch half-way would leave a Java that never ends.
+        with ThreadPoolExecutor(1) as pool:
+            gateway = pool.submit(launch_gateway, conf, {"start_new_session": True}).result()
         SparkContext(conf=conf, gateway=gateway)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_verbose:
