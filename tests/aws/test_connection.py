@@ -19,7 +19,7 @@ from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.service_codes import STALE_CREDENTIALS
-from penstock.errors import AccessDenied, NotFound, OptionError, Rejected, Unavailable
+from penstock.errors import AccessDenied, NotFound, OptionError, Rejected, Unavailable, UsageError
 from penstock.ports.kinesis import PutEntry
 from penstock.runtime.threads import begin_on_daemon
 from penstock_local import LocalKinesis
@@ -153,7 +153,7 @@ def test_a_missing_region_says_where_to_set_one(bare_environment):
         client_for("kinesis", AwsOptions(access_key_id="a", secret_access_key="b"))
 
 
-def test_a_log_handler_needs_a_client_while_its_thread_makes_one(bare_environment, monkeypatch):
+def test_a_log_handler_needs_a_client_while_its_thread_makes_one(bare_environment, monkeypatch, caplog):
     made = []
 
     class Handler(logging.Handler):
@@ -162,13 +162,26 @@ def test_a_log_handler_needs_a_client_while_its_thread_makes_one(bare_environmen
                 made.append(None)
                 made.append(client_for("kinesis", options))
 
-    options = AwsOptions(region="us-east-1", access_key_id="a", secret_access_key="b")
-    logger = logging.getLogger("botocore")
-    monkeypatch.setattr(logger, "level", logging.DEBUG)
-    monkeypatch.setattr(logger, "handlers", [Handler()])
+    options = AwsOptions(region="eu-west-3", access_key_id="a", secret_access_key="b")
+    caplog.set_level(logging.DEBUG, "botocore")
+    monkeypatch.setattr(logging.getLogger("botocore"), "handlers", [Handler()])
     client = begin_on_daemon("client", lambda: client_for("kinesis", options)).result(30)
     assert len(made) == 2
     assert client_for("kinesis", options) is client
+
+
+@pytest.mark.parametrize("logger", ["botocore", "botocore.credentials"])
+def test_the_refusal_of_a_log_handlers_put_is_raised_as_it_is(bare_environment, monkeypatch, caplog, logger):
+    class Handler(logging.Handler):
+        def emit(self, record):
+            raise UsageError("a record is put while its thread opens the producer")
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    caplog.set_level(logging.DEBUG, logger)
+    monkeypatch.setattr(logging.getLogger(logger), "handlers", [Handler()])
+    with pytest.raises(UsageError, match=r"^a record is put while its thread opens the producer$"):
+        AwsKinesis(AwsOptions(region="us-east-1")).fetch_summary("s")
 
 
 def test_an_endpoint_that_is_no_address_is_refused(bare_environment):

@@ -89,11 +89,11 @@ def test_the_filter_passes_the_wanted_records(run):
     assert printed == ["eu-1 b'1'", "eu-2 b'3'"]
 
 
-def test_lines_of_the_log_are_put_and_none_of_the_producer(local_kinesis, monkeypatch):
+def test_lines_of_the_log_are_put_and_none_of_the_producer(local_kinesis, monkeypatch, caplog):
     local_kinesis.create_stream("app-log")
     root = logging.getLogger()
     monkeypatch.setattr(root, "handlers", [])
-    monkeypatch.setattr(root, "level", logging.DEBUG)
+    caplog.set_level(logging.DEBUG)
     monkeypatch.setattr(logging, "shutdown", lambda: [handler.close() for handler in root.handlers])
     exec(LOG_HANDLER, {})
     assert [data.splitlines()[-1] for data in data_of("app-log")] == [b"out of milk"]

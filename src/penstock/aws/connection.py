@@ -29,7 +29,7 @@ from penstock.aws.config_files import check_forms, unread_files
 from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.credential_errors import credentials_error
 from penstock.core.endpoint import has_user, without_user
-from penstock.errors import OptionError
+from penstock.errors import OptionError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.aws.pooled_exchange import PooledExchange
@@ -116,7 +116,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
                 if unreadable is not None:
                     raise unreadable from None
                 is_of_address = isinstance(error, (sdk.InvalidRegionError, ValueError))
-                if isinstance(error, OptionError) or not is_of_address:
+                if isinstance(error, PenstockError) or not is_of_address:
                     raise
                 if has_user(str(error)):  # the endpoint may hold a password: hide the cause too
                     raise OptionError(

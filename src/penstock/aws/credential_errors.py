@@ -11,6 +11,8 @@ from typing import Final
 import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
 
+from penstock.errors import PenstockError
+
 _OF_CREDENTIALS: Final = "botocore.credentials"
 _OF_SIGNING: Final = "botocore.auth"
 _OF_THE_SDK: Final = (sdk.BotoCoreError, sdk.ClientError, ResponseParserError)
@@ -63,7 +65,8 @@ def _of_unreadable(error: Exception) -> str | None:
     modules = _modules_of(error)
     if _has_non_text_key(error, modules):
         return f"A key or its token is no text. {_UNREADABLE}"
-    if isinstance(error, _OF_THE_SDK) or _OF_CREDENTIALS not in modules:
+    # An error of ours is that of a log handler that puts the SDK's lines.
+    if isinstance(error, (*_OF_THE_SDK, PenstockError)) or _OF_CREDENTIALS not in modules:
         return None
     if isinstance(error, OSError):
         return f"{error.strerror}: {error.filename}. {_UNREADABLE}"
