@@ -11,6 +11,7 @@ import pytest
 
 from penstock.cli.deliver_command import _deliveries
 from penstock.cli.main import build_parser, main
+from waiting import wait_until
 
 ONE = "stream: orders\nto: /lake/orders\npartition-by: date(arrived)\nsince: 2026-01-01\n"
 TWO = "deliveries:\n- {stream: orders, to: /lake/a}\n- {stream: returns, to: /lake/b, schema: raw, options: {deaggregate: false}}\n"
@@ -201,7 +202,7 @@ def test_a_wrong_value_is_refused_before_spark_starts(monkeypatch, capsys, argum
     assert said in capsys.readouterr().err
 
 
-def test_a_signal_while_java_starts_waits_for_it(monkeypatch):
+def test_a_signal_does_not_end_the_launch_of_java_half_way(monkeypatch):
     running = pytest.importorskip("penstock.delivery.running")
     handled, launched = threading.Event(), []
 
@@ -222,4 +223,4 @@ def test_a_signal_while_java_starts_waits_for_it(monkeypatch):
             running.open_session(None, {}, is_verbose=False)
     finally:
         signal.signal(signal.SIGTERM, before)
-    assert launched == [True]
+    wait_until(lambda: launched == [True], "the end of the launch")
