@@ -160,7 +160,7 @@ class ShardRun:
         self._unread: deque[RawRecord] = deque()  # fetched, and not deaggregated yet for lack of room
         self._unread_bytes = 0
         self._has_deaggregation_failed = False
-        self._has_dropped = False  # unread records were dropped, so the reader is ahead of delivery for good
+        self._has_dropped = False  # unread records were dropped, so the reader stays ahead of delivery
         self._taken_through = start.position  # the last record that was given to delivery
         self._arrivals = ArrivalMarks()
         self._read_error: PenstockError | None = None  # of the last failed read
