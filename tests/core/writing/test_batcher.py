@@ -370,6 +370,14 @@ def test_whoever_stood_still_after_a_refusal_tries_once_more_before_giving_up():
     assert isinstance(batcher.plan_step(60.0), Stuck)
 
 
+def test_a_pause_in_the_middle_of_a_request_does_not_count_as_failing():
+    batcher = make(no_progress_deadline_s=10.0)
+    request = batcher.plan_step(0.0)
+    assert isinstance(request, PutRequest)
+    batcher.on_failed_call(request, Failure.UNKNOWN, "the connection was reset", 60.0, 0.5)
+    assert isinstance(batcher.plan_step(120.0), PutRequest)
+
+
 def test_an_acknowledgement_begins_a_shards_deadline_anew():
     batcher = make(no_progress_deadline_s=10.0)
     batcher.on_failed_call(batcher.plan_step(0.0), Failure.UNAVAILABLE, "no connection", 0.0, 0.5)

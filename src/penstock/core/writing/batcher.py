@@ -260,7 +260,7 @@ class Batcher:
         self._recount_full()
         self._in_flight += 1
         self._planned_s = now_s
-        return PutRequest(entries)
+        return PutRequest(entries, now_s)
 
     def _has_pause_and_room(self, now_s: float) -> bool:
         """Return whether a shard pauses and the others do not fill a request."""
@@ -313,7 +313,7 @@ class Batcher:
             elif found.again:
                 result.pauses[shard_id] = queue.flow.on_failed(now_s, chance)
             if found.again:
-                queue.failed_s = now_s
+                queue.failed_s = request.planned_s
             self._put_back(queue, found.again)
         self._check()
         return result
@@ -331,7 +331,7 @@ class Batcher:
             queue = self._release(shard_id)
             on_failure = queue.flow.on_refused if failure is Failure.THROTTLED else queue.flow.on_failed
             result.pauses[shard_id] = on_failure(now_s, chance)
-            queue.failed_s = now_s
+            queue.failed_s = request.planned_s
             self._put_back(queue, entries)
         self._check()
         return result

@@ -47,6 +47,7 @@ class PutRequest(Struct, eq=False):
     """Send these entries in one PutRecords, then call `on_answers`, `on_failed_call` or `drop_request`."""
 
     entries: list[PackedEntry]
+    planned_s: float
     is_settled: bool = False
 
     @property

@@ -57,7 +57,7 @@ class ShardQueue:
         self.tried_s: float | None = None
         """When something was first sent since the last acknowledgement; None when nothing was."""
         self.failed_s = float("-inf")
-        """When something was last refused, or stayed without an answer."""
+        """When the last request was planned that was refused, or stayed without an answer."""
         self._waits_since_s: float | None = None  # of the oldest record; None until it is computed
         self.size_bytes = 0
         self.count = 0
@@ -77,7 +77,7 @@ class ShardQueue:
     def failing_s(self) -> float:
         """Seconds from the first try to the last one, since the last acknowledgement."""
         # The time since the last try does not count: records may wait for others before they are sent, and a process that was
-        # paused must try again before the shard counts as failing for longer.
+        # paused, also in the middle of a request, must try again before the shard counts as failing for longer.
         return 0.0 if self.tried_s is None else self.failed_s - self.tried_s
 
     @property
