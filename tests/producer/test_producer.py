@@ -28,6 +28,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.producer import AsyncProducer, Producer, ProducerOptions
+from penstock.runtime.metrics_tally import MetricsTally
 from stream_reading import firsts_by_key, kcl_reads, raw_records
 from waiting import DEADLINE_S, wait_until
 
@@ -517,9 +518,11 @@ def _child(producer, pipe):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_producer_says_so_when_it_was_carried_over_a_fork(kinesis, stream):
-    with Producer(stream, kinesis=kinesis) as producer:
-        producer.put(b"x", "k").result(DEADLINE_S)
+@pytest.mark.parametrize("metrics", [None, MetricsTally()], ids=["opened", "metrics with a thread"])
+def test_a_producer_says_so_when_it_was_carried_over_a_fork(kinesis, stream, metrics):
+    with Producer(stream, kinesis=kinesis, metrics=metrics) as producer:
+        if metrics is None:
+            producer.put(b"x", "k").result(DEADLINE_S)
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(target=_child, args=(producer, theirs))
         process.start()

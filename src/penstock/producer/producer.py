@@ -42,6 +42,7 @@ from penstock.producer.writer_options import (
 )
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import HomeProcess
+from penstock.runtime.metrics_tally import MetricsTally
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.threads import living
@@ -163,6 +164,7 @@ class Producer:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._metrics = guard_metrics(metrics)
+        self._has_threads = isinstance(metrics, MetricsTally)
         self._lock = threading.RLock()  # a signal or log handler may come back while its thread holds it
         self._engine: Engine | None = None
         self._record_bytes_max = 0
@@ -343,9 +345,12 @@ class Producer:
         self._end_hook = _close_at_end(self, self._home)
 
     def _check_home(self) -> None:
-        """Refuse to go on in a forked child. But if the parent had not opened the producer, it is the child's from now on."""
+        """Refuse to go on in a forked child. But if the parent had not opened the producer, it is the child's from now on.
+
+        Metrics that are sent or served by a thread of the parent would be lost without a word.
+        """
         with self._lock:
-            if self._engine is None and not self._home.is_here:
+            if self._engine is None and not self._has_threads and not self._home.is_here:
                 self._belong_here()
         self._home.check()
 

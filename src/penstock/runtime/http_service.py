@@ -128,7 +128,7 @@ class HttpService:
             self._server = (_Server6 if ":" in host else _Server)((host, port), handler)
         except (OSError, OverflowError, TypeError) as error:
             raise OptionError(
-                f"cannot serve {what} on {host}:{port}: {error}; give a port that is free, or 0 for any"
+                f"cannot serve {what} on {host}:{port}: {error}; give a port that is free (each process needs its own), or 0 for any"
             ) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
