@@ -64,7 +64,7 @@ def records(server, stream):
 
 def test_each_line_is_a_record(server):
     server.create_stream("lines", shards=2)
-    done = put(server, "lines", given="one\ntwo\r\nthrée".encode())
+    done = put(server, "lines", given="\ufeffone\ntwo\r\nthrée".encode())
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"acknowledged: 3 records in 3 Kinesis records, 12 bytes")
     assert sorted(record["Data"] for record in records(server, "lines")) == sorted(

@@ -104,7 +104,7 @@ def read_backup(path: Path, table_name: str | None) -> tuple[Lease, ...]:
         OSError: The file cannot be read.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = json.loads(path.read_text(encoding="utf-8-sig"))
         if document.get("format") != _FORMAT:
             raise OptionError(f"{path} is no backup of a lease table")
         if table_name not in (None, document["table"]):

@@ -11,6 +11,7 @@ import select
 import signal
 import sys
 import time
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -162,7 +163,7 @@ def _payloads(args: argparse.Namespace) -> Iterator[tuple[bytes, str] | None]:
                     yield None
                     continue
                 number += 1
-                yield line, f"line {number}{of_file}"
+                yield line.removeprefix(BOM_UTF8) if number == 1 else line, f"line {number}{of_file}"
 
 
 def _lines_of(file: BinaryIO) -> Iterator[bytes | None]:
