@@ -24,6 +24,7 @@ from penstock.core.leases.coordinator_effects import (
 from penstock.core.leases.coordinator_events import (
     UNKNOWN,
     CheckpointRequested,
+    FetchFailed,
     ListingDone,
     ListingFailed,
     NotDone,
@@ -311,6 +312,34 @@ def test_a_hand_over_that_takes_too_long_is_taken():
         bench.at(step * 1.0)
     assert [write.worker for write in bench.writes(Take)] == ["me"]
     assert [report.reason for report in bench.reports(Topic.TAKEN)] == ["handover_overdue"]
+
+
+def test_a_reader_whose_answer_could_not_be_read_does_not_count_as_one_that_gives_none():
+    leases = [Lease(key, counter=1, owner="other", hash_range=WHOLE) for key in "ab"]
+    bench = Bench(*leases, handover_timeout_s=6.0)
+    bench.start()
+    assert len(bench.writes(RequestHandover)) == 1
+    answer, bench.answer = bench.answer, refuse
+    bench.at(8.0)
+    bench.answer, bench.seen = answer, []
+    # The reader: Release, then, since this worker did not come, Take.
+    for step in range(9, 20):
+        bench.table.rows = {lease.key: replace(lease, counter=10 * step) for lease in leases}
+        bench.at(float(step))
+    assert bench.writes(Take) == []
+    assert bench.writes(RequestHandover) != []
+
+
+def refuse(effect):
+    """Answer a call as a table that denies access."""
+    match effect:
+        case ScanTable():
+            return ScanFailed(Problem.REFUSED)
+        case FetchLease(key):
+            return FetchFailed(key, Problem.REFUSED)
+        case WriteLease(write_id, write):
+            return WriteDone(write_id, write, NotDone(Problem.REFUSED))
+    return None
 
 
 def test_a_lease_that_waits_for_its_parents_is_not_read():

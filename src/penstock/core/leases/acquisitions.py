@@ -165,8 +165,8 @@ class Acquisitions:
                 request.is_fetching = True
                 self._turn.emit(FetchLease(key))
 
-    def on_fetch_ended(self, key: str, now_s: float) -> None:
-        """Handle the end of a fetch, with or without a row; the row is in the view."""
+    def on_fetch_ended(self, key: str, now_s: float, *, is_read: bool) -> None:
+        """Handle the end of a fetch. The view has the row, which is an earlier one unless the fetch has read it."""
         request = self._requests.get(key)
         if request is None or not request.is_fetching:
             return
@@ -178,7 +178,7 @@ class Acquisitions:
             del self._requests[key]
         elif row.checkpoint_owner is None:
             self._on_handed_over(row)
-        elif not self._is_overdue(row, request, now_s):
+        elif not self._is_overdue(row, request, now_s, is_read=is_read):
             return
         elif self._is_stopping:
             del self._requests[key]  # another worker takes the lease when it has expired
@@ -201,13 +201,13 @@ class Acquisitions:
             write = Renew(row.key, row.counter, self.me, stream=self._stream_check.stream_to_write(row))
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
-    def _is_overdue(self, row: Lease, request: _Request, now_s: float) -> bool:
+    def _is_overdue(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
         if self._membership.is_led:
             return False  # the leader requested it, and ends a hand-over that lasts too long
         if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
             return True
         is_overdue = now_s >= request.since_s + self.options.handover_timeout_s
-        if is_overdue:
+        if is_overdue and is_read:  # else the reader may have answered, and this worker could not read it
             self.view.handovers.on_unanswered(row, now_s)
         return is_overdue or self.view.handovers.ignores_handovers(row.checkpoint_owner, now_s)
 

@@ -274,7 +274,7 @@ class Coordinator:
             case FetchFailed(key):
                 self.held_leases.on_fetch_failed(key, now_s)
                 self._row_fetches.on_failed(key, now_s)
-                self._acquisitions.on_fetch_ended(key, now_s)
+                self._acquisitions.on_fetch_ended(key, now_s, is_read=False)
             case ListingDone():
                 self._damaged_rows.report_new(shard.shard_id for shard in event.shards)
                 self._on_listing(event, now_s)
@@ -594,7 +594,7 @@ class Coordinator:
             self.view.on_row(lease, now_s)
             self._later_runs.on_row(lease)
         self.held_leases.on_fetched(key, lease, now_s)
-        self._acquisitions.on_fetch_ended(key, now_s)
+        self._acquisitions.on_fetch_ended(key, now_s, is_read=True)
         if self._row_fetches.on_answer(key) and not self._stop.is_begun:
             self._scans.on_owner_known(key)
             if lease is not None:
