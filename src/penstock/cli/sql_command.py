@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
-from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
+from penstock.cli.exit_on_signals import CLEAN_STOP, exit_on_signals, shell_statuses
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import counted, warn
@@ -67,17 +67,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="1GB",
         help="DuckDB's memory; the rest goes to a temporary folder (default: 1GB)",
     )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="go on with new records until Ctrl-C. A query over single rows prints new rows. Any other, for instance with group by, is "
+        "computed again over all records since its lower bound of arrived, and printed when its result has changed",
+    )
+    parser.add_argument(
+        "--refresh",
+        type=float,
+        default=2.0,
+        metavar="SECONDS",
+        help="with --follow: time between two results over all records (default: 2)",
+    )
     add_connection_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the query; return 0, or 2 if DuckDB refuses it."""
+    from penstock.cli.sql_follow import check_follow, follow_query
     from penstock.cli.sql_output import format_of
     from penstock.sql.query import Query
     from penstock.sql.statement import StatementError
     from penstock.sql.tables import Tables
 
     name = format_of(args.format, args.output)
+    check_follow(args, name)
     if args.output is not None and not Path(args.output).parent.is_dir():
         raise OptionError(f"--output {args.output}: there is no folder {Path(args.output).parent}")
     recordings = pairs_of(args.recording, "--recording", "NAME=FILE", may_be_empty=False)
@@ -86,11 +101,15 @@ def run(args: argparse.Namespace) -> int:
         lambda: wiring.open_kinesis(options_of(args)),
     )
     sql = sys.stdin.read() if args.query == "-" else args.query
-    with exit_on_signals(shell_statuses(signal.SIGINT, signal.SIGTERM)), ExitStack() as stack:
+    statuses = CLEAN_STOP if args.follow else shell_statuses(signal.SIGINT, signal.SIGTERM)
+    with exit_on_signals(statuses), ExitStack() as stack:
         try:
             query = stack.enter_context(Query(sql, tables.open, zone=args.time_zone, memory=args.memory))
-            _print_plan(query)
-            _write(query, name, args.output)
+            _print_plan(query, follows=args.follow)
+            if args.follow:
+                follow_query(query, args, name, sql)
+            else:
+                _write(query, name, args.output)
         except StatementError as error:
             for line in f"penstock sql: {error}".split("\n"):
                 warn(line)
@@ -98,12 +117,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _print_plan(query: Query) -> None:
+def _print_plan(query: Query, *, follows: bool) -> None:
     from penstock.sql.stream_rows import StreamRows
 
     for table in query.tables:
         if table.is_read:
-            warn(f"penstock sql: {table.name}: {_say_range(table)}")
+            warn(f"penstock sql: {table.name}: {_say_range(table, follows=follows)}")
     ahead_s = max(
         (table.source.clock_ahead_s for table in query.tables if isinstance(table.source, StreamRows)),
         key=abs,
@@ -116,8 +135,9 @@ def _print_plan(query: Query) -> None:
         )
 
 
-def _say_range(table: PlannedTable) -> str:
+def _say_range(table: PlannedTable, *, follows: bool) -> str:
     from penstock.core.moments import describe_moment
+    from penstock.sql.query_plan import Need
     from penstock.sql.recording_rows import RecordingRows
     from penstock.sql.stream_rows import StreamRows
 
@@ -125,11 +145,11 @@ def _say_range(table: PlannedTable) -> str:
     if isinstance(source, RecordingRows):
         return f"reads {source.record_count(table.need):,} records of this recording of {source.metadata.stream.name}"
     assert isinstance(source, StreamRows), "a stream otherwise"
-    planned = source.plan(table.need)
-    if not planned.shards:
+    planned = source.plan(Need(table.need.from_ms) if follows else table.need)
+    if not planned.shards and not follows:
         return "nothing is read: no record can be in this range"
     shards = counted(len(planned.shards), "shard")
-    until = f"until {describe_moment(planned.until_ms, None)}"
+    until = "on, until Ctrl-C" if follows else f"until {describe_moment(planned.until_ms, None)}"
     if planned.from_ms is not None:
         return f"reads {shards} from {describe_moment(planned.from_ms, None)} {until}"
     reason = "the query has no lower bound for arrived"

@@ -7,7 +7,7 @@ import csv
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -192,15 +192,21 @@ class _JsonWriter(_TextWriter):
     """One JSON document to a line; bytes are Base64, documents of the type JSON are part of it."""
 
     def write(self, rows: pa.RecordBatch) -> None:
-        names = [json.dumps(name, ensure_ascii=False) for name in rows.schema.names]
-        columns = [
-            map(_document_text if _is_json(field) else _json_text, _values(column))
-            for field, column in zip(rows.schema, rows.columns, strict=True)
-        ]
-        for row in zip(*columns, strict=True):
-            pairs = ", ".join(f"{name}: {value}" for name, value in zip(names, row, strict=True))
-            self._file.write(safe_json_text(f"{{{pairs}}}") + "\n")
+        for text in json_rows(rows):
+            self._file.write(text + "\n")
         self._file.flush()
+
+
+def json_rows(rows: pa.RecordBatch | pa.Table) -> Iterator[str]:
+    """Yield each row as a JSON document on one line."""
+    names = [json.dumps(name, ensure_ascii=False) for name in rows.schema.names]
+    columns = [
+        map(_document_text if _is_json(field) else _json_text, _values(column))
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+    ]
+    for row in zip(*columns, strict=True):
+        pairs = ", ".join(f"{name}: {value}" for name, value in zip(names, row, strict=True))
+        yield safe_json_text(f"{{{pairs}}}")
 
 
 class _ParquetWriter:

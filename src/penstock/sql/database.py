@@ -69,7 +69,7 @@ class Database:
 
         Args:
             index: The table's place in `names`.
-            rows: A reader that is read once, with the schema `scanned_schema(index)`.
+            rows: An Arrow table, or a reader that is read once, with the schema `scanned_schema(index)`.
         """
         self.connection.register(_scan_name(index), rows)
         self._create_view(index, is_stored=False)
@@ -89,8 +89,14 @@ class Database:
     def store(self, index: int) -> None:
         """Read a table's scan into a table of DuckDB."""
         rows = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
-        self.connection.execute(f"CREATE TEMP TABLE {_stored_name(index)} AS {rows}")
+        self.connection.execute(f"CREATE TEMP TABLE {stored_name(index)} AS {rows}")
         self._create_view(index, is_stored=True)
+
+    def append(self, index: int, rows: pa.Table) -> None:
+        """Add rows to a table that is stored."""
+        self.connection.register(_scan_name(index), rows)
+        selected = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
+        self.connection.execute(f"INSERT INTO {stored_name(index)} {selected}")
 
     def _create_view(self, index: int, *, is_stored: bool) -> None:
         name = self.names[index]
@@ -98,7 +104,7 @@ class Database:
             self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name[0])}")
         view = ".".join(_quoted(part) for part in name)
         columns = view_columns(index, is_stored=is_stored)
-        rows = _stored_name(index) if is_stored else _scan_name(index)
+        rows = stored_name(index) if is_stored else _scan_name(index)
         statement = f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {rows}"  # noqa: S608 - quoted
         try:
             self.connection.execute(statement)
@@ -164,7 +170,7 @@ def scanned(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.columns, schema=scanned_schema(index))
 
 
-def _stored_name(index: int) -> str:
+def stored_name(index: int) -> str:
     """Return the name of the table of DuckDB that keeps a table's rows."""
     return f"stored_{prefix_of(index)}rows"
 

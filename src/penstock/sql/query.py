@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     RowSource: TypeAlias = StreamRows | RecordingRows
 
-_ROWS_PER_RESULT: Final = 2_048
+ROWS_PER_RESULT: Final = 2_048
 _END_WAIT_S: Final = 10.0
 
 
@@ -112,6 +112,12 @@ class Query:
             each.stop()
         self._database.connection.interrupt()
 
+    def plan_now(self) -> QueryPlan:
+        """Plan the query again, with the present `now()`. Only for a query whose results are not requested."""
+        self._database.connection.execute("ROLLBACK")
+        self._database.connection.execute("BEGIN TRANSACTION")
+        return self._database.plan()
+
     @property
     def not_utf8_count(self) -> int:
         """Records that were read and whose `text` is null because their data is not UTF-8; 0 if no text is used."""
@@ -131,7 +137,7 @@ class Query:
                 if table.is_read and self.plan.must_store(index):
                     database.store(index)
             relation = select_from(database)
-            reader = relation.to_arrow_reader(_ROWS_PER_RESULT)
+            reader = relation.to_arrow_reader(ROWS_PER_RESULT)
             schema = marked_schema(relation, reader.schema)
             yield no_rows(schema)
             for rows in reader:

@@ -93,11 +93,13 @@ class QueryPlan(Struct, frozen=True):
         uses: How each table is used, by its index. A missing table is not read, or no scan shows its columns.
         scan_count: Scans of all tables.
         repeats: A part of the plan runs more than once.
+        operators: Names of the plan's operators.
     """
 
     uses: Mapping[int, TableUse]
     scan_count: int
     repeats: bool
+    operators: frozenset[str]
 
     def may_read(self, index: int) -> bool:
         """Whether the query may read a table: a scan shows the table, or there is a scan that shows none."""
@@ -116,10 +118,11 @@ class QueryPlan(Struct, frozen=True):
 def parse_plan(explained: str, table_count: int) -> QueryPlan:
     """Read the answer of `EXPLAIN (FORMAT JSON)`."""
     uses: dict[int, TableUse] = {}
-    scan_count, repeats = 0, False
+    scan_count = 0
+    operators: set[str] = set()
     for node, conditions in _nodes(json.loads(explained), ()):
         name = str(node.get("name", "")).strip().upper()
-        repeats = repeats or "REC" in name.split("_") or "RECURSIVE" in name
+        operators.add(name)
         if "ARROW_SCAN" not in name:
             continue
         scan_count += 1
@@ -136,7 +139,12 @@ def parse_plan(explained: str, table_count: int) -> QueryPlan:
             _mentions(prefix_of(index) + TEXT, columns),
         )
         uses[index] = use.or_also(uses[index]) if index in uses else use
-    return QueryPlan(uses, scan_count, repeats)
+    return QueryPlan(
+        uses,
+        scan_count,
+        any("REC" in name.split("_") or "RECURSIVE" in name for name in operators),
+        frozenset(operators),
+    )
 
 
 def _nodes(node: Any, conditions: tuple[str, ...]) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from penstock.core.aggregation import MisplacedRule
-from penstock.core.position import TRIM_HORIZON, at_timestamp
+from penstock.core.position import TRIM_HORIZON, Position, at_timestamp
 from penstock.core.reading.reader_options import PAGE_BYTES, ReaderOptions, WayOut
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard, StreamSummary
@@ -29,7 +29,7 @@ from penstock.sql.query_plan import Need
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ARRIVALS_APART_MS: Final = 2_000
+ARRIVALS_APART_MS: Final = 2_000
 """Arrival times are approximate: in a shard, a record may be dated a little before its predecessor."""
 _WAY_OUT: Final = WayOut(of_loss="Start the query again", of_new_stream="start the query again")
 
@@ -67,7 +67,7 @@ class StreamRows:
         clock_ahead_s: float,
     ) -> None:
         self.clock_ahead_s = clock_ahead_s
-        self._kinesis = kinesis
+        self.kinesis = kinesis
         self.stream = stream
         self._shards = shards
         self.summary = summary
@@ -87,6 +87,13 @@ class StreamRows:
             shards = tuple(shard for shard in shards if shard.shard_id == need.shard_id)
         return StreamRange(from_ms, until_ms, tuple(sorted(shards, key=lambda shard: shard.shard_id)))
 
+    @staticmethod
+    def start_of(planned: StreamRange) -> Position:
+        """Return the position from which the shards of a range are read."""
+        if planned.from_ms is None:
+            return TRIM_HORIZON
+        return at_timestamp(planned.from_ms - ARRIVALS_APART_MS)
+
     def read(self, need: Need) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the planned range; those of a shard in order.
 
@@ -98,16 +105,14 @@ class StreamRows:
         planned = self.plan(need)
         if not planned.shards:
             return
-        ranges = HashRanges(self._kinesis, self.stream)
+        ranges = HashRanges(self.kinesis, self.stream)
         clock, chance = SystemClock(), random.SystemRandom()
         identity = self.summary.identity
-        start = TRIM_HORIZON
-        if planned.from_ms is not None:
-            start = at_timestamp(planned.from_ms - _ARRIVALS_APART_MS)
+        start = self.start_of(planned)
 
         def read_shard(shard: Shard, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
             pages = ShardRange(
-                self._kinesis,
+                self.kinesis,
                 self.stream,
                 shard.shard_id,
                 start,
@@ -122,7 +127,7 @@ class StreamRows:
                 rule=MisplacedRule(ranges.of(shard.shard_id), known_range=shard.hash_range),
                 hold_page=hold_page,
                 check_stream=check_of_plan(
-                    self.stream, None, identity, self.now_ms, self._kinesis.fetch_summary
+                    self.stream, None, identity, self.now_ms, self.kinesis.fetch_summary
                 ),
             )
             for page in pages.pages():
@@ -132,7 +137,7 @@ class StreamRows:
                     rows = _arrived_before(rows, planned.until_ms)
                 if rows.num_rows:
                     yield rows
-                is_past = latest_ms >= planned.until_ms + _ARRIVALS_APART_MS
+                is_past = latest_ms >= planned.until_ms + ARRIVALS_APART_MS
                 if is_past or page.is_end or page.millis_behind_latest == 0:
                     break
             pages.report_dropped()

@@ -276,3 +276,8 @@ def test_types_that_arrow_does_not_have_are_text(capsys):
         capsys, "SELECT '12345678901234567890123456789012345678901234567890'::BIGNUM a, '101'::BIT b, 1 c"
     )
     assert lines == [{"a": "12345678901234567890123456789012345678901234567890", "b": "101", "c": 1}]
+
+
+def test_a_query_without_a_stream_cannot_be_followed(capsys):
+    status, _, err = penstock(capsys, "sql", "SELECT 1", "--follow")
+    assert (status, "reads no stream" in err) == (2, True)

@@ -1,4 +1,4 @@
-"""`penstock sql` as a process: interrupted, and read by a program that stops early."""
+"""`penstock sql` as a process: interrupted, followed, and read by a program that stops early."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("duckdb")
 
 from cli.commands.support import put
+from waiting import wait_until
 
 
 def start(*arguments, **options):
@@ -50,3 +51,29 @@ def test_rows_are_there_before_the_query_has_ended(kinesis, stream):
         process.stdout.close()
         process.wait(60)
     assert process.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "first", "then"),
+    [
+        ("SELECT text FROM {} WHERE text LIKE '%1'", {"text": "a1"}, {"text": "b1"}),
+        ("SELECT count(*) n FROM {}", [{"n": 3}], [{"n": 5}]),
+    ],
+    ids=["rows", "aggregate"],
+)
+def test_a_followed_query_goes_on_until_it_is_interrupted(kinesis, stream, sql, first, then):
+    def next_result(process):
+        document = json.loads(process.stdout.readline())
+        return document.get("rows", document)
+
+    def until(process, expected):
+        wait_until(lambda: next_result(process) == expected, f"{expected}")
+
+    put(kinesis, stream, 3, "a")
+    with start(sql.format(stream), "--follow", "--format", "json", "--refresh", "0.2") as process:
+        until(process, first)
+        put(kinesis, stream, 2, "b")
+        until(process, then)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, "Traceback" in err) == (0, False), err

@@ -1,0 +1,119 @@
+"""`penstock sql --follow`: a result that changes while records arrive."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.output_reader import while_output_is_read
+from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8
+from penstock.errors import OptionError
+from penstock.sql.database import Database, no_rows
+from penstock.sql.follow import FollowedQuery
+from penstock.sql.followed_rows import FollowedRecording, FollowedStream
+from penstock.sql.handover import HandedOver, Stopped
+from penstock.sql.stream_rows import StreamRows
+
+if TYPE_CHECKING:
+    import argparse
+
+    import pyarrow as pa
+
+    from penstock.sql.follow import FollowedQuery
+    from penstock.sql.query import Query
+
+_REFRESH_MIN_S: Final = 0.1
+_END_WAIT_S: Final = 10.0
+
+
+def check_follow(args: argparse.Namespace, name: str) -> None:
+    """Check the options of `--follow`.
+
+    Raises:
+        OptionError: An option does not go with it.
+    """
+    if args.follow and args.refresh < _REFRESH_MIN_S:
+        raise OptionError(f"--refresh {args.refresh:g}: expected at least {_REFRESH_MIN_S:g} seconds")
+    if args.follow and args.output is None and name == "csv":
+        raise OptionError("--follow with --format csv needs --output: the file then has the newest result")
+
+
+def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) -> None:
+    """Print results until a signal, or until the reader of the output has gone.
+
+    Raises:
+        OptionError: Rows without an end cannot be written in this format.
+        BrokenPipeError: The reader has gone.
+    """
+    if not any(isinstance(table.source, StreamRows) for table in planned.tables):
+        raise OptionError("--follow: the query reads no stream, so its result does not change")
+    sources = [
+        FollowedStream(table.source)
+        if isinstance(table.source, StreamRows)
+        else FollowedRecording(table.source)
+        for table in planned.tables
+    ]
+    followed = FollowedQuery(
+        planned,
+        sources,
+        lambda: Database(sql, args.time_zone, args.memory),
+        interval_s=args.refresh,
+    )
+    try:
+        _print(followed, name, None if args.output is None else Path(args.output))
+    finally:
+        followed.close()
+
+
+def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
+    if followed.is_over_rows and name == "parquet":
+        raise OptionError("--follow: rows without an end are written as table, csv or json, not as parquet")
+    writer = open_writer(name, path) if followed.is_over_rows else None
+    results: HandedOver[pa.Table] = HandedOver("penstock-sql", followed.results)
+    try:
+        with while_output_is_read(results.stop) as is_reader_gone:
+            try:
+                for rows in results:
+                    if writer is None:
+                        _print_whole(rows, name, path)
+                    else:
+                        _write(rows, writer)
+            except Stopped:
+                if is_reader_gone.is_set():
+                    raise BrokenPipeError from None
+                raise
+    finally:
+        followed.stop()
+        results.stop()
+        results.join(_END_WAIT_S)
+        if writer is not None:
+            writer.close()
+        print_not_utf8(followed.not_utf8_count)
+
+
+def _write(rows: pa.Table, writer: ResultWriter) -> None:
+    writer.write(no_rows(rows.schema))
+    for batch in rows.to_batches():
+        writer.write(batch)
+
+
+def _print_whole(rows: pa.Table, name: str, path: Path | None) -> None:
+    """Print a whole result: to a file in place of the one before, to stdout after it."""
+    if path is not None:
+        part = path.with_name(f"{path.name}.part")
+        writer = open_writer(name, part)
+        _write(rows, writer)
+        writer.close()
+        part.replace(path)
+        return
+    at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if name == "json":
+        sys.stdout.write(f'{{"at": "{at}", "rows": [{", ".join(json_rows(rows))}]}}\n')
+        sys.stdout.flush()
+        return
+    sys.stdout.write(f"\n{at}\n")
+    writer = open_writer(name, None)
+    _write(rows, writer)
+    writer.close()

@@ -1,0 +1,204 @@
+"""A query that goes on: new records of its streams change its result.
+
+If each row of the result depends on one record (no aggregate, join, `order by` or `limit`), the query is run over each batch of
+new records alone. Every other query is run again over all records that were read, at an interval. DuckDB keeps these
+records in memory and in its temporary folder. When the query's lower bound of the arrival moves on, as `now() - INTERVAL 5 MINUTES`
+does, the records before it are removed.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
+from penstock.sql.database import Database, marked_schema, scanned, select_from, stored_name
+from penstock.sql.packages import duckdb, pa
+from penstock.sql.query import ROWS_PER_RESULT, Query
+from penstock.sql.query_plan import QueryPlan
+from penstock.sql.statement import StatementError
+
+if TYPE_CHECKING:
+    from penstock.sql.followed_rows import FollowedRecording, FollowedStream
+
+ROWS_MAX: Final = 10_000
+"""Most rows of a result that is computed repeatedly."""
+_BATCHES_WAITING_MAX: Final = 8
+_CHECK_INTERVAL_S: Final = 0.25
+_ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
+
+
+def is_over_rows(plan: QueryPlan) -> bool:
+    """Whether each row of a result depends on one record of one table alone."""
+    others = {name for name in plan.operators if "ARROW_SCAN" not in name} - _ROW_OPERATORS
+    return plan.scan_count == 1 and len(plan.uses) == 1 and not plan.repeats and not others
+
+
+class FollowedQuery:
+    """Runs a planned query repeatedly.
+
+    Args:
+        planned: The query; its `results` are not requested.
+        sources: The rows of its tables, in the order of `planned.tables`.
+        open_database: Opens the database that keeps rows.
+        interval_s: Seconds between two results over all records.
+    """
+
+    def __init__(
+        self,
+        planned: Query,
+        sources: Sequence[FollowedStream | FollowedRecording],
+        open_database: Callable[[], Database],
+        *,
+        interval_s: float,
+    ) -> None:
+        self._planned = planned
+        self._sources = sources
+        self._database = open_database()
+        self._interval_s = interval_s
+        self._texts = [TextColumn() for _ in sources]
+        self._arrived: queue.Queue[tuple[int, pa.RecordBatch] | BaseException] = queue.Queue(
+            _BATCHES_WAITING_MAX
+        )
+        self._is_stopped = threading.Event()
+        self.is_over_rows = is_over_rows(planned.plan)
+
+    def stop(self) -> None:
+        """End the results; safe to call from any thread."""
+        self._is_stopped.set()
+        for source in self._sources:
+            source.stop()
+        self._database.connection.interrupt()
+
+    def close(self) -> None:
+        """Remove all rows; after the results have ended."""
+        self._database.close()
+
+    @property
+    def not_utf8_count(self) -> int:
+        """Records that were read and whose `text` is null because their data is not UTF-8; 0 if no text is used."""
+        pairs = zip(self._texts, self._planned.tables, strict=True)
+        return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
+
+    def results(self) -> Iterator[pa.Table]:
+        """Yield the new rows of a query over rows; of any other query each changed result.
+
+        The first one is computed over no records, and shows the columns.
+
+        Raises:
+            StatementError: DuckDB could not run the query, or the result has more than `ROWS_MAX` rows.
+            PenstockError: A table could not be read.
+        """
+        for index in range(len(self._sources)):
+            self._database.add_scan(index, scanned_schema(index).empty_table())
+            if not self.is_over_rows:
+                self._database.store(index)
+            threading.Thread(
+                target=self._read, args=(index,), name=f"penstock-sql-{index}", daemon=True
+            ).start()
+        try:
+            if self.is_over_rows:
+                yield from self._over_rows()
+            else:
+                yield from self._over_all()
+        except duckdb.InterruptException:
+            return
+        except (duckdb.Error, pa.ArrowException) as error:
+            raise StatementError(str(error)) from error
+
+    # --- the threads of the tables ------------------------------------------------------------------------
+
+    def _read(self, index: int) -> None:
+        try:
+            for rows in self._sources[index].follow(self._planned.tables[index].need):
+                self._put((index, scanned(index, self._texts[index].with_text(rows))))
+                if self._is_stopped.is_set():
+                    return
+        except BaseException as error:  # noqa: BLE001 - raised again on the thread of the results
+            self._put(error)
+
+    def _put(self, item: tuple[int, pa.RecordBatch] | BaseException) -> None:
+        while not self._is_stopped.is_set():
+            try:
+                self._arrived.put(item, timeout=_CHECK_INTERVAL_S)
+            except queue.Full:
+                continue
+            return
+
+    # --- the thread of the results ------------------------------------------------------------------------
+
+    def _next(self, until_s: float | None = None) -> tuple[int, pa.RecordBatch] | None:
+        """Wait for the next batch of rows; return None after `stop`, or when `until_s` has passed."""
+        while not self._is_stopped.is_set():
+            wait_s = _CHECK_INTERVAL_S
+            if until_s is not None:
+                wait_s = min(wait_s, until_s - time.monotonic())
+                if wait_s <= 0:
+                    return None
+            try:
+                item = self._arrived.get(timeout=wait_s)
+            except queue.Empty:
+                continue
+            if isinstance(item, BaseException):
+                raise item
+            return item
+        return None
+
+    def _over_rows(self) -> Iterator[pa.Table]:
+        """Yield the result over each batch of new rows alone, if it has rows; before the first one, that over no rows."""
+        yield self._run()
+        while (item := self._next()) is not None:
+            index, rows = item
+            self._database.add_scan(index, pa.Table.from_batches([rows]))
+            found = self._run()
+            if found.num_rows:
+                yield found
+
+    def _over_all(self) -> Iterator[pa.Table]:
+        """Yield the result over all rows that are kept, at each interval if it has changed."""
+        before = self._run()
+        yield before
+        while not self._is_stopped.is_set():
+            until_s = time.monotonic() + self._interval_s
+            while (item := self._next(until_s)) is not None:
+                index, rows = item
+                self._database.append(index, pa.Table.from_batches([rows]))
+            if self._is_stopped.is_set():
+                return
+            self._remove_old()
+            found = self._run()
+            if not found.equals(before):
+                yield found
+            before = found
+
+    def _run(self) -> pa.Table:
+        """Run the query over the rows that the database has now."""
+        relation = select_from(self._database)
+        reader = relation.to_arrow_reader(ROWS_PER_RESULT)
+        schema = marked_schema(relation, reader.schema)
+        batches, count = [], 0
+        for rows in reader:
+            batches.append(rows)
+            count += rows.num_rows
+            if count > ROWS_MAX and not self.is_over_rows:
+                raise StatementError(
+                    f"the result has more than {ROWS_MAX:,} rows, and a followed result is recomputed for new records: add a limit"
+                )
+        return pa.Table.from_batches(batches, reader.schema).rename_columns(schema.names).cast(schema)
+
+    def _remove_old(self) -> None:
+        """Remove rows that arrived before the lower bound: a table is rewritten when more than half of its rows are old."""
+        run = self._database.connection.execute
+        for index, use in self._planned.plan_now().uses.items():
+            if use.need.from_ms is None:
+                continue
+            column, table = f'"{prefix_of(index)}{ARRIVAL}"', stored_name(index)
+            is_new = f"{column} >= make_timestamptz({use.need.from_ms * 1000})"
+            ((old, new),) = run(
+                f"SELECT count(*) FILTER (NOT {is_new}), count(*) FILTER ({is_new}) FROM {table}"  # noqa: S608 - our own names
+            ).fetchall()
+            if old > new:
+                run(f"CREATE OR REPLACE TEMP TABLE {table} AS SELECT * FROM {table} WHERE {is_new}")  # noqa: S608 - our own names

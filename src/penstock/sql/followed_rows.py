@@ -1,0 +1,78 @@
+"""The rows of a stream from a moment on, without an end, and those of a recording beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from penstock.arrow_table import to_arrow
+from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
+from penstock.consumer.stopped import without_ended_iteration
+from penstock.core.starting import StartingPosition
+from penstock.errors import ShardsStopped
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from penstock.sql.query_plan import Need
+from penstock.sql.stream_rows import StreamRows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.sql.recording_rows import RecordingRows
+
+
+class FollowedStream:
+    """A stream that is read on: resharding is followed, and no lease or checkpoint leaves this process."""
+
+    def __init__(self, rows: StreamRows) -> None:
+        self._rows = rows
+        self._consumer: Consumer | None = None
+
+    def follow(self, need: Need) -> Iterator[pa.RecordBatch]:
+        """Yield rows from the query's lower bound on, until `stop`.
+
+        Raises:
+            ShardsStopped: The stream cannot be read any more.
+        """
+        rows = self._rows
+        from_ms = None if need.from_ms is None else min(need.from_ms, rows.now_ms)
+        options = ConsumerOptions(
+            worker_id="sql",
+            starting_position=StartingPosition(rows.start_of(rows.plan(Need(from_ms)))),
+            on_data_loss="warn",
+            lease_duration_s=60.0,
+            round_interval_s=0.5,  # the table is a dictionary: scans are free, and children start at once
+            cold_start_jitter_s=0.0,
+            idle_time_between_reads_s=0.5,
+        )
+        consumer = Consumer(
+            rows.stream,
+            "sql",
+            options=options,
+            ports=ConsumerPorts(kinesis=rows.kinesis, lease_table=MemoryLeaseTable(f"sql of {rows.stream}")),
+        )
+        self._consumer = consumer
+        for batch in consumer:
+            yield from to_arrow(batch).combine_chunks().to_batches()
+        failures = without_ended_iteration(consumer.failures)
+        if failures:
+            first = min(failures)
+            raise ShardsStopped(f"stream {self._rows.stream}: {first} stopped. {failures[first]}", failures)
+
+    def stop(self) -> None:
+        """End the rows."""
+        if self._consumer is not None:
+            self._consumer.request_stop()
+
+
+class FollowedRecording:
+    """A recording: its rows are read once."""
+
+    def __init__(self, rows: RecordingRows) -> None:
+        self._rows = rows
+
+    def follow(self, need: Need) -> Iterator[pa.RecordBatch]:
+        """Yield the rows."""
+        return self._rows.read(need)
+
+    def stop(self) -> None:
+        """Do nothing: the rows end by themselves."""
