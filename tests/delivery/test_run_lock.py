@@ -40,7 +40,7 @@ from penstock.delivery.opening import (
     with_absolute_paths,
 )
 from penstock.delivery.run_lock import QUERY, kind_of, try_lock
-from penstock.delivery.running import DeliveryRun, check_deliveries, use_utf8_names
+from penstock.delivery.running import DeliveryRun, check_deliveries, set_java_options, use_utf8_names
 from penstock.delivery.table_writer import saved_schema
 from penstock.delivery.targets.lake import LakeTarget
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
@@ -404,6 +404,13 @@ def test_java_writes_all_names_of_partitions_whatever_the_locale(monkeypatch, en
         environment.setenv("LC_ALL", "")
         use_utf8_names()
         assert (os.environ["LC_ALL"] or None) == chosen
+
+
+def test_the_users_options_of_java_come_after_those_of_a_delivery(monkeypatch):
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-XX:Tier4CompileThreshold=15000")
+    set_java_options()
+    found = os.environ["SPARK_SUBMIT_OPTS"].split()
+    assert [each.partition("=")[2] for each in found if "Tier4Compile" in each] == ["150000", "15000"]
 
 
 def test_folders_elsewhere_are_not_locked():
