@@ -329,7 +329,16 @@ def test_every_stream_gets_the_registered_consumer(server):
         assert [each["ConsumerName"] for each in consumers] == ["fan"]
 
 
-@pytest.mark.parametrize("given", [[], ["orders", ""], {}, ["orders", "orders"]])
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["orders", ""],
+        {},
+        ["orders", "orders"],
+        [f"arn:aws:kinesis:{region}:123456789012:stream/orders" for region in ("eu-west-1", "us-east-1")],
+    ],
+)
 def test_streams_that_cannot_be_meant_are_refused(given):
     with pytest.raises(UsageError):
         parse_streams(given, "LATEST")

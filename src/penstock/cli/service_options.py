@@ -26,14 +26,18 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--profile", metavar="NAME", help="profile of the shared AWS configuration")
 
 
-def connection_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of `AwsOptions` that were set, or follow from the ARN of a stream or queue."""
+def connection_of(args: argparse.Namespace, stream: str | None = None) -> dict[str, Any]:
+    """Return the fields of `AwsOptions` that were set, or follow from the ARN of a stream or queue.
+
+    Args:
+        stream: The name or ARN of a stream that no argument names.
+    """
     from penstock.core.stream_identity import in_region_of
 
     fields = {"region": args.region, "endpoint_url": args.endpoint_url, "profile": args.profile}
     given = {name: value for name, value in fields.items() if value is not None}
     named = (getattr(args, "stream", None), getattr(args, "queue", None), *getattr(args, "streams", ()))
-    return in_region_of(given, *named)
+    return in_region_of(given, stream, *named)
 
 
 def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
@@ -48,10 +52,10 @@ def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
     )
 
 
-def options_of(args: argparse.Namespace) -> AwsOptions:
-    """Return the connection of a command whose user waits for each answer."""
+def options_of(args: argparse.Namespace, stream: str | None = None) -> AwsOptions:
+    """Return the connection of a command whose user waits for each answer, as `connection_of` does."""
     return AwsOptions(
-        **connection_of(args),
+        **connection_of(args, stream),
         connect_timeout_s=_PATIENCE_S,
         read_timeout_s=_PATIENCE_S,
         deadline_s=_PATIENCE_S,

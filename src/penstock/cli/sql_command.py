@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
     recordings = pairs_of(args.recording, "--recording", "NAME=FILE", may_be_empty=False)
     tables = Tables(
         {name: Path(path) for name, path in recordings.items()},
-        lambda: wiring.open_kinesis(options_of(args)),
+        lambda stream: wiring.open_kinesis(options_of(args, stream)),
     )
     sql = sys.stdin.read() if args.query == "-" else args.query
     statuses = CLEAN_STOP if args.follow else shell_statuses(signal.SIGINT, signal.SIGTERM)

@@ -15,7 +15,7 @@ from penstock.core.position import Position, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition, check_has_come, parse_starting
-from penstock.core.stream_identity import StreamIdentity
+from penstock.core.stream_identity import StreamIdentity, all_regions_of
 from penstock.errors import OptionError, PositionError, UsageError
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
         starting_position: The position of streams that have none of their own.
 
     Raises:
-        UsageError: No stream is named, or one is named twice.
+        UsageError: No stream is named, one is named twice, or they are in several regions.
         OptionError: A starting position is invalid, or names shards for several streams at once.
     """
     if not isinstance(given, Collection):
@@ -208,6 +208,12 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
         raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
     if len(set(given)) < len(given):
         raise UsageError(f"stream={given!r}: each stream is to be named once")
+    regions = sorted(all_regions_of(*given))
+    if len(regions) > 1:
+        raise UsageError(
+            f"stream={given!r}: the streams of one consumer are in one region, as its lease table is, and these are in "
+            f"{' and '.join(regions)}; give each region a consumer of its own"
+        )
     if isinstance(given, Mapping):
         streams = tuple(_named(name, start, f"stream {name}: ") for name, start in given.items())
         return ConsumedStreams(streams, are_several=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.core.keyword_options import merge_connection
+from penstock.core.stream_identity import in_region_of
 from penstock.sql.tables import Tables
 
 if TYPE_CHECKING:
@@ -54,10 +55,11 @@ def sql(
     from penstock.sql.packages import pa
     from penstock.sql.query import Query
 
-    options = wiring.parse_connection(merge_connection(connection, region=region, endpoint_url=endpoint_url))
+    fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
+    wiring.parse_connection(fields)  # a bad value is an error though no stream is read
     tables = Tables(
         {name: Path(path) for name, path in (recordings or {}).items()},
-        lambda: wiring.open_kinesis(options),
+        lambda stream: wiring.open_kinesis(wiring.parse_connection(in_region_of(fields, stream))),
     )
     rows = _rows_of(Query(query, tables.open, zone=time_zone, memory=memory))
     columns = next(rows)  # so that the generator has begun, and ends the query when it is discarded

@@ -22,10 +22,10 @@ class Tables:
 
     Args:
         recordings: Files of recordings by name. A name that ends in `.penstock` is a file, too.
-        open_kinesis: Opens the service; called if a query names a stream.
+        open_kinesis: Opens the service of a stream, by its name or ARN.
     """
 
-    def __init__(self, recordings: Mapping[str, Path], open_kinesis: Callable[[], Kinesis]) -> None:
+    def __init__(self, recordings: Mapping[str, Path], open_kinesis: Callable[[str], Kinesis]) -> None:
         self._recordings = recordings
         self._open_kinesis = open_kinesis
 
@@ -50,4 +50,4 @@ class Tables:
                 f"table {name}: this is no name of a stream; of files a query reads only recordings: those that end in "
                 f"{_RECORDING_SUFFIX}, or were given a name"
             )
-        return open_stream_rows(self._open_kinesis(), name)
+        return open_stream_rows(self._open_kinesis(name), name)

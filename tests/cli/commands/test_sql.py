@@ -157,6 +157,8 @@ def test_an_unknown_stream_is_an_error_with_the_nearest_name(shop, capsys):
     assert (status, out) == (1, "")
     assert f"Stream {name} " in err
     assert err.endswith(f"; did you mean {name.replace('ordesr', 'orders')}?\n")
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"  # asked for in its region
+    assert "the region (eu-west-1)" in penstock(capsys, "sql", f'SELECT * FROM "{arn}"')[2]
     status, _, err = penstock(capsys, "sql", "SELECT * FROM '/etc/passwd'")
     assert (status, "no name of a stream" in err) == (2, True)
 
