@@ -394,11 +394,20 @@ def test_throttled_receives_are_repeated_and_shown(world):
         wait_until(lambda: of.health().is_healthy)
 
 
-def test_throttled_acknowledgements_are_repeated_and_shown(world):
-    world.service.faults["acknowledge"] = [Throttled("slow down")] * 5
+@pytest.mark.parametrize(
+    ("call", "name"), [("acknowledge", "acknowledgements"), ("set_visibility", "changes of visibility")]
+)
+def test_throttled_calls_about_records_are_repeated_and_shown(world, call, name):
+    def handle(_):
+        if call == "set_visibility" and world.service.faults[call]:
+            raise ValueError("not today")
+
+    world.service.faults[call] = [Throttled("slow down")] * 1000
     world.put("a")
-    with consumer(world, lambda _: None) as of:
-        wait_until(lambda: "acknowledgements keep failing: Throttled: slow down" in of.health().problems)
+    with consumer(world, handle, backoff_min_s=1, backoff_max_s=1) as of:
+        wait_until(lambda: f"{name} keep failing: Throttled: slow down" in of.health().problems)
+        with world.service.lock:
+            world.service.faults[call] = []
         wait_until(lambda: not world.left)
         wait_until(lambda: of.health().is_healthy)
 

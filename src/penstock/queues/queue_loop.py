@@ -57,6 +57,7 @@ _LAST_CALLS_S: Final = 5.0
 """Time to return the remaining records after `shutdown_timeout_s` has passed."""
 _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
+_NAMES_OF_CALLS: Final = {"acknowledge": "acknowledgements", "visibility": "changes of visibility"}
 _SLOW_MEMORY_S: Final = 1.0
 _MEMORY_PAUSE_S: Final = 10.0
 """Pause after a call of `finished` that failed slowly: such calls delay acknowledgements while the visibility timeouts run."""
@@ -126,8 +127,9 @@ class QueueLoop(Loop[QueueEvent]):
         self._answered_s: float | None = None  # when a receive was last answered
         self._receive_failure: str | None = None  # of the last receive, and of the last other call
         self._call_failure: str | None = None
-        self._failed_acknowledgements = 0  # calls in a row
-        self._acknowledge_failure: str | None = None
+        self._failed_calls: dict[
+            str, tuple[int, str]
+        ] = {}  # by kind: how many in a row, and the last one's text
         self._has_alarmed = False  # of too many records in flight
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
@@ -407,9 +409,9 @@ class QueueLoop(Loop[QueueEvent]):
         if text is not None and text != self._call_failure:
             log.warning("queue %s: a call (%s) failed: %s", self._queue.name, kind, text)
         self._call_failure = text
-        if isinstance(call, Acknowledge):
-            self._acknowledge_failure = text
-            self._failed_acknowledgements = 0 if text is None else self._failed_acknowledgements + 1
+        failed_count, _ = self._failed_calls.pop(kind, (0, ""))
+        if text is not None:
+            self._failed_calls[kind] = (failed_count + 1, text)
         self._delivery.on_answered(call.number, outcomes, now_s, self._chance.random())
         # If acknowledgements are denied, every record would be handled repeatedly.
         if isinstance(failure, AccessDenied | NotFound):
@@ -530,8 +532,12 @@ class QueueLoop(Loop[QueueEvent]):
         if self._pace.refusals >= _FAILING_AFTER and self._receive_failure is not None:
             problems.append(f"receives keep failing: {self._receive_failure}")
         # Without a record in hand no call shows that they work again.
-        if self._failed_acknowledgements >= _FAILING_AFTER and self._delivery.in_hand_count:
-            problems.append(f"acknowledgements keep failing: {self._acknowledge_failure}")
+        if self._delivery.in_hand_count:
+            problems += [
+                f"{_NAMES_OF_CALLS[kind]} keep failing: {text}"
+                for kind, (count, text) in self._failed_calls.items()
+                if count >= _FAILING_AFTER
+            ]
         if in_flight >= _IN_FLIGHT_ALARM:
             problems.append(self._in_flight_problem(in_flight))
         oldest_s = self._delivery.oldest_age_s(now_s)
