@@ -443,6 +443,32 @@ def test_a_running_delivery_goes_on_after_maintenance_and_not_into_another_table
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.parametrize("lake", LAKES)
+def test_a_batch_of_two_drivers_at_once_is_there_once_or_named(lake, lake_spark, tmp_path, monkeypatch):
+    table = Table(lake, lake_spark, tmp_path)
+    table.target.commit(table.manifest("000000000", "SELECT 0 AS id"))
+    batch = table.manifest("000000001", "SELECT 1 AS id")
+    second, own = table.open(), table.target._table
+    last = "state" if lake == "iceberg" else "schema"  # the last look at the table before the append
+    look = getattr(own, last)
+
+    def look_and_pause():
+        found = look()
+        second.commit(batch)
+        return found
+
+    monkeypatch.setattr(own, last, look_and_pause)
+    if lake == "iceberg":
+        with pytest.raises(DeliveryFailed, match="has delivered batch 000000001 too") as error:
+            table.target.commit(batch)
+        assert table.rows() == [(0,), (1,), (1,)]
+        Other(lake_spark, lake, table.name).sql(str(error.value).rpartition("snapshot with ")[2])
+    else:
+        table.target.commit(batch)
+    assert table.rows() == [(0,), (1,)]
+
+
+@pytest.mark.timeout(900)
 def test_a_table_that_others_change_between_batches_has_each_record_once(lake, lake_spark):
     given = {"schema": "id INT, price DOUBLE"}
     other = Other(lake_spark, lake.lake, lake.table)

@@ -104,7 +104,7 @@ class IcebergTable:
         """Append the rows of a batch, unless it was committed.
 
         Raises:
-            DeliveryFailed: The snapshots that would show it have expired.
+            DeliveryFailed: The snapshots that would show it have expired, or another driver has appended them too.
         """
         schema = self.schema()
         if self.state() != before:
@@ -128,6 +128,19 @@ class IcebergTable:
             .option("target-file-size-bytes", str(self._file_bytes))
             .append()
         )
+        self._check_once(delivery_id, label)
+
+    def _check_once(self, delivery_id: str, label: str) -> None:
+        """Raise an error if another driver has appended the batch between the search and the append: nothing is locked there."""
+        found = [
+            each.id for each in self._snapshots() if each.delivery == delivery_id and each.batch == label
+        ]
+        if len(found) > 1:
+            raise DeliveryFailed(
+                f"{self.name}: another driver has delivered batch {label} too, and the table has it twice, by snapshots "  # noqa: S608 - a text
+                f"{found[0]} and {found[1]}: stop one of the drivers, then remove the rows of one snapshot with DELETE FROM {self.name} "
+                f"WHERE _file IN (SELECT data_file.file_path FROM {self.name}.entries WHERE snapshot_id = {found[1]})"
+            )
 
     def _snapshots(self) -> list[Snapshot]:
         rows = (
