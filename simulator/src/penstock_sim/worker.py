@@ -22,6 +22,7 @@ from penstock.consumer.worker import options_for_streams
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
+    Effect,
     EnsureTable,
     ExtendDelivery,
     FetchFleet,
@@ -63,7 +64,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.held_lease import statuses_of
 from penstock.core.leases.held_lease_phases import is_standstill
 from penstock.core.leases.kcl3_fleet import stats_to_report
-from penstock.core.leases.lease import Lease, name_run, stream_id_of
+from penstock.core.leases.lease import Lease, TablePart, name_run, stream_id_of
 from penstock.core.leases.lease_writes import Applied, Refused
 from penstock.core.starting import with_moment
 from penstock.ports.kinesis import Kinesis
@@ -117,25 +118,6 @@ class SimWorker(SimProcess):
         self._waiting: dict[str, list[SimReader]] = {}
         self._wake = math.inf
         self._supports_handover = name not in world.table.without_handover
-        self._handlers: dict[type, Callable[[Any], None]] = {
-            WriteLease: self._write,
-            ScanTable: self._scan,
-            FetchLease: self._fetch,
-            ListShards: self._list_shards,
-            EnsureTable: self._ensure,
-            StartReader: self._start_reader,
-            StopReader: self._stop_reader,
-            ExtendDelivery: self._extend,
-            AuditReaders: self._audit,
-            FetchFleet: self.fetch_fleet,
-            ReportWorker: self.report_worker,
-            FindOwnLeases: self.find_own_leases,
-            LeaveFleet: self.leave_fleet,
-            FleetRefused: self._fleet_refused,
-            WorkerIdTaken: self._worker_id_taken,
-            Report: self._report,
-            Stopped: lambda _: self.on_gone(self, "stopped"),
-        }
 
     def coordinator_options(self) -> CoordinatorOptions:
         """Return the coordinator's options; a KCL worker does not check the stream that rows name."""
@@ -164,11 +146,8 @@ class SimWorker(SimProcess):
 
     def feed(self, event: Event) -> None:
         """Feed the coordinator an event and begin the effects that it returns."""
-        effects = self.coordinator.handle(event, self.local_s(), self.world.chance.random())
-        for effect in effects:
-            handler = self._handlers.get(type(effect))
-            if handler is not None:
-                handler(effect)
+        for effect in self.coordinator.handle(event, self.local_s(), self.world.chance.random()):
+            self._begin(effect)
         if not self.is_alive:
             return
         wake = self.at_local(self.coordinator.next_wake_s)
@@ -176,6 +155,49 @@ class SimWorker(SimProcess):
             self._wake = wake
             # Slightly later: converting the moment to the world's time and back may give slightly less.
             self.at(max(wake, self.world.now) + 1e-6, self._tick, wake)
+
+    def _begin(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one case per effect
+        match effect:
+            case WriteLease():
+                self._write(effect)
+            case ScanTable(part):
+                self._scan(part)
+            case FetchLease(key):
+                self._fetch(key)
+            case ListShards():
+                self._list_shards(effect)
+            case EnsureTable():
+                self.call("ensure", self.world.serve_ensure, lambda _result: self.feed(TableReady()))
+            case StartReader():
+                self._start_reader(effect)
+            case StopReader(key, epoch, why) if (key, epoch) in self.readers:
+                self.readers[key, epoch].stop(why)
+            case ExtendDelivery(key, epoch, deliver_until_s) if (key, epoch) in self.readers:
+                self.readers[key, epoch].extend(deliver_until_s)
+            case AuditReaders():
+                alive = frozenset(place for place, reader in self.readers.items() if not reader.is_reported)
+                self.later(0.0, self.feed, ReadersFound(alive))
+            case FetchFleet():
+                self.fetch_fleet(effect)
+            case ReportWorker():
+                self.report_worker(effect)
+            case FindOwnLeases():
+                self.find_own_leases(effect)
+            case LeaveFleet():
+                self.leave_fleet(effect)
+            case FleetRefused(why):
+                self._report("FLEET_REFUSED", why.value, None)
+            case WorkerIdTaken(later_run):
+                self._report("WORKER_ID_TAKEN", str(later_run.run), later_run.key)
+            case Report():
+                self._report(effect.topic.name, effect.reason, effect.key)
+            case Stopped():
+                self.on_gone(self, "stopped")
+            case _:
+                pass
+
+    def _report(self, topic: str, reason: str, key: str | None) -> None:
+        self.world.record(CoordinatorReported(self.who, topic, reason, key))
 
     def _tick(self, wake: float) -> None:
         if wake == self._wake:
@@ -232,17 +254,15 @@ class SimWorker(SimProcess):
 
         self.call(name, server, answer, key)
 
-    def _scan(self, effect: ScanTable) -> None:
-        began_s, part = self.local_s(), effect.part
+    def _scan(self, part: TablePart | None) -> None:
+        began_s = self.local_s()
 
         def done(seen: Any) -> ScanDone:
             return ScanDone(tuple(map(self._as_read, seen[0])), seen[1], began_s, part)
 
         self._ask(scan_name(part), lambda: self.world.serve_scan(part), done, ScanFailed)
 
-    def _fetch(self, effect: FetchLease) -> None:
-        key = effect.key
-
+    def _fetch(self, key: str) -> None:
         def done(found: tuple[Lease | None]) -> LeaseFetched:
             return LeaseFetched(key, None if found[0] is None else self._as_read(found[0]))
 
@@ -257,9 +277,6 @@ class SimWorker(SimProcess):
             self.feed,
             stream_id,
         )
-
-    def _ensure(self, _: EnsureTable) -> None:
-        self.call("ensure", self.world.serve_ensure, lambda _result: self.feed(TableReady()))
 
     # --- KCL 3 workers --------------------------------------------------------------------------------
 
@@ -287,14 +304,6 @@ class SimWorker(SimProcess):
     def find_own_leases(self, effect: FindOwnLeases) -> None:
         serve = self.world.kcl3.serve_leases_of
         self._ask("find own", lambda: serve(self.name, effect.known), OwnLeasesFound, FindOwnLeasesFailed)
-
-    def _fleet_refused(self, effect: FleetRefused) -> None:
-        self.world.record(CoordinatorReported(self.who, "FLEET_REFUSED", effect.why.value, None))
-
-    def _worker_id_taken(self, effect: WorkerIdTaken) -> None:
-        self.world.record(
-            CoordinatorReported(self.who, "WORKER_ID_TAKEN", str(effect.later_run.run), effect.later_run.key)
-        )
 
     # --- shards ---------------------------------------------------------------------------------------
 
@@ -367,23 +376,6 @@ class SimWorker(SimProcess):
             if news is not None:
                 self.feed(news)
         self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._report_progress)
-
-    def _stop_reader(self, effect: StopReader) -> None:
-        reader = self.readers.get((effect.key, effect.epoch))
-        if reader is not None:
-            reader.stop(effect.why)
-
-    def _extend(self, effect: ExtendDelivery) -> None:
-        reader = self.readers.get((effect.key, effect.epoch))
-        if reader is not None:
-            reader.extend(effect.deliver_until_s)
-
-    def _audit(self, _: AuditReaders) -> None:
-        alive = frozenset(place for place, reader in self.readers.items() if not reader.is_reported)
-        self.later(0.0, self.feed, ReadersFound(alive))
-
-    def _report(self, effect: Report) -> None:
-        self.world.record(CoordinatorReported(self.who, effect.topic.name, effect.reason, effect.key))
 
     def request_stop(self) -> None:
         self.feed(StopRequested())
