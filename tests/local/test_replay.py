@@ -183,7 +183,7 @@ def test_a_replay_takes_no_changes_but_other_streams_do(recorded):
         client = server.client("kinesis")
         with pytest.raises(ClientError, match=r"is replayed from .* and cannot be changed") as refused:
             client.put_record(StreamName="orders", Data=b"x", PartitionKey="k")
-        assert refused.value.response["Error"]["Code"] == "ResourceInUseException"
+        assert refused.value.response["Error"]["Code"] == "InvalidArgumentException"
         with pytest.raises(ClientError, match="Stream orders is replayed from"):
             client.split_shard(
                 StreamName="orders", ShardToSplit="shardId-000000000002", NewStartingHashKey="100"

@@ -21,7 +21,7 @@ from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
 from penstock.cli.progress_line import ProgressLine
 from penstock.cli.service_options import add_connection_arguments, options_of, options_to_put
 from penstock.cli.terminal import warn
-from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
+from penstock.errors import AccessDenied, PenstockError, RecordError, Throttled, UsageError
 
 if TYPE_CHECKING:
     from penstock.producer.task_writer import TaskWriter
@@ -91,8 +91,6 @@ def run(args: argparse.Namespace) -> int:
                 _write(args, writer, *payload)
                 line.draw(f"{number:,} records")
             report = writer.finish()
-    except DeliveryFailed as error:
-        raise DeliveryFailed(f"{error}; {_acknowledged(writer)} acknowledged before") from error
     except OSError as error:  # a file failed: errors of the service are Penstock's own classes
         writer.finish()
         raise PenstockError(f"{error}; {_acknowledged(writer)} acknowledged before") from error

@@ -333,6 +333,6 @@ class TaskWriter:
 
     def _failed(self, why: str) -> DeliveryFailed:
         return DeliveryFailed(
-            f"stream {self._stream}: {why}. Acknowledged so far: {self.report.user_record_count} records; "
+            f"stream {self._stream}: {why.removesuffix('.')}. Acknowledged so far: {self.report.user_record_count} records; "
             f"not acknowledged: {self.waiting_count}"
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock_local.errors import OptionError
 from penstock_local.replay.recording_file import RecordedShard, RecordingFile
-from penstock_local.service_errors import RequestRefused, in_use, invalid_argument
+from penstock_local.service_errors import RequestRefused, invalid_argument
 from penstock_local.shard import Shard, shard_id
 
 
@@ -193,4 +193,6 @@ class ReplayedShard(Shard):
 
 def read_only(file: RecordingFile, what: Any) -> RequestRefused:
     """Return the refusal of a change."""
-    return in_use(f"{what} is replayed from {file.path} and cannot be changed: use another stream for it.")
+    return invalid_argument(
+        f"{what} is replayed from {file.path} and cannot be changed: use another stream for it."
+    )
