@@ -203,7 +203,7 @@ def _take_keeps_handover(before: Lease | None, write: Any) -> Outcome | None:
     return None
 
 
-def _start_where_the_row_says(lease: Lease, has_parent: bool) -> Position:
+def _start_where_the_row_says(lease: Lease, has_parent_lease: bool) -> Position:
     return lease.checkpoint
 
 
@@ -244,7 +244,7 @@ def _no_deadline(self: HeldLease) -> float:
 
 @planted("a refused renewal is a loss", "KCL 2: spurious lease loss", 1, HeldLease, "_reconcile")
 def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-    return self._lose(StopWhy.LOST, row=row, row_gone=row is None)
+    return self._lose(StopWhy.LOST, row=row, is_row_gone=row is None)
 
 
 @planted(
@@ -278,9 +278,9 @@ def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
 
 
 @planted("held but not read", "vmware-go-kcl 77", 0, HeldLease, "_start")
-def _own_but_not_read(self: HeldLease, now_s: float, *, has_parent: bool) -> list[LeaseAction]:
+def _own_but_not_read(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:
     if not self.lease.owner_switches:
-        return _start(self, now_s, has_parent=has_parent)
+        return _start(self, view, now_s)
     self.phase = LeasePhase.PARKED  # the cache has the lease as ours, and no reader runs
     return []
 

@@ -173,12 +173,12 @@ def test_more_than_a_thousand_shards_get_their_leases():
 
 def test_a_row_at_latest_whose_parent_is_known_starts_at_its_beginning():
     late = Lease("c", checkpoint=position("LATEST@9"), parents=frozenset({"p"}))
-    assert spelled(start_reading_at(late, has_parent=True)) == "TRIM_HORIZON"
-    assert spelled(start_reading_at(late, has_parent=False)) == "LATEST@9"
+    assert spelled(start_reading_at(late, has_parent_lease=True)) == "TRIM_HORIZON"
+    assert spelled(start_reading_at(late, has_parent_lease=False)) == "LATEST@9"
 
 
 def test_a_checkpoint_is_where_reading_starts_whatever_the_parents():
-    assert spelled(start_reading_at(Lease("c", checkpoint=position("17")), has_parent=True)) == "17"
+    assert spelled(start_reading_at(Lease("c", checkpoint=position("17")), has_parent_lease=True)) == "17"
 
 
 def test_a_hole_must_stay_for_the_rounds_of_confidence():

@@ -214,7 +214,7 @@ class HeldLease(Struct):
             and not has_earlier_reader
             and not view.waits_for_parents(self.lease)
         ):
-            actions += self._start(now_s, has_parent=view.has_parent(self.lease))
+            actions += self._start(view, now_s)
         if self.phase is LeasePhase.DRAINED:
             actions += self._create_children(view, now_s)
         if self.unknown_write is not None:
@@ -245,10 +245,10 @@ class HeldLease(Struct):
             due.append(self.child_retry_s)
         return max(min(due), now_s)
 
-    def _start(self, now_s: float, *, has_parent: bool) -> list[LeaseAction]:
+    def _start(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
         self._move(Trigger.START)
         self.progress_s = now_s
-        position = start_reading_at(self.lease, has_parent)
+        position = start_reading_at(self.lease, view.has_parent_lease(self.lease))
         # This process read the shard, lost the lease and got it back. Its first reader went on for a moment after the
         # loss, and that progress is not in the table yet: the second reader continues there.
         if self.done_through is not None and self.done_through > position:
@@ -430,7 +430,7 @@ class HeldLease(Struct):
         was applied.
         """
         if row is None:
-            return self._lose(StopWhy.LOST, row_gone=True)
+            return self._lose(StopWhy.LOST, is_row_gone=True)
         counter = getattr(write, "counter", row.counter)
         if isinstance(write, End) and row.is_ended:
             return self._ended()
@@ -578,14 +578,19 @@ class HeldLease(Struct):
         return [report_end(self.key, self.children), Ended(self.children)]
 
     def _lose(
-        self, why: StopWhy, *, row: Lease | None = None, row_gone: bool = False, expiry: Expiry | None = None
+        self,
+        why: StopWhy,
+        *,
+        row: Lease | None = None,
+        is_row_gone: bool = False,
+        expiry: Expiry | None = None,
     ) -> list[LeaseAction]:
         """Stop holding the lease.
 
         Args:
             why: LOST, or EXPIRED with its `expiry`.
             row: The row that shows the new owner, if there is one.
-            row_gone: The row was deleted.
+            is_row_gone: The row was deleted.
         """
         has_reader = self.has_reader
         actions: list[LeaseAction] = []
@@ -594,10 +599,10 @@ class HeldLease(Struct):
         if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
             actions.append(StopReader(self.key, self.epoch, why))
         # A reader reports its last position when it has stopped. A deleted row gets no late checkpoint.
-        done = None if has_reader or row_gone else self.done_through
+        done = None if has_reader or is_row_gone else self.done_through
         self._move(Trigger.LOST)
         if why is not StopWhy.EXPIRED:
-            actions.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
+            actions.append(report_loss(self.worker, self.key, row, is_row_gone=is_row_gone))
         return [*actions, Lost(has_reader=has_reader, done=done, expiry=expiry)]
 
 

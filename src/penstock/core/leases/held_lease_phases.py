@@ -268,9 +268,9 @@ def _some(keys: Sequence[str]) -> str:
     return shown if len(keys) <= _SHOWN_KEYS_MAX else f"{shown}, ..."
 
 
-def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> Report:
+def report_loss(worker: str, key: str, row: Lease | None, *, is_row_gone: bool) -> Report:
     """Report how a lease was lost to another worker."""
-    if row_gone:
+    if is_row_gone:
         return Report(
             Topic.ROW_GONE,
             Level.ERROR,

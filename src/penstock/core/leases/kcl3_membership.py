@@ -178,7 +178,7 @@ class Kcl3Membership:
         self.mode = self._detector.detect(rows, now_s, wall_s)
         self.is_known = True
         self._report_mode(was_known=was_known)
-        self._schedule(now_s)
+        self._schedule_reads(now_s)
         if wants_reports(rows.version) and not self._is_stopping and not self._is_reporting:
             self._is_reporting = self._is_listed = True
             names = metrics_to_report(rows, wall_s)
@@ -197,7 +197,8 @@ class Kcl3Membership:
         pause_s = REPORT_INTERVAL_S if self.is_known else _FIRST_FETCH_RETRY_S
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, 0.5)
 
-    def _schedule(self, now_s: float) -> None:
+    def _schedule_reads(self, now_s: float) -> None:
+        # Without a leader this worker takes free leases itself, so it checks for the next leader in every round.
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, _JITTER)
         due_s = self._detector.leader_due_s

@@ -341,7 +341,7 @@ class LeaseView:
         merged = (lease for lease in self if len(lease.parents) > 1)
         return set().union(*(missing_parents(lease, self, self.vanished) for lease in merged))
 
-    def has_parent(self, lease: Lease) -> bool:
+    def has_parent_lease(self, lease: Lease) -> bool:
         """Return whether a parent's lease is in the table, finished or not."""
         return any(parent in self._rows for parent in lease.parents)
 

@@ -168,11 +168,11 @@ def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:
     return [lease_of(child, TRIM_HORIZON) for child in children]
 
 
-def start_reading_at(lease: Lease, has_parent: bool) -> Position:
+def start_reading_at(lease: Lease, has_parent_lease: bool) -> Position:
     """Return where reading starts when a lease is acquired.
 
     Args:
-        has_parent: Whether a lease of one of its parents is in the table.
+        has_parent_lease: Whether a lease of one of its parents is in the table.
 
     Returns:
         The checkpoint; TRIM_HORIZON if the row has LATEST or a moment although this application reads (or has read) a
@@ -182,7 +182,7 @@ def start_reading_at(lease: Lease, has_parent: bool) -> Position:
     # One worker: lists the shards before a split, and creates the parent at LATEST. Another one: lists them after the split,
     # and creates the child at LATEST. No worker would read the records that were put between the two moments.
     starts_late = lease.checkpoint.sentinel in (Sentinel.LATEST, Sentinel.AT_TIMESTAMP)
-    return TRIM_HORIZON if starts_late and has_parent else lease.checkpoint
+    return TRIM_HORIZON if starts_late and has_parent_lease else lease.checkpoint
 
 
 def known_moment(leases: Iterable[Lease]) -> Position | None:
