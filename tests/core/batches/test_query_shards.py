@@ -20,7 +20,7 @@ from penstock.core.batches.claims import (
 )
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import QueryShards
-from penstock.core.batches.recreation import find_missing, find_skipped
+from penstock.core.batches.recreation import find_missing_leases, find_skipped
 from penstock.core.batches.rewind import plan_rewind
 from penstock.core.batches.shard_state import state_after
 from penstock.core.batches.task_plan import plan_tasks
@@ -317,8 +317,8 @@ def test_a_claim_of_a_batch_before_is_promoted_too_when_nothing_was_read_since()
 def test_a_table_that_lacks_what_the_offset_knows_gets_it_where_the_offset_says():
     rows = {"b": lease("b"), "d": lease("d", parents=frozenset({"c"}))}
     known = done(shards=("a", "b", "c", "e"))
-    assert find_missing(rows, known, {}) == {"a": AT5, "e": AT5}
-    assert find_missing(rows, known, {"c": ("e", "f"), "f": ("e",)}) == {"a": AT5}
+    assert find_missing_leases(rows, known, {}) == {"a": AT5, "e": AT5}
+    assert find_missing_leases(rows, known, {"c": ("e", "f"), "f": ("e",)}) == {"a": AT5}
 
 
 def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
@@ -535,7 +535,7 @@ def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
         Reset("child", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
         Reset("new", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
     ]
-    assert find_missing({}, known, {key: shard.parents for key, shard in shards.items()}) == {
+    assert find_missing_leases({}, known, {key: shard.parents for key, shard in shards.items()}) == {
         "child": TRIM_HORIZON
     }
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from penstock.core.batches.claims import Execution, ReadTo, plan_read, resolve_start
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import ENDED_MAX, list_ended
-from penstock.core.batches.recreation import agrees_with, plan_lost, plan_recreation
+from penstock.core.batches.recreation import agrees_with, plan_lost_leases, plan_recreation
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark
 from penstock.core.leases.lease_rules import apply_write
@@ -132,7 +132,7 @@ def test_an_ended_parent_gets_its_lease_again_when_its_child_waits_for_it():
     expected = {"a": SHARD_END, "p": SHARD_END, "m": TRIM_HORIZON}
     assert not agrees_with(table, known)
     assert places(table, known, MERGED) == expected
-    running = plan_lost(table, known, MERGED, STREAM)
+    running = plan_lost_leases(table, known, MERGED, STREAM)
     assert {key: lease.checkpoint for key, lease in after(table, running).items()} == expected
 
 
@@ -181,7 +181,7 @@ def test_the_older_shards_of_another_query_come_back_after_the_end_of_a_shard_th
     first = plan_recreation({}, offset(a=SHARD_END, read=("a",)), MERGED_TWICE, STREAM)
     theirs = replace(offset(g1=AT7, g2=AT5, read=("g1",)), worker=OTHER)
     table = after({}, first)
-    table = after(table, plan_lost(table, theirs, MERGED_TWICE, STREAM))
+    table = after(table, plan_lost_leases(table, theirs, MERGED_TWICE, STREAM))
     assert {key: lease.checkpoint for key, lease in table.items()} == {"a": SHARD_END, "g1": AT7, "g2": AT5}
 
 
@@ -191,9 +191,9 @@ def test_an_older_lease_of_an_ended_shard_stays_while_nothing_is_known_of_the_ot
 
 
 def test_while_the_query_runs_only_what_the_offset_knows_comes_back():
-    plan = plan_lost({}, offset(**ENDED), SHARDS, STREAM)
+    plan = plan_lost_leases({}, offset(**ENDED), SHARDS, STREAM)
     assert [write.key for write in plan.writes] == ["a"]
-    plan = plan_lost({}, offset(a=AT5, p=AT7), {key: SHARDS[key] for key in ("a", "c1", "c2")}, STREAM)
+    plan = plan_lost_leases({}, offset(a=AT5, p=AT7), {key: SHARDS[key] for key in ("a", "c1", "c2")}, STREAM)
     assert [write.key for write in plan.writes] == ["a", "c1", "c2"]
     assert plan.vanished == {"p": AT7}
 
@@ -202,7 +202,7 @@ def test_when_nothing_was_left_to_read_is_noted_on_leases_that_are_made_again():
     known = replace(offset(a=AT5, p=AT7), tips={"a": 900})
     made = after({}, plan_recreation({}, known, SHARDS, STREAM))
     assert {key: lease.mark for key, lease in made.items()} == {"a": TipMark(AT5, 900), "p": None}
-    made = after({}, plan_lost({}, known, SHARDS, STREAM, {"p": TipMark(AT7)}))
+    made = after({}, plan_lost_leases({}, known, SHARDS, STREAM, {"p": TipMark(AT7)}))
     assert made["p"].mark == TipMark(AT7, None)
 
 

@@ -58,7 +58,7 @@ class Recreation(Struct, frozen=True):
     is_forked: bool
 
 
-def find_missing(
+def find_missing_leases(
     rows: Mapping[str, Lease], offset: StreamOffset, parents_of: Mapping[str, Iterable[str]]
 ) -> dict[str, Position]:
     """Return the unfinished shards of an offset that have no lease, with their positions.
@@ -69,12 +69,12 @@ def find_missing(
     Args:
         parents_of: Shard id to parents' ids, for listed shards; rows have their own parents.
     """
-    followed = _followed(rows, parents_of) | ancestors_of(offset.shards, parents_of)
+    followed = _ancestors_of_leases(rows, parents_of) | ancestors_of(offset.shards, parents_of)
     unfinished = ((key, position) for key, position in offset.shards.items() if not position.is_shard_end)
     return {key: position for key, position in unfinished if key not in rows and key not in followed}
 
 
-def find_missing_ends(rows: Mapping[str, Lease], offset: StreamOffset) -> set[str]:
+def find_missing_parents(rows: Mapping[str, Lease], offset: StreamOffset) -> set[str]:
     """Return ended shards of an offset that have no lease although a merged child waits for it.
 
     A child that has not been read waits for both parents if one of them has a row.
@@ -92,12 +92,12 @@ def find_skipped(rows: Mapping[str, Lease], offset: StreamOffset) -> dict[str, P
 
     Their descendants have leases, so these shards count as done. Nothing shows whether the rest of each was read.
     """
-    followed = _followed(rows, {})
+    followed = _ancestors_of_leases(rows, {})
     unfinished = ((key, position) for key, position in offset.shards.items() if not position.is_shard_end)
     return {key: position for key, position in unfinished if key not in rows and key in followed}
 
 
-def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
+def _ancestors_of_leases(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
     """Return the ancestors of all shards that have a lease."""
     begun = {parent for row in rows.values() for parent in row.parents}
     return begun | ancestors_of(begun, parents_of)
@@ -122,9 +122,9 @@ def agrees_with(rows: Mapping[str, Lease], offset: StreamOffset) -> bool:
     has_holes = bool(coverage.holes) and not coverage.unknown
     lineage = {key: row.parents for key, row in rows.items()}
     return not (
-        find_missing(rows, offset, {})
+        find_missing_leases(rows, offset, {})
         or has_holes
-        or find_missing_ends(rows, offset)
+        or find_missing_parents(rows, offset)
         or find_outdated(rows, offset, lineage)
     )
 
@@ -148,7 +148,7 @@ def plan_recreation(
     return _Plan(rows, offset, shards, stream, earlier_rows).plan_start(now_ms)
 
 
-def plan_lost(
+def plan_lost_leases(
     rows: Mapping[str, Lease],
     offset: StreamOffset,
     shards: Mapping[str, Shard],
@@ -203,8 +203,8 @@ class _Plan:
         """Plan for the start of the query: copy the earlier table's leases, create missing ones, and end outdated ones."""
         if not self._is_forked:
             self._copy_leases()
-        self._create_known(claimed_ms=now_ms)
-        self._create_ended_parents(find_missing_ends(self._rows, self._offset))
+        self._create_missing(claimed_ms=now_ms)
+        self._create_ended_parents(find_missing_parents(self._rows, self._offset))
         ends = [
             Reset(key, self._rows[key].counter, SHARD_END)
             for key in find_outdated(self._rows, self._offset, self._parents_of)
@@ -222,8 +222,8 @@ class _Plan:
         A vanished shard has left the stream unfinished, so nothing else would create its children's leases. Parents that a merged
         child waits for are created as ended.
         """
-        self._create_known(marks)
-        self._create_ended_parents(find_missing_ends(self._rows, self._offset))
+        self._create_missing(marks)
+        self._create_ended_parents(find_missing_parents(self._rows, self._offset))
         vanished = self._vanished.keys()
         self._create_children(
             [key for key, shard in self._shards.items() if not vanished.isdisjoint(shard.parents)]
@@ -271,7 +271,7 @@ class _Plan:
                     place = row.checkpoint if is_ahead else current.checkpoint
                     self._write(Reset(key, current.counter, place, forget=self._worker, claim=claim))
 
-    def _create_known(
+    def _create_missing(
         self, marks: Mapping[str, TipMark] = _NO_MARKS, *, claimed_ms: int | None = None
     ) -> None:
         """Create the missing leases of shards in the offset.
@@ -283,7 +283,7 @@ class _Plan:
         tips = {
             key: mark_at(shards[key], tip_ms) for key, tip_ms in self._offset.tips.items() if key in shards
         }
-        for key, position in find_missing(self._rows, self._offset, self._parents_of).items():
+        for key, position in find_missing_leases(self._rows, self._offset, self._parents_of).items():
             shard = self._shards.get(key)
             if shard is None:
                 self._vanished[key] = position

@@ -10,9 +10,9 @@ from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.recreation import (
     Recreation,
     agrees_with,
-    find_missing,
-    find_missing_ends,
-    plan_lost,
+    find_missing_leases,
+    find_missing_parents,
+    plan_lost_leases,
     plan_recreation,
 )
 from penstock.core.leases.lease import Lease, TipMark
@@ -65,7 +65,9 @@ class LeaseRecreation:
         self._clock = clock
         self._open_earlier_table = open_earlier_table
 
-    def repair_at_start(self, rows: Mapping[str, Lease], known: StreamOffset, stream: StreamIdentity) -> bool:
+    def repair_at_start(
+        self, rows: Mapping[str, Lease], offset: StreamOffset, stream: StreamIdentity
+    ) -> bool:
         """Bring the table into agreement with the offset that a query starts from; return True if anything was written.
 
         Raises:
@@ -74,18 +76,18 @@ class LeaseRecreation:
             Unavailable: The service has a shard and does not list it; or the earlier table does not answer.
         """
         earlier_rows, why_no_rows = None, ""
-        if known.lease_table not in ("", self._options.lease_table):
-            earlier_rows, why_no_rows = self._read_earlier_table(known)
-        elif agrees_with(rows, known):
+        if offset.lease_table not in ("", self._options.lease_table):
+            earlier_rows, why_no_rows = self._read_earlier_table(offset)
+        elif agrees_with(rows, offset):
             return False
-        shards = self._list_with(find_missing(rows, known, {}))
-        plan = plan_recreation(rows, known, shards, stream, earlier_rows, now_ms=self._clock.wall_ms())
-        return self._apply(plan, rows, shards, known, why_no_rows)
+        shards = self._list_with(find_missing_leases(rows, offset, {}))
+        plan = plan_recreation(rows, offset, shards, stream, earlier_rows, now_ms=self._clock.wall_ms())
+        return self._apply(plan, rows, shards, offset, why_no_rows)
 
     def recreate_lost(
         self,
         rows: Mapping[str, Lease],
-        start: StreamOffset,
+        offset: StreamOffset,
         stream: StreamIdentity,
         marks: Mapping[str, TipMark] | None = None,
     ) -> bool:
@@ -93,34 +95,34 @@ class LeaseRecreation:
 
         Args:
             rows: The lease table.
-            start: The query's current positions.
+            offset: The query's current positions.
             marks: Tip marks that the offset does not have.
 
         Raises:
             DataLossError: As `repair_at_start`.
             Unavailable: As `repair_at_start`.
         """
-        missing = find_missing(rows, start, {})
-        if not missing and not find_missing_ends(rows, start):
+        missing = find_missing_leases(rows, offset, {})
+        if not missing and not find_missing_parents(rows, offset):
             return False
         shards = self._list_with(missing)
-        self._apply(plan_lost(rows, start, shards, stream, marks or {}), rows, shards, start)
+        self._apply(plan_lost_leases(rows, offset, shards, stream, marks or {}), rows, shards, offset)
         return True
 
-    def _read_earlier_table(self, known: StreamOffset) -> tuple[dict[str, Lease], str]:
+    def _read_earlier_table(self, offset: StreamOffset) -> tuple[dict[str, Lease], str]:
         """Return the leases of the table that an offset names, the query's earlier one; or none, and the reason."""
         try:
-            rows = {row.key: row for row in self._open_earlier_table(known.lease_table).scan().leases}
+            rows = {row.key: row for row in self._open_earlier_table(offset.lease_table).scan().leases}
         except (AccessDenied, NotFound, OptionError, Rejected) as error:
             return {}, f"cannot be read: {error}"
         except ServiceError as error:
             raise Unavailable(
-                f"lease table {known.lease_table} does not answer. The query had its leases there before applicationName or "
-                f"leaseTable was changed, and needs them to go on after batch {known.batch}. Start it again when the table "
+                f"lease table {offset.lease_table} does not answer. The query had its leases there before applicationName or "
+                f"leaseTable was changed, and needs them to go on after batch {offset.batch}. Start it again when the table "
                 f"answers: {error}",
                 operation=error.operation,
                 code=error.code,
-                resource=known.lease_table,
+                resource=offset.lease_table,
             ) from error
         return rows, "" if rows else "is empty"
 
@@ -129,7 +131,7 @@ class LeaseRecreation:
         plan: Recreation,
         rows: Mapping[str, Lease],
         shards: Mapping[str, Shard],
-        known: StreamOffset,
+        offset: StreamOffset,
         why_no_rows: str = "",
     ) -> bool:
         """Report the vanished shards and do the plan's writes; return True if it has any.
@@ -137,14 +139,14 @@ class LeaseRecreation:
         Args:
             rows: The lease table before.
             shards: The stream's, as listed.
-            known: The offset from which leases are created again.
+            offset: The one from which leases are created again.
             why_no_rows: Why the query's earlier lease table has no leases, if it has none.
         """
         coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
-        is_followed = bool(rows) and not coverage.holes and not coverage.unknown
+        are_all_keys_covered = bool(rows) and not coverage.holes and not coverage.unknown
         for key, position in plan.vanished.items():
             # If leases cover every hash key, another worker has read on to the shards that follow this one.
-            self._report_vanished(key, position, is_followed=is_followed)
+            self._report_vanished(key, position, are_all_keys_covered=are_all_keys_covered)
         created = []
         for write in plan.writes:
             outcome = self._table.write(write)
@@ -155,11 +157,11 @@ class LeaseRecreation:
                     f"lease {write.key} in table {self._table.name} changed while it was being set to this query's position "
                     f"({outcome.reason.value}); start the query again"
                 )
-        self._log_plan(plan, created, known, why_no_rows)
+        self._log_plan(plan, created, offset, why_no_rows)
         return bool(plan.writes)
 
-    def _log_plan(self, plan: Recreation, created: list[str], known: StreamOffset, why_no_rows: str) -> None:
-        table, earlier = self._table.name, known.lease_table
+    def _log_plan(self, plan: Recreation, created: list[str], offset: StreamOffset, why_no_rows: str) -> None:
+        table, earlier = self._table.name, offset.lease_table
         is_moved = earlier not in ("", self._options.lease_table)
         if plan.is_forked and plan.writes:
             _log.warning(
@@ -177,7 +179,7 @@ class LeaseRecreation:
                 self._options.stream,
                 table,
                 earlier,
-                known.batch,
+                offset.batch,
             )
         elif created and not is_moved:
             _log.warning(
@@ -195,7 +197,7 @@ class LeaseRecreation:
             _log.warning(
                 "stream %s: the end of batch %d in %s is unknown (%s). Its records are read again: from %s on",
                 self._options.stream,
-                known.batch,
+                offset.batch,
                 _some(plan.repeated),
                 reason,
                 ", ".join(
@@ -203,12 +205,12 @@ class LeaseRecreation:
                 ),
             )
 
-    def _report_vanished(self, key: str, position: Position, *, is_followed: bool) -> None:
+    def _report_vanished(self, key: str, position: Position, *, are_all_keys_covered: bool) -> None:
         text = (
             f"stream {self._options.stream}: shard {key} has left the stream (retention) and its lease is gone from table "
             f"{self._table.name}; the query had read it up to {position}"
         )
-        if is_followed:
+        if are_all_keys_covered:
             _log.warning(
                 "%s. The leases of the table cover all hash keys: the shards that follow it are read", text
             )
