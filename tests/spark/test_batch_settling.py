@@ -66,7 +66,7 @@ class Shards:
         self.done = [key for key in keys if key]
 
 
-def open_settler(table, clock, *, read=lambda *_: (), tasks=()):
+def open_settler(table, clock, *, read_shard=lambda *_: (), tasks=()):
     options, _ = parse_source({"streamName": "s", "applicationName": "app", "region": "r"})
     return BatchSettler(
         options,
@@ -74,7 +74,7 @@ def open_settler(table, clock, *, read=lambda *_: (), tasks=()):
         SimpleNamespace(recreate_lost=lambda *_: False),
         clock=clock,
         threads=SYSTEM_THREADS,
-        read=read,
+        read_shard=read_shard,
         tasks_of=lambda *_: iter(tasks),
     )
 
@@ -172,7 +172,10 @@ def settle_second_batch(row, *, seen):
     planned = PlannedBatch(offset(2, shards.states["s"].position), 1)
     shards.on_batch_start()
     settler = open_settler(
-        Row(row), SystemClock(), read=lambda task, _: claimed.append(task.shard_id) or (), tasks=[Task()]
+        Row(row),
+        SystemClock(),
+        read_shard=lambda task, _: claimed.append(task.shard_id) or (),
+        tasks=[Task()],
     )
     try:
         settler.settle(planned.end, planned, SimpleNamespace(shards=shards, stream=None))

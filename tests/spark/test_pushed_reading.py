@@ -40,7 +40,7 @@ def test_polling_begins_at_once_and_a_subscription_takes_over_when_it_is_accepte
     assert first_s <= query.time.now_s
     assert 1 <= len(query.service.polled) <= 2
     assert query.note.pushed_count >= 980
-    assert query.note.push_ends == {}
+    assert query.note.subscription_ends == {}
 
 
 def test_the_next_batch_uses_the_subscription_at_exactly_its_start():
@@ -65,7 +65,7 @@ def test_a_batch_without_permission_polls_alone_and_a_long_one_subscribes_later(
     query.service.put(1000)  # ten seconds of pages
     assert elsewhere.read() == list(range(110, 1110))
     assert len(query.service.subscribed) == 2
-    assert query.note.push_ends == {}
+    assert query.note.subscription_ends == {}
 
 
 def test_an_event_is_awaited_without_a_page_in_hand_and_dated_before_one_is_free():
@@ -149,7 +149,7 @@ def test_a_refused_subscription_delays_nothing_and_is_counted(error):
     began_s = query.time.now_s
     assert query.process.read() == list(range(200))
     assert query.note.pushed_count == 0
-    assert query.note.push_ends == {"refused": len(query.service.subscribed)}
+    assert query.note.subscription_ends == {"refused": len(query.service.subscribed)}
     assert query.time.now_s - began_s == pytest.approx(polling.time.now_s - began_s)
 
 
@@ -160,7 +160,7 @@ def test_a_subscription_without_an_answer_is_given_up_and_begun_again():
     for number in range(20):
         query.service.put(1)
         assert query.process.read() == [number]
-        ends += Counter(query.note.push_ends)
+        ends += Counter(query.note.subscription_ends)
         query.time.sleep(2.0)
     assert 2 <= ends["silent"] <= 4
     query.service.is_unanswered = False
@@ -209,7 +209,7 @@ def test_what_ends_a_subscription_under_a_batch_loses_and_repeats_nothing(news, 
     query.service.put(500)
     query.service.break_after, query.service.break_with = 3, news
     assert query.process.read() == list(range(500))
-    assert query.note.push_ends[why] >= 1
+    assert query.note.subscription_ends[why] >= 1
     assert 0 < query.note.pushed_count < 500
 
 
@@ -221,7 +221,7 @@ def test_a_silent_subscription_is_given_up_after_a_moment_and_the_shard_is_polle
     began_s = query.time.now_s
     assert query.process.read() == list(range(100, 110))
     assert query.time.now_s - began_s <= PATIENCE_S + 0.3
-    assert query.note.push_ends == {"silent": 1}
+    assert query.note.subscription_ends == {"silent": 1}
     assert query.service.open_count == 0
 
 

@@ -153,7 +153,7 @@ class SimQuery(SparkDriver):
             fan_out=SimFanOut(SimKinesis(self, "", self._stream)),
             kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )
-        self._planner = Planner(self._options, ports, read=self._fix)
+        self._planner = Planner(self._options, ports, read_shard=self._fix)
         super().live()
 
     def close(self) -> None:

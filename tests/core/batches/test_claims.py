@@ -68,7 +68,7 @@ CHILD = ChildShard("child", ("shard", "other"), FULL_RANGE)
         ClaimNote(millis_behind_latest=None),
         ClaimNote(has_more=True, is_whole_record=False, last_arrival_ms=0, process="p"),
         ClaimNote(pushed_count=3),
-        ClaimNote(push_ends={"expired": 2}),
+        ClaimNote(subscription_ends={"expired": 2}),
     ],
 )
 def test_a_note_comes_back_as_it_was_written(note):

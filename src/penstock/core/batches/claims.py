@@ -75,7 +75,7 @@ class ClaimNote(Struct, frozen=True):
         query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
         process: Identifies the process that made the claim among those that read the batch; None in older claims.
         pushed_count: User records in the range that a subscription delivered.
-        push_ends: Number of subscriptions that ended during the read, by reason.
+        subscription_ends: Number of subscriptions that ended during the read, by reason.
     """
 
     has_more: bool = False
@@ -90,7 +90,7 @@ class ClaimNote(Struct, frozen=True):
     query: str | None = None
     process: str | None = None
     pushed_count: int = 0
-    push_ends: Mapping[str, int] = field(default_factory=dict)
+    subscription_ends: Mapping[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Encode for the claim's `note`."""
@@ -105,7 +105,7 @@ class ClaimNote(Struct, frozen=True):
             self.query,
             self.process,
             self.pushed_count,
-            dict(self.push_ends),
+            dict(self.subscription_ends),
             [
                 [child.shard_id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
                 for child in self.children
@@ -141,7 +141,7 @@ def parse_note(note: bytes) -> ClaimNote | None:
             query=query,
             process=process,
             pushed_count=int(pushed or 0),
-            push_ends=dict(ends or {}),
+            subscription_ends=dict(ends or {}),
         )
     except (ValueError, LookupError, TypeError, PositionError):
         return None

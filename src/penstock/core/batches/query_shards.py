@@ -96,8 +96,8 @@ class QueryShards:
         self.worker = worker
         self.states: dict[str, ShardState] = {}
         self._held: dict[str, _HeldShard] = {}
-        self._last = StreamOffset()  # the offset of the batch that was settled last
-        self._settled_batch: int | None = None  # its number; None while a batch is under way
+        self._settled_offset = StreamOffset()  # of the batch that was settled last
+        self.is_settled: bool = False  # no batch is under way
         self._settled_s: float | None = None
         self._promotions: dict[str, Promote] = {}  # claims of done batches that may become checkpoints
         # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
@@ -111,14 +111,9 @@ class QueryShards:
         self._last_claimed_before = last_batch
         self._last_batch = last_batch  # the highest number of a batch so far: the next one is one higher
 
-    @property
-    def is_settled(self) -> bool:
-        """Whether no batch is under way."""
-        return self._settled_batch is not None
-
     def is_settled_for(self, batch: int) -> bool:
         """Whether this batch is the one that was settled last."""
-        return self._settled_batch == batch
+        return self.is_settled and self._settled_offset.batch == batch
 
     @property
     def unanswered(self) -> list[str]:
@@ -155,10 +150,12 @@ class QueryShards:
 
         If the query released the shard a moment ago, this is its state then, unless the coordinator's position is later.
         """
-        last = self._last
+        settled = self._settled_offset
         released = self._released.pop(effect.key, None)
         if released is None:
-            next_start = self._next_start(held, effect.lease, last.shards.get(effect.key), last.known_batches)
+            next_start = self._next_start(
+                held, effect.lease, settled.shards.get(effect.key), settled.known_batches
+            )
             if next_start is None:
                 return None
         else:
@@ -171,7 +168,7 @@ class QueryShards:
                 return state
             next_start = BatchStart(held.position, StartReason.CHECKPOINT)
         state = state_after(next_start, effect.lease, now_ms)
-        if may_promote(effect.lease, self.worker, last.known_batches, next_start.position):
+        if may_promote(effect.lease, self.worker, settled.known_batches, next_start.position):
             self._plan_promotion(effect.lease, state)
         return state
 
@@ -309,7 +306,7 @@ class QueryShards:
             for key, each in settled.items()
         )
         self._last_batch = max(start.batch, self._last_batch)
-        self._last, self._settled_batch, self._settled_s = start, start.batch, now_s
+        self._settled_offset, self._settled_s, self.is_settled = start, now_s, True
         return settlement_of(settled, progress)
 
     def _settle_shard(
@@ -531,7 +528,7 @@ class QueryShards:
 
     def on_batch_start(self) -> None:
         """Handle the start of a batch: no shard is added or removed until the next `settle`. Spark has logged its offset."""
-        self._settled_batch = None
+        self.is_settled = False
         self._ended.clear()
 
 

@@ -108,7 +108,7 @@ class Settlement(Struct, frozen=True):
         queries: Spark's ids of the queries whose tasks made the claims of this worker.
         processes: The processes that made the claims.
         pushed_count: User records of the batch that a subscription delivered.
-        push_ends: Number of subscriptions that ended during reads, by reason.
+        subscription_ends: Number of subscriptions that ended during reads, by reason.
     """
 
     record_count: int
@@ -120,7 +120,7 @@ class Settlement(Struct, frozen=True):
     queries: frozenset[str] = frozenset()
     processes: frozenset[str] = frozenset()
     pushed_count: int = 0
-    push_ends: Mapping[str, int] = field(default_factory=dict)
+    subscription_ends: Mapping[str, int] = field(default_factory=dict)
 
 
 class SettledShard(Struct, frozen=True):
@@ -176,5 +176,5 @@ def settlement_of(settled: Mapping[str, SettledShard], progress: tuple[ReaderPro
         queries=frozenset(note.query for note in notes if note.query is not None),
         processes=frozenset(note.process for note in notes if note.process is not None),
         pushed_count=sum(note.pushed_count for note in notes),
-        push_ends=sum((Counter(note.push_ends) for note in notes), Counter()),
+        subscription_ends=sum((Counter(note.subscription_ends) for note in notes), Counter()),
     )

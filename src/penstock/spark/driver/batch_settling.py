@@ -50,7 +50,7 @@ class BatchSettler:
 
     Args:
         recreation: Creates missing leases.
-        read: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
+        read_shard: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
             of the query, or None while no task has claimed.
         tasks_of: Returns the task of each shard of a batch.
     """
@@ -63,14 +63,14 @@ class BatchSettler:
         *,
         clock: Clock,
         threads: Threads,
-        read: Callable[[ShardTask, str | None], Iterable[Any]],
+        read_shard: Callable[[ShardTask, str | None], Iterable[Any]],
         tasks_of: Callable[[PlannedBatch, JoinedQuery], Iterator[ShardTask]],
     ) -> None:
         self._options = options
         self._recreation = recreation
         self._table = table
         self._clock = clock
-        self._read = read
+        self._read_shard = read_shard
         self._tasks_of = tasks_of
         self._pool = threads.pool("penstock-promote", _THREADS_MAX)
         self._condition = threads.condition
@@ -247,7 +247,7 @@ class BatchSettler:
         """Read a shard's part of a batch, and claim its end. If the claim is refused, read again."""
         for attempt in range(_CLAIM_ATTEMPTS_MAX):
             try:
-                for _ in self._read(task, min(self._queries, default=None)):
+                for _ in self._read_shard(task, min(self._queries, default=None)):
                     pass
             except ClaimConflict:
                 if attempt == _CLAIM_ATTEMPTS_MAX - 1:

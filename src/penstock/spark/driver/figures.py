@@ -20,7 +20,7 @@ def report_of(query: JoinedQuery, done: Settlement, stream: str, *, reads_to_tip
     stats = query.query_worker.stats
     behind = {key: state.millis_behind_latest for key, state in sorted(query.shards.states.items())}
     lag = {key: millis for key, millis in behind.items() if millis is not None}
-    pushed = {"records": done.pushed_count, "ends": dict(sorted(done.push_ends.items()))}
+    pushed = {"records": done.pushed_count, "ends": dict(sorted(done.subscription_ends.items()))}
     return {
         **({} if query.consumer_arn is None else {"pushed": pushed}),
         "bytes": done.bytes_count,
@@ -49,7 +49,7 @@ def measure(query: JoinedQuery, done: Settlement) -> None:
     metrics.count("claims", done.claim_count)
     if query.consumer_arn is not None:
         metrics.count("pushed_records", done.pushed_count)
-        for why, count in done.push_ends.items():
+        for why, count in done.subscription_ends.items():
             metrics.count("subscriptions_ended", count, {"why": why})
     metrics.count("iterators_kept", done.kept_iterator_count)
     metrics.count("iterators_asked_for", done.claim_count - done.kept_iterator_count)

@@ -74,7 +74,7 @@ class Planner:
     """The driver's side of one streaming query. Called by one thread.
 
     Args:
-        read: Reads one shard of a batch as an executor does; the planner drops the rows. Its second argument is Spark's id
+        read_shard: Reads one shard of a batch as an executor does; the planner drops the rows. Its second argument is Spark's id
             of the query, or None until the first claim of a task has shown it.
     """
 
@@ -83,7 +83,7 @@ class Planner:
         options: SourceOptions,
         ports: DriverPorts,
         *,
-        read: Callable[[ShardTask, str | None], Iterable[Any]],
+        read_shard: Callable[[ShardTask, str | None], Iterable[Any]],
     ) -> None:
         self._options = options
         self._ports = ports
@@ -112,7 +112,7 @@ class Planner:
             self._recreation,
             clock=ports.clock,
             threads=ports.threads,
-            read=read,
+            read_shard=read_shard,
             tasks_of=self._tasks.of_shards,
         )
         self._joined: JoinedQuery | None = None

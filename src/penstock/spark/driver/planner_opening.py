@@ -69,7 +69,9 @@ def open_planner(
         options,
         ports,
         # The driver polls: a subscription of its own would end the executors'.
-        read=lambda task, query: rows_of((replace(task, consumer_arn=None),), options, query, table=leases),
+        read_shard=lambda task, query: rows_of(
+            (replace(task, consumer_arn=None),), options, query, table=leases
+        ),
     )
 
 

@@ -349,7 +349,7 @@ class ClaimedRead:
 
     # --- claiming -----------------------------------------------------------------------------------------
 
-    def _note(self) -> ClaimNote:
+    def _claim_note(self) -> ClaimNote:
         so_far = self._progress
         return ClaimNote(
             has_more=so_far.has_more,
@@ -364,7 +364,7 @@ class ClaimedRead:
             query=self._query,
             process=self._process,
             pushed_count=so_far.pushed_count,
-            push_ends=self._shard.push_ends,
+            subscription_ends=self._shard.subscription_ends,
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
@@ -415,7 +415,7 @@ class ClaimedRead:
             if lease is None:
                 self._warn_unclaimed()
                 return
-            claim = self._claim_of(lease, self._progress.end, self._note().to_bytes())
+            claim = self._claim_of(lease, self._progress.end, self._claim_note().to_bytes())
             outcome = self._table.write(claim)
             if isinstance(outcome, Applied):
                 return

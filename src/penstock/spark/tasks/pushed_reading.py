@@ -72,7 +72,7 @@ class PushedReading:
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """Number of changes to GetRecords, by reason."""
+        """Number of subscriptions that ended during the read, by reason."""
         return self._ends
 
     @property

@@ -232,7 +232,7 @@ class ShardRange:
             self._pushed_reading.close()
 
     @property
-    def push_ends(self) -> Mapping[str, int]:
+    def subscription_ends(self) -> Mapping[str, int]:
         """Number of subscriptions that ended during the read, by reason."""
         return {} if self._pushed_reading is None else self._pushed_reading.ends
 
