@@ -101,12 +101,6 @@ class Plan(Struct, frozen=True):
     is_over: bool = False
 
 
-class _Tally(Struct):
-    # Figures since the last `take_progress`.
-    since_s: float
-    bytes: int = 0
-
-
 class ShardRun:
     """See the module. Every public method takes the lock.
 
@@ -169,7 +163,8 @@ class ShardRun:
         self._stop_why: StopWhy | None = None
         self._grace_until_s: float | None = None  # after a loss: until then calls may acknowledge
         self._has_reported_end = False  # the coordinator has got the last event
-        self._tally = _Tally(since_s=clock.monotonic_s())
+        self._done_bytes = 0  # since the last `take_progress`
+        self._done_since_s = clock.monotonic_s()
         self._stream_id = stream_id_of(start.key)
         self.labels: dict[str, str] = {
             "shard": self.shard_id,
@@ -514,7 +509,7 @@ class ShardRun:
         elif call.kind is CallKind.DEAD_LETTER:
             self._metrics.count("dead_letters", len(call.records), self.labels)
         with self.lock:
-            self._tally.bytes += size_bytes
+            self._done_bytes += size_bytes
             self._on_verdict(call, self._delivery.on_returned(call.id, self._clock.monotonic_s()), None)
 
     def on_raised(self, call: Call[Record], error: BaseException) -> None:
@@ -625,9 +620,9 @@ class ShardRun:
             if self._has_reported_end:
                 return None
             lag_ms = self.lag_ms(now_s)
-            passed_s = max(now_s - self._tally.since_s, 1e-3)
-            throughput_kbps = self._tally.bytes / 1024 / passed_s
-            self._tally = _Tally(since_s=now_s)
+            passed_s = max(now_s - self._done_since_s, 1e-3)
+            throughput_kbps = self._done_bytes / 1024 / passed_s
+            self._done_bytes, self._done_since_s = 0, now_s
             read_through = f"{self._reader.position} {self._delivery.low_water}"
             if self.is_paused:
                 read_through += f" paused {now_s}"  # a paused shard does not count as stuck
