@@ -512,23 +512,38 @@ def test_figures_tell_what_was_put_and_what_was_sent_again(server, kinesis, stre
 
 def _child(producer, pipe):
     try:
-        producer.put(b"x", "k")
+        receipt = producer.put(b"of the child", "k")
+        producer.flush(DEADLINE_S)
+        pipe.send(receipt.result(0).sequence_number)
     except UsageError as error:
         pipe.send(str(error))
 
 
+def _answer_of_a_child(producer):
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(target=_child, args=(producer, theirs))
+    process.start()
+    assert ours.poll(DEADLINE_S)
+    answer = ours.recv()
+    process.join(DEADLINE_S)
+    return answer
+
+
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("metrics", [None, MetricsTally()], ids=["opened", "metrics with a thread"])
-def test_a_producer_says_so_when_it_was_carried_over_a_fork(kinesis, stream, metrics):
-    with Producer(stream, kinesis=kinesis, metrics=metrics) as producer:
-        if metrics is None:
-            producer.put(b"x", "k").result(DEADLINE_S)
-        ours, theirs = multiprocessing.Pipe()
-        process = multiprocessing.get_context("fork").Process(target=_child, args=(producer, theirs))
-        process.start()
-        assert ours.poll(DEADLINE_S)
-        assert "after the fork" in ours.recv()
-        process.join(DEADLINE_S)
+def test_a_producer_works_on_both_sides_of_a_fork(server, kinesis, stream):
+    with Producer(stream, kinesis=kinesis, linger_s=60) as producer:
+        early = producer.put(b"before", "k")
+        assert _answer_of_a_child(producer).isdigit()
+        assert not early.done()
+        producer.put(b"after", "k")
+    found = sorted(data for _, data in kcl_reads(server.client(), stream))
+    assert found == [b"after", b"before", b"of the child"]
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_producer_whose_metrics_have_a_thread_stays_in_its_process(kinesis, stream):
+    with Producer(stream, kinesis=kinesis, metrics=MetricsTally()) as producer:
+        assert "after the fork" in _answer_of_a_child(producer)
 
 
 @pytest.mark.parametrize("option", ["linger_s=30", "put_timeout_s=0"])

@@ -106,7 +106,7 @@ class ProducerOptions:
 
 
 class Producer:
-    """Writes records to one stream. Safe to use from several threads; not across a fork, once a record was put.
+    """Writes records to one stream. Safe to use from several threads, and across a fork: a child's first put begins anew there.
 
     Delivery is at least once: a future's result means that the service has the record. With `ordering="key"` records
     of one partition key are first accepted in the order in which they were put, also when requests are refused or
@@ -304,7 +304,7 @@ class Producer:
     @property
     def waiting_count(self) -> int:
         """Records that are not acknowledged yet."""
-        return 0 if self._engine is None else self._engine.waiting_count
+        return 0 if self._engine is None or not self._home.is_here else self._engine.waiting_count
 
     def __enter__(self) -> Self:
         self._is_entered = True
@@ -314,7 +314,7 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._home.is_here:
-            return  # a forked child leaves the block by its own exit or error; the records are the parent's
+            return  # a forked child that has put nothing leaves the block; the records are the parent's
         if error is None:
             self.close()
             return
@@ -345,12 +345,15 @@ class Producer:
         self._end_hook = _close_at_end(self, self._home)
 
     def _check_home(self) -> None:
-        """Refuse to go on in a forked child. But if the parent had not opened the producer, it is the child's from now on.
+        """Begin anew in a forked child: the threads and the records that wait are the parent's.
 
-        Metrics that are sent or served by a thread of the parent would be lost without a word.
+        Raises:
+            UsageError: A thread of the parent serves or sends the metrics, so the child's would be lost.
         """
         with self._lock:
-            if self._engine is None and not self._has_threads and not self._home.is_here:
+            if not self._home.is_here and not self._has_threads:
+                self._engine = None
+                self._is_entered = False  # the end of the parent's block may never be reached here
                 self._belong_here()
         self._home.check()
 
