@@ -168,6 +168,14 @@ def test_a_page_says_that_its_shard_or_all_applications_have_gone():
     assert "no leases yet" in drawn(Snapshot(0, (application("a", 0),)), Place(Page.SHARDS, "a"))
 
 
+def test_leases_that_cannot_be_read_are_not_called_missing():
+    problem = "Scan on lease table a: no connection; check the region and the endpoint, and whether it can be reached from here"
+    unread = ApplicationSnapshot("a", None, 0, problems=(problem,))
+    text = drawn(Snapshot(0, (unread,)), Place(Page.SHARDS, "a"))
+    assert "no leases yet" not in text
+    assert problem in " ".join(text.split())
+
+
 def test_what_others_wrote_acts_on_no_terminal():
     rows = judge([ShardRow(HOSTILE, "stopped", HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
     snapshot = Snapshot(

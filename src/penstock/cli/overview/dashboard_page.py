@@ -202,7 +202,7 @@ def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
 
 def _shards(snapshot: ApplicationSnapshot) -> str:
     if not snapshot.shards:
-        return "<p>No leases yet.</p>"
+        return f"<p>{UNREADABLE if snapshot.is_unreadable else 'no leases yet'}</p>"
     shown = snapshot.shards[:_ROWS_MAX]
     rows = [[_link(snapshot, row), *(escape(cell) for cell in shard_cells(row)[1:])] for row in shown]
     of_rows = ["ended" if row.state == "ended" else "" for row in shown]

@@ -148,6 +148,11 @@ def _line(text: str, style: str = "") -> Text:
     return Text(escape_text(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
+def _whole_text(text: str) -> Text:
+    """Return a text that is folded, and not cut off."""
+    return Text(escape_text(text))
+
+
 def _heading(text: str, taken_ms: int, problems: Sequence[str]) -> Text:
     more = f"   {problems[0]}" if problems else ""
     line = _line(f"{text}   {moment_of(taken_ms)[:19]}Z", "bold")
@@ -230,7 +235,7 @@ def _shards(
     )
     row = place.shard_of(snapshot)
     if row is None:
-        return [heading, Text(""), _line("no leases yet")]
+        return [heading, Text(""), *map(_whole_text, application.problems or ["no leases yet"])]
     below = [*_workers(application), *_events(application, None)]
 
     def draw(each: ShardRow) -> tuple[Sequence[str], str]:
