@@ -123,7 +123,7 @@ planted = MUTANTS.planted
 _begin_call = SimReader._begin_call
 _on_child_created = HeldLeases.on_child_created
 _next_write = HeldLease._next_write
-_start = HeldLease._start
+_start_reader = HeldLease._start_reader
 _plan_balance = move_planner.plan_balance
 _plan_missing = shard_syncer.plan_missing
 _next_wake_s = ShardDelivery.next_wake_s
@@ -277,10 +277,10 @@ def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
     return []
 
 
-@planted("held but not read", "vmware-go-kcl 77", 0, HeldLease, "_start")
+@planted("held but not read", "vmware-go-kcl 77", 0, HeldLease, "_start_reader")
 def _own_but_not_read(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:
     if not self.lease.owner_switches:
-        return _start(self, view, now_s)
+        return _start_reader(self, view, now_s)
     self.phase = LeasePhase.PARKED  # the cache has the lease as ours, and no reader runs
     return []
 

@@ -27,8 +27,8 @@ from sim.producer_mutants import (
 SINK_MUTANTS = Mutants()
 planted = SINK_MUTANTS.planted
 
-WRITE = SinkTask._write
-SEND = SinkTask._send
+WRITE = SinkTask._write_rows
+SEND = SinkTask._write_row
 ADD = sink_metrics._add
 WRITE_FILE = DeadLetters._write_file
 ON_FAILED_CALL = Batcher.on_failed_call
@@ -44,7 +44,7 @@ def waits_for_nothing(self):
     return self.report
 
 
-@planted("a task swallows a failure to write", "sinks that log and go on", 4, SinkTask, "_write")
+@planted("a task swallows a failure to write", "sinks that log and go on", 4, SinkTask, "_write_rows")
 def swallows_failures(self, rows, memory, dead):
     try:
         return WRITE(self, rows, memory, dead)
@@ -119,7 +119,7 @@ def checks_nothing(*_args):
     """Whatever the rows hold is sent."""
 
 
-@planted("an error names no row", "several: the row that nobody finds", 1, SinkTask, "_send")
+@planted("an error names no row", "several: the row that nobody finds", 1, SinkTask, "_write_row")
 @staticmethod
 def names_no_row(writer, stream, row_number, row):
     try:

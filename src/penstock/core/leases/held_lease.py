@@ -214,7 +214,7 @@ class HeldLease(Struct):
             and not has_earlier_reader
             and not view.waits_for_parents(self.lease)
         ):
-            actions += self._start(view, now_s)
+            actions += self._start_reader(view, now_s)
         if self.phase is LeasePhase.DRAINED:
             actions += self._create_children(view, now_s)
         if self.unknown_write is not None:
@@ -245,7 +245,7 @@ class HeldLease(Struct):
             due.append(self.child_retry_s)
         return max(min(due), now_s)
 
-    def _start(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
+    def _start_reader(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
         self._move(Trigger.START)
         self.progress_s = now_s
         position = start_reading_at(self.lease, view.has_parent_lease(self.lease))
@@ -350,7 +350,7 @@ class HeldLease(Struct):
         write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
         assert write is not None, f"lease {self.key} was read back although no write has an unknown outcome"
         actions = self._reconcile(write, row, turn)
-        was_applied = self.last_error is None  # `_renewed` has cleared it
+        was_applied = self.last_error is None  # `_on_renewed` has cleared it
         if was_applied or self.phase is LeasePhase.GONE:
             return actions
         if self.failures:
@@ -374,15 +374,15 @@ class HeldLease(Struct):
         self.failures = 0
         self.retry_s = 0.0
         if isinstance(write, Release):
-            return self._released(row)
+            return self._on_released(row)
         if isinstance(write, End):
-            return self._ended()
+            return self._on_ended()
         assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
         if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
             self.tip = None  # the row has it; if written again later, it could replace a claim's later mark
-        return self._renewed(row, sent_s, turn)
+        return self._on_renewed(row, sent_s, turn)
 
-    def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
+    def _on_renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
         """Handle the row of a write that kept the lease; it may have a new checkpoint or a hand-over request.
 
         Args:
@@ -433,10 +433,10 @@ class HeldLease(Struct):
             return self._lose(StopWhy.LOST, is_row_gone=True)
         counter = getattr(write, "counter", row.counter)
         if isinstance(write, End) and row.is_ended:
-            return self._ended()
+            return self._on_ended()
         # If another worker took the lease instead, the checkpoint may be earlier.
         if isinstance(write, Release) and row.reader != self.worker and self._is_done_written(row):
-            return self._released(row)
+            return self._on_released(row)
         is_of_other_process = row.counter != counter and row.run != self.lease.run
         if is_of_other_process or row.reader != self.worker or row.counter not in (counter, counter + 1):
             return self._lose(StopWhy.LOST, row=row)
@@ -447,7 +447,7 @@ class HeldLease(Struct):
         # Two writes may have been sent with this counter: the first had no answer, and the row that was read back then did
         # not show it. The row does not show which of the two was applied, so the lease duration counts from the first.
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
-        return [report_read_back(self.key), *self._renewed(row, sent_s, turn)]
+        return [report_read_back(self.key), *self._on_renewed(row, sent_s, turn)]
 
     def _is_done_written(self, row: Lease) -> bool:
         """Return whether a row's checkpoint is at or past `done_through`; True if nothing is done."""
@@ -566,14 +566,14 @@ class HeldLease(Struct):
         """Release the lease at the reader's last checkpoint request."""
         self._move(Trigger.TIME_IS_UP)
 
-    def _released(self, row: Lease) -> list[LeaseAction]:
+    def _on_released(self, row: Lease) -> list[LeaseAction]:
         self._move(Trigger.RELEASED)
         actions: list[LeaseAction] = []
         if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
             actions.append(CheckpointWritten(self.key, self.epoch, row.checkpoint))
         return [*actions, report_release(row), Released()]
 
-    def _ended(self) -> list[LeaseAction]:
+    def _on_ended(self) -> list[LeaseAction]:
         self._move(Trigger.ENDED)
         return [report_end(self.key, self.children), Ended(self.children)]
 

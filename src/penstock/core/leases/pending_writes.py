@@ -141,7 +141,7 @@ class PendingWrites:
         self, write: LeaseWrite, purpose: WritePurpose, now_s: float, retry_until_s: float | None = None
     ) -> None:
         """Send a write of a held lease now. The key must not be busy."""
-        self._start(PendingWrite(write, purpose, now_s, is_renewal=True), retry_until_s)
+        self._emit_write(PendingWrite(write, purpose, now_s, is_renewal=True), retry_until_s)
 
     def enqueue(self, write: LeaseWrite, purpose: WritePurpose) -> bool:
         """Queue a write; False, without effect, while the key is busy."""
@@ -161,7 +161,7 @@ class PendingWrites:
         while self._queue and self._in_flight < self._in_flight_max:
             write, purpose = self._queue.popleft()
             self._queued.discard(write.key)
-            self._start(PendingWrite(write, purpose, now_s, is_renewal=False))
+            self._emit_write(PendingWrite(write, purpose, now_s, is_renewal=False))
 
     def settle(self, write_id: int) -> PendingWrite | None:
         """Return and forget the write that was answered; None if no such write is in flight."""
@@ -174,7 +174,7 @@ class PendingWrites:
         assert 0 <= self._in_flight <= self._in_flight_max
         return pending
 
-    def _start(self, pending: PendingWrite, retry_until_s: float | None = None) -> None:
+    def _emit_write(self, pending: PendingWrite, retry_until_s: float | None = None) -> None:
         key = pending.write.key
         assert key not in self._busy, f"two writes for lease {key} at once: {pending.write}"
         if self._later_runs is not None and isinstance(pending.write, Take | Renew):

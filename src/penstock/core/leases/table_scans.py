@@ -259,7 +259,7 @@ class TableScans:
             if now_s < min(self._due_s, self._whole_s):
                 self._begin_free_scan()
             else:
-                self._begin(is_whole_table=self.part is None or now_s >= self._whole_s)
+                self._begin_regular_scan(is_whole_table=self.part is None or now_s >= self._whole_s)
 
     def _begin_free_scan(self) -> None:
         self._is_scanning = self.is_free_scan = True
@@ -267,7 +267,7 @@ class TableScans:
         self._free_scan_s = math.inf
         self._turn.emit(ScanTable(WHOLE_TABLE))
 
-    def _begin(self, *, is_whole_table: bool) -> None:
+    def _begin_regular_scan(self, *, is_whole_table: bool) -> None:
         self._is_scanning = True
         self.is_free_scan = False
         self._is_scanning_whole = is_whole_table

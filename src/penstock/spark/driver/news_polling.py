@@ -194,15 +194,15 @@ class NewsPoller:
         """End the threads after their calls."""
         self._pool.close()
 
-    # --- asking, on the pool's threads --------------------------------------------------------------------
+    # --- probing, on the pool's threads --------------------------------------------------------------------
 
     def _submit(self, key: str, state: ShardState) -> None:
         iterator, start = state.iterator, self._start_of(state)
         if iterator is None:
             state.unread_since_ms = None
-        self._pool.submit(lambda: self._put_answer(self._ask(key, state, iterator, start)))
+        self._pool.submit(lambda: self._put_answer(self._probe(key, state, iterator, start)))
 
-    def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
+    def _probe(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
         # Time in the pool's queue does not count as a missing answer.
         self._probes[key] = self._clock.monotonic_s()
         try:

@@ -133,17 +133,17 @@ class Planner:
         listing = self._kinesis.fetch_shards(self._options.stream)
         self._until_ms = service_bound_ms(self._clock.wall_ms(), listing.server_ms)
 
-    def join(self, known: StreamOffset) -> None:
+    def join(self, offset: StreamOffset) -> None:
         """Join the application, before the first batch is planned or repeated; a later call has no effect.
 
         Args:
-            known: The last offset of the checkpoint location, or the initial one.
+            offset: The last offset of the checkpoint location, or the initial one.
 
         Raises:
             PenstockError: As `joining.join`.
         """
         if self._joined is None:
-            self._joined = join(self._ports, self._options, known, self._recreation, self._run)
+            self._joined = join(self._ports, self._options, offset, self._recreation, self._run)
 
     def latest(
         self, start: StreamOffset, *, with_limits: bool = True, may_be_only_batch: bool = False

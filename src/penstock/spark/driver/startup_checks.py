@@ -192,10 +192,10 @@ def refuse_unknown_shards(
 
 
 def warn_of_skipped_shards(
-    options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], known: StreamOffset
+    options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], offset: StreamOffset
 ) -> None:
     """Warn of unfinished shards of an offset that count as done, because their leases were deleted."""
-    for key, position in find_skipped(rows, known).items():
+    for key, position in find_skipped(rows, offset).items():
         _log.warning(
             "stream %s: the lease of shard %s is gone from table %s, and the shards that follow it have theirs, so it counts as "
             "done. This query's checkpoint location has read it up to %s only: the rest was read by another worker, or by a run "
@@ -275,7 +275,13 @@ def refuse_living_driver(
 
 
 def rewind_leases(
-    kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str, *, run: str
+    kinesis: Kinesis,
+    table: LeaseTable,
+    options: SourceOptions,
+    offset: StreamOffset,
+    worker: str,
+    *,
+    run: str,
 ) -> int:
     """Reset leases to the checkpoint location's positions, if the location has no record of their claims.
 
@@ -286,10 +292,10 @@ def rewind_leases(
         ClaimConflict: Leases changed during the reset; start the query again.
     """
     rows = scan_leases(table)
-    claimed = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known_batches)]
+    claimed = [row for row, _ in find_unknown_claims(rows.values(), worker, offset.known_batches)]
     last_unknown_batch = last_claimed_batch(claimed, worker)
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
-    writes = plan_rewind(rows, known, worker, shards, run)
+    writes = plan_rewind(rows, offset, worker, shards, run)
     # The others create ended leases: shards that are done stay done.
     going_back = [
         key for key, write in writes.items() if not (isinstance(write, Create) and write.lease.is_ended)
@@ -299,19 +305,19 @@ def rewind_leases(
         "of it was used): it is at batch %d, and an unknown batch %d was claimed. Shards %s go back to the location's positions, "
         "and the records after them are read again",
         table.name,
-        known.batch,
+        offset.batch,
         last_unknown_batch,
         ", ".join(sorted(going_back)) or "(none)",
     )
     claimed_keys = {row.key for row in claimed}
-    gone = {key for key, position in known.shards.items() if key not in rows and not position.is_shard_end}
+    gone = {key for key, position in offset.shards.items() if key not in rows and not position.is_shard_end}
     unchanged = sorted((claimed_keys | gone) - writes.keys())
     if unchanged:
         _log.warning(
             "shards %s are left as they are: other workers have them, or they have left the stream; records that this query read "
             "there from batch %d on are not read again",
             ", ".join(unchanged),
-            known.batch,
+            offset.batch,
         )
     for key, write in writes.items():
         outcome = table.write(write)

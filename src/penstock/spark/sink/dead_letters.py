@@ -80,9 +80,9 @@ class DeadLetters:
                 self._lines = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - closed by `close`
             self._lines.write(letter.encode() + b"\n")
             return
-        self._send(letter, (_shown(key) or "dead-letter")[:_KEY_CHARACTERS_MAX], row_number)
+        self._write_to_stream(letter, (_shown(key) or "dead-letter")[:_KEY_CHARACTERS_MAX], row_number)
 
-    def _send(self, letter: str, key: str, row_number: int) -> None:
+    def _write_to_stream(self, letter: str, key: str, row_number: int) -> None:
         target = self._options.dead_letter_stream or ""
         if self._writer is None:
             self._writer = TaskWriter(

@@ -55,11 +55,11 @@ class SinkTask:
     def _write_all(self, rows: Iterator[Values]) -> TaskReport:
         memory = TaskMemory(self._options.buffer_bytes_max)
         if not self._options.keeps_dead_letters:
-            return self._write(rows, memory, None)
+            return self._write_rows(rows, memory, None)
         with contextlib.closing(DeadLetters(self._options, self._ports, memory)) as dead:
-            return self._write(rows, memory, dead)
+            return self._write_rows(rows, memory, dead)
 
-    def _write(self, rows: Iterator[Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
+    def _write_rows(self, rows: Iterator[Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
         """Send the rows, each to its stream, and wait; without `dead` a row that can never be accepted is an error."""
         writers: dict[str, TaskWriter] = {}
         router = _Router(self._options.stream)
@@ -69,8 +69,8 @@ class SinkTask:
                 stream = router.stream_of(values[3], row_number)
                 writer = writers.get(stream)
                 if writer is None:
-                    writer = writers[stream] = self._open(stream, memory)
-                self._send(writer, stream, row_number, values)
+                    writer = writers[stream] = self._open_writer(stream, memory)
+                self._write_row(writer, stream, row_number, values)
             except RecordError as error:
                 if dead is None:
                     raise RecordError(f"{error}; {_WAY_OUT}") from None
@@ -83,7 +83,7 @@ class SinkTask:
             reports, 0 if dead is None else dead.count, router.overruled_count, router.overruled_stream
         )
 
-    def _open(self, stream: str, memory: TaskMemory) -> TaskWriter:
+    def _open_writer(self, stream: str, memory: TaskMemory) -> TaskWriter:
         options = self._options
         return TaskWriter(
             self._ports.open_kinesis(options.connection),
@@ -102,7 +102,7 @@ class SinkTask:
         )
 
     @staticmethod
-    def _send(writer: TaskWriter, stream: str, row_number: int, values: Values) -> None:
+    def _write_row(writer: TaskWriter, stream: str, row_number: int, values: Values) -> None:
         data, key, hash_key, _ = values
         if data is None or not isinstance(key, str) or isinstance(hash_key, bytes):
             raise RecordError(

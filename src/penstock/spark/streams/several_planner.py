@@ -80,18 +80,18 @@ class SeveralPlanner:
         for stream in self._streams.values():
             stream.planner.prepare_available_now()
 
-    def join(self, known: SeveralOffset) -> None:
+    def join(self, offset: SeveralOffset) -> None:
         """Open every stream's planner; later calls have no effect.
 
         All streams are described before the first lease is taken. Their planners then take leases at the same time.
 
         Args:
-            known: The last offset that Spark has logged.
+            offset: The last offset that Spark has logged.
         """
         if self._is_joined:
             return
         try:
-            self._open_streams(known)
+            self._open_streams(offset)
         except PenstockError:
             self._stop_streams()
             raise
@@ -231,12 +231,12 @@ class SeveralPlanner:
 
     # --- joining --------------------------------------------------------------------------------------------
 
-    def _open_streams(self, known: SeveralOffset) -> None:
+    def _open_streams(self, offset: SeveralOffset) -> None:
         identities = self._fetch_identities()
-        self._check_table(known.worker)
-        known = self._without_recreated(known, identities)
+        self._check_table(offset.worker)
+        offset = self._without_recreated(offset, identities)
         # One worker id for all streams: the query is one worker of its application.
-        worker = name_worker(self._shared, known.worker, random.SystemRandom())
+        worker = name_worker(self._shared, offset.worker, random.SystemRandom())
         if self._metrics is None:
             self._metrics = open_metrics(self._shared, worker)
         for place, (options, identity) in enumerate(zip(self._options.streams, identities, strict=True)):
@@ -247,8 +247,8 @@ class SeveralPlanner:
                 if self._is_available_now:
                     planner.prepare_available_now()
                 self._streams[identity.stream_id] = PlannedStream(place, options.stream, planner)
-                planner.join(known.of(identity.stream_id))
-        left_out = sorted(known.by_stream.keys() - self._streams.keys())
+                planner.join(offset.of(identity.stream_id))
+        left_out = sorted(offset.by_stream.keys() - self._streams.keys())
         if left_out:
             _log.warning(
                 "the query does not read %s any more; its positions stay in the checkpoint location",
@@ -294,11 +294,13 @@ class SeveralPlanner:
                 "penstock.Consumer"
             )
 
-    def _without_recreated(self, known: SeveralOffset, identities: Sequence[StreamIdentity]) -> SeveralOffset:
+    def _without_recreated(
+        self, offset: SeveralOffset, identities: Sequence[StreamIdentity]
+    ) -> SeveralOffset:
         """Drop the offsets of streams that were deleted and created again; refuse them if failOnDataLoss is on."""
         gone = []
         for options, identity in zip(self._options.streams, identities, strict=True):
-            before = known.earlier_id_of(identity)
+            before = offset.earlier_id_of(identity)
             if before is None:
                 continue
             text = (
@@ -313,7 +315,7 @@ class SeveralPlanner:
             _log.warning("%s; the new one is read from startingPosition (failOnDataLoss=false)", text)
             gone.append(before)
         self._recreated_ids = frozenset(gone)
-        return known.without(gone)
+        return offset.without(gone)
 
 
 class _StreamMetrics(LabelledMetrics):

@@ -152,7 +152,7 @@ class ClaimedRead:
                     # The claim is written last. An attempt that claimed first and failed midway would have fixed an end
                     # whose rows Spark never got; one that reads and fails leaves the batch open for the next attempt.
                     yield from self._read_freely()
-                    yield from self._claim(lease)
+                    yield from self._claim_end(lease)
                     return
                 case ReadUnclaimed():
                     self._warn_unclaimed()
@@ -210,9 +210,9 @@ class ClaimedRead:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def _next_page(self, *, is_free: bool = False) -> ShardPage | None:
+    def _next_page(self, *, may_push: bool = False) -> ShardPage | None:
         if self._pages is None:
-            self._pages = self._shard.pages(is_free=is_free)
+            self._pages = self._shard.pages(may_push=may_push)
         return next(self._pages, None)
 
     def _read_freely(self) -> Iterator[pa.RecordBatch]:
@@ -221,11 +221,11 @@ class ClaimedRead:
             return
         began_s = self._clock.monotonic_s()
         while True:
-            page = self._next_page(is_free=True)
+            page = self._next_page(may_push=True)
             if page is None:
                 return
             self._progress.millis_behind_latest = page.millis_behind_latest
-            count = self._cut(page.rows)
+            count = self._count_in_batch(page.rows)
             taken = self._emit(page, count)
             if taken.num_rows:
                 yield taken
@@ -282,7 +282,7 @@ class ClaimedRead:
             return last
         return at_record(last.sequence_number, max(0, len(user_records) - 1))
 
-    def _cut(self, rows: pa.RecordBatch) -> int:
+    def _count_in_batch(self, rows: pa.RecordBatch) -> int:
         """Return how many of these rows still belong to the batch."""
         task, so_far = self._task, self._progress
         count: int = rows.num_rows
@@ -409,7 +409,7 @@ class ClaimedRead:
                 f"reads {self._task.stream}: choose another applicationName"
             )
 
-    def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
+    def _claim_end(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
         """Claim the end; if another execution has claimed a later end, yield the rows up to that one."""
         for _ in range(_CLAIMS_MAX):
             if lease is None:

@@ -152,11 +152,11 @@ class ShardRange:
         self.began_with_kept_iterator = False
         self.decode_counts = DecodeCounts()
 
-    def pages(self, *, is_free: bool = False) -> Generator[ShardPage, None, None]:
+    def pages(self, *, may_push: bool = False) -> Generator[ShardPage, None, None]:
         """Yield pages until the shard's end; the caller stops earlier by requesting no further page.
 
         Args:
-            is_free: No end is claimed, so a subscription may deliver pages.
+            may_push: No end is claimed, so a subscription may deliver pages.
 
         Raises:
             DataLossError: The start or the shard is gone, and the policy is to fail.
@@ -165,7 +165,7 @@ class ShardRange:
             Throttled: The shard was refused for longer than the deadline.
             ServiceError: As in the port's documentation.
         """
-        if not is_free:
+        if not may_push:
             self._pushed_reading = None
         reader = self._reader = self._open()
         while True:

@@ -41,17 +41,17 @@ class StreamTable:
         return self._table.row_count
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        return self._own(self._table.scan(part))
+        return self._of_stream(self._table.scan(part))
 
     def fetch(self, key: str) -> Lease | None:
         row = self._table.fetch(self._key(key))
         return None if row is None else bare_lease(row)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
-        return self._own(self._table.fetch_many([self._key(key) for key in keys]))
+        return self._of_stream(self._table.fetch_many([self._key(key) for key in keys]))
 
     def write(self, write: LeaseWrite) -> Outcome:
-        outcome = self._table.write(self._keyed(write))
+        outcome = self._table.write(self._with_table_keys(write))
         if isinstance(outcome, Applied):
             return outcome if outcome.lease is None else Applied(bare_lease(outcome.lease))
         return outcome if outcome.row is None else replace(outcome, row=bare_lease(outcome.row))
@@ -62,7 +62,7 @@ class StreamTable:
     def _keys(self, shard_ids: Collection[str]) -> frozenset[str]:
         return frozenset(map(self._key, shard_ids))
 
-    def _keyed(self, write: LeaseWrite) -> LeaseWrite:
+    def _with_table_keys(self, write: LeaseWrite) -> LeaseWrite:
         if isinstance(write, Create):
             lease = write.lease
             return Create(
@@ -77,7 +77,7 @@ class StreamTable:
             return replace(write, key=self._key(write.key), children=self._keys(write.children))
         return replace(write, key=self._key(write.key))
 
-    def _own(self, scan: LeaseScan) -> LeaseScan:
+    def _of_stream(self, scan: LeaseScan) -> LeaseScan:
         return LeaseScan(
             tuple(bare_lease(row) for row in scan.leases if stream_id_of(row.key) == self._stream_id),
             tuple(
@@ -101,7 +101,7 @@ class EarlierTable(StreamTable):
         alone = [row for row in scan.leases if not stream_id_of(row.key)]
         if alone:
             return LeaseScan(tuple(row for row in alone if row.stream in (None, self._stream)))
-        return self._own(scan)
+        return self._of_stream(scan)
 
 
 def bare_lease(lease: Lease) -> Lease:
