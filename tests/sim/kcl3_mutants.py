@@ -11,7 +11,7 @@ from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.table_scans import TableScans
 from penstock_sim.plan import NATIVE, UPGRADING, WITH_LEADER
-from sim.mutants import Mutants, scans_for_free
+from sim.mutants import Mutants, scans_for_free_leases
 
 KCL3_MUTANTS = Mutants()
 planted = KCL3_MUTANTS.planted
@@ -61,7 +61,7 @@ def reports_only_to_a_leader(version):
 def watches_beside_a_leader(self, now_s, scan_s, **known):
     """The table is watched for free leases, although a leader assigns them."""
     SCHEDULE_NEXT(self, now_s, scan_s, **known)
-    self.schedule_free_scan(now_s)
+    self.schedule_free_lease_scan(now_s)
 
 
 @planted(
@@ -71,7 +71,7 @@ def watches_beside_a_leader(self, now_s, scan_s, **known):
     Coordinator,
     "_take_free_leases",
     also=((TableScans, "schedule_next", watches_beside_a_leader),),
-    needs=scans_for_free,
+    needs=scans_for_free_leases,
 )
 def takes_free_leases_between_rounds(self, now_s):
     if not self._stop.is_begun:

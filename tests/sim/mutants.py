@@ -458,9 +458,9 @@ def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, *rest: Any, **n
     return _plan(self, young, *rest, **named)
 
 
-def scans_for_free(scenario: Scenario) -> float:
+def scans_for_free_leases(scenario: Scenario) -> float:
     """Return whether the workers of a scenario scan the table for free leases between two rounds."""
-    return float(scenario.options.scans_for_free)
+    return float(scenario.options.scans_for_free_leases)
 
 
 @planted(
@@ -468,11 +468,11 @@ def scans_for_free(scenario: Scenario) -> float:
     "several: polls that are not spaced",
     5,
     TableScans,
-    "schedule_free_scan",
-    needs=scans_for_free,
+    "schedule_free_lease_scan",
+    needs=scans_for_free_leases,
 )
 def _watch_never_rests(self: TableScans, now_s: float) -> None:
-    self._free_scan_s = now_s if self.plan.free_scan_s < math.inf else math.inf
+    self._free_lease_scan_s = now_s if self.plan.free_lease_scan_s < math.inf else math.inf
 
 
 @planted(
@@ -481,12 +481,12 @@ def _watch_never_rests(self: TableScans, now_s: float) -> None:
     23,
     TableScans,
     "on_scan_failed",
-    needs=scans_for_free,
+    needs=scans_for_free_leases,
 )
 def _watch_again_at_once(self: TableScans, problem: Any, now_s: float) -> bool:
     is_gone = _on_scan_failed(self, problem, now_s)
-    if self.is_free_scan:
-        self._free_scan_s = self._retry_s = now_s + 0.02
+    if self.is_free_lease_scan:
+        self._free_lease_scan_s = self._retry_s = now_s + 0.02
     return is_gone
 
 

@@ -126,7 +126,7 @@ def _options(policy: BalancePolicy) -> CoordinatorOptions:
     start = StartingPosition(default=TRIM_HORIZON)
     if policy is BalancePolicy.KCL2:  # it scans every two lease durations, and requests no leases
         return CoordinatorOptions(start=start, policy=policy, round_interval_s=20.05, handover=False)
-    return CoordinatorOptions(start=start, policy=policy, scans_for_free=True)
+    return CoordinatorOptions(start=start, policy=policy, scans_for_free_leases=True)
 
 
 def _names(worker_count: int) -> list[str]:

@@ -157,7 +157,7 @@ def _draw_fleet(seed: int) -> Scenario:
         # So small a budget that each of these few workers watches a part of the table.
         options = replace(options, scanned_rows_per_s_max=4.0, part_watchers_min=1)
     if seed % 8 in _WATCHING_SEEDS:
-        options = replace(options, scans_for_free=True)
+        options = replace(options, scans_for_free_leases=True)
     return Scenario(
         seed=seed,
         workers=tuple(f"{'ab'[index % 2]}/w{index}" for index in range(count)),

@@ -137,7 +137,7 @@ class Worker:
             options.coordinator_options(),
             kcl3=ports.kcl3 is not None,
             # A scan of a bucket or folder reads object by object.
-            scans_for_free="://" not in ports.table.name,
+            scans_for_free_leases="://" not in ports.table.name,
         )
         drawn = int(ports.chance.random() * 2**32)
         self.leases: LeaseLoop = LeaseLoop(

@@ -365,12 +365,12 @@ class Coordinator:
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
         """Handle a scan: a regular one runs a round, one that is only for free leases takes them. Schedule the next scans."""
         self._check_calls(now_s)
-        is_free_scan = self._scans.is_free_scan
+        is_free_lease_scan = self._scans.is_free_lease_scan
         self._scans.on_scan_done()
         self._streams.remember_known_rows(self._last_known())
         scan = replace(scan, leases=self._keep_own(scan.leases))
-        self._on_scanned_rows(scan, now_s, runs_round=not is_free_scan)
-        if is_free_scan:
+        self._on_scanned_rows(scan, now_s, runs_round=not is_free_lease_scan)
+        if is_free_lease_scan:
             self._take_free_leases(now_s)
             self.held_leases.wake_waiting(now_s)
         else:
@@ -378,7 +378,7 @@ class Coordinator:
             self._check_held_leases(now_s)
             self._schedule_round(plan, now_s, is_whole_table=scan.is_whole_table)
         if not self._stop.is_begun and not self._membership.is_led:
-            self._scans.schedule_free_scan(now_s)
+            self._scans.schedule_free_lease_scan(now_s)
 
     def _on_scanned_rows(self, scan: ScanDone, now_s: float, *, runs_round: bool) -> None:
         """Update the view from a scan; check its rows against the held leases, this process and the stream."""

@@ -85,7 +85,7 @@ class CoordinatorOptions(Struct, frozen=True):
         cold_start_jitter_s: Longest wait on an empty table before a worker lists the shards.
         garbage_interval_s: Time between two listings that search for leases of vanished shards.
         stall_after_s: A shard that is behind and makes no progress for this long is reported.
-        scans_for_free: Also scan a small table every 0.06 lease durations while other workers hold leases, and take free ones at
+        scans_for_free_leases: Also scan a small table every 0.06 lease durations while other workers hold leases, and take free ones at
             once. Such a scan is eventually consistent. No effect with `leases_to_acquire` and policy `kcl2`.
 
     Raises:
@@ -110,7 +110,7 @@ class CoordinatorOptions(Struct, frozen=True):
     garbage_interval_s: float = 1800.0
     shutdown_timeout_s: float = 30.0
     stall_after_s: float = 300.0
-    scans_for_free: bool = False
+    scans_for_free_leases: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.lease_duration_s <= 3600:

@@ -8,7 +8,7 @@ from time to time. So the fleet's reads grow with the leases only:
 |---|---|---|
 | the part | every round, and when a lease in it expires | unread leases |
 | the whole table | one worker after the other, as the budget allows | the balance, holes, finished leases |
-| a small table | every 0.06 lease durations, if `scans_for_free` | leases that other workers have released or left behind |
+| a small table | every 0.06 lease durations, if `scans_for_free_leases` | leases that other workers have released or left behind |
 | one row of another part | once, by its key | a parent that a lease waits for; a lease whose owner is unknown |
 
 `plan_scans` has the numbers. Workers choose their parts by their places on a ring, so that all parts have equally many
@@ -52,10 +52,10 @@ _JITTER: Final = 0.2  # of the interval, to both sides
 _EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest time between extra scans, in rounds
 _GATHERING_ROUNDS: Final = 0.5  # by then, workers that started at the same time own a lease
 _FETCHES_MAX: Final = 20
-_FREE_SCAN_DURATIONS: Final = 0.06  # between two scans for free leases alone, in lease durations
-_FREE_SCAN_SHARE: Final = 1 / 20  # of the budget, for those scans of all workers
-_FREE_SCAN_ROUNDS_MAX: Final = 1 / 2  # no such scans if the budget allows them only this far apart
-_FREE_SCAN_TABLE_ROWS_MAX: Final = 400  # workers that start together do not know yet how many they are
+_FREE_LEASE_SCAN_DURATIONS: Final = 0.06  # between two scans for free leases alone, in lease durations
+_FREE_LEASE_SCAN_SHARE: Final = 1 / 20  # of the budget, for those scans of all workers
+_FREE_LEASE_SCAN_ROUNDS_MAX: Final = 1 / 2  # no such scans if the budget allows them only this far apart
+_FREE_LEASE_SCAN_TABLE_ROWS_MAX: Final = 400  # workers that start together do not know yet how many they are
 _PAGE_ROWS: Final = 10  # about as many rows as DynamoDB's smallest read unit has
 _FETCH_AGAIN_S: Final = 1.0
 
@@ -75,7 +75,7 @@ class ScanPlan(Struct, frozen=True):
         whole_s_per_worker: The seconds that each worker of the fleet adds to `whole_s`.
         watchers: Number of workers that watch the part.
         share: Number of leases per worker.
-        free_scan_s: Mean seconds between two scans for free leases alone; infinity for none.
+        free_lease_scan_s: Mean seconds between two scans for free leases alone; infinity for none.
     """
 
     part: TablePart | None
@@ -86,7 +86,7 @@ class ScanPlan(Struct, frozen=True):
     whole_s_per_worker: float = 0.0
     watchers: float = 1.0
     share: float = 0.0
-    free_scan_s: float = math.inf
+    free_lease_scan_s: float = math.inf
 
 
 def plan_scans(
@@ -120,8 +120,10 @@ def plan_scans(
             part_count *= 2
     if part_count == 1:
         round_s = interval_s if is_first_small else max(interval_s, reads / budget)
-        free_scan_s = _plan_free_scans(options, row_count, worker_count) if len(workers) > 1 else math.inf
-        return ScanPlan(None, round_s, round_s, round_s, round_s, free_scan_s=free_scan_s)
+        free_lease_scan_s = (
+            _plan_free_lease_scans(options, row_count, worker_count) if len(workers) > 1 else math.inf
+        )
+        return ScanPlan(None, round_s, round_s, round_s, round_s, free_lease_scan_s=free_lease_scan_s)
     whole_s = max(_WHOLE_ROUNDS_MIN * interval_s, per_worker_s * worker_count)
     return ScanPlan(
         TablePart(min(int(place * part_count), part_count - 1), part_count),
@@ -135,21 +137,23 @@ def plan_scans(
     )
 
 
-def _plan_free_scans(options: CoordinatorOptions, row_count: int, worker_count: int) -> float:
+def _plan_free_lease_scans(options: CoordinatorOptions, row_count: int, worker_count: int) -> float:
     """Return the seconds between two scans that are only for free leases, or infinity."""
     is_wanted = (
-        options.scans_for_free
+        options.scans_for_free_leases
         and options.policy is not BalancePolicy.KCL2
         and options.leases_to_acquire is None  # this limit per round would hold for each of these scans
-        and row_count <= _FREE_SCAN_TABLE_ROWS_MAX
+        and row_count <= _FREE_LEASE_SCAN_TABLE_ROWS_MAX
     )
-    rows_per_s = options.scanned_rows_per_s_max * _FREE_SCAN_SHARE
-    free_scan_s = max(
-        _FREE_SCAN_DURATIONS * options.lease_duration_s,
+    rows_per_s = options.scanned_rows_per_s_max * _FREE_LEASE_SCAN_SHARE
+    free_lease_scan_s = max(
+        _FREE_LEASE_SCAN_DURATIONS * options.lease_duration_s,
         max(row_count, _PAGE_ROWS) * worker_count / rows_per_s,
     )
     return (
-        free_scan_s if is_wanted and free_scan_s <= _FREE_SCAN_ROUNDS_MAX * options.interval_s else math.inf
+        free_lease_scan_s
+        if is_wanted and free_lease_scan_s <= _FREE_LEASE_SCAN_ROUNDS_MAX * options.interval_s
+        else math.inf
     )
 
 
@@ -214,8 +218,8 @@ class TableScans:
         self._retry_s = -math.inf  # the earliest next scan after one that failed
         self._is_scanning = False
         self._is_scanning_whole = False  # the scan in flight, or the last one, is of the whole table
-        self._free_scan_s = math.inf  # of the next scan that is only for free leases
-        self.is_free_scan: bool = False
+        self._free_lease_scan_s = math.inf  # of the next scan that is only for free leases
+        self.is_free_lease_scan: bool = False
         """Whether the scan in flight, or the last one, is only for free leases."""
         self._is_requested = False  # a whole scan that begins after the one in flight
         self._failures = 0  # of scans, in a row
@@ -229,7 +233,9 @@ class TableScans:
             return self._state_due_s
         is_waiting = self._state is not TableState.READY or self._is_scanning
         return (
-            math.inf if is_waiting else max(self._retry_s, min(self._due_s, self._whole_s, self._free_scan_s))
+            math.inf
+            if is_waiting
+            else max(self._retry_s, min(self._due_s, self._whole_s, self._free_lease_scan_s))
         )
 
     @property
@@ -239,7 +245,7 @@ class TableScans:
     @property
     def is_quiet(self) -> bool:
         """Whether no scan is in flight or requested, and none is needed to find out which leases this worker owns."""
-        is_scanning = self._is_scanning and not self.is_free_scan
+        is_scanning = self._is_scanning and not self.is_free_lease_scan
         return not is_scanning and not self._is_requested and not self._owner_unknown
 
     @property
@@ -257,19 +263,19 @@ class TableScans:
             self._whole_requested_by_s = min(self._whole_requested_by_s, now_s)
         if now_s >= self.next_wake_s and self._state is TableState.READY:
             if now_s < min(self._due_s, self._whole_s):
-                self._begin_free_scan()
+                self._begin_free_lease_scan()
             else:
                 self._begin_regular_scan(is_whole_table=self.part is None or now_s >= self._whole_s)
 
-    def _begin_free_scan(self) -> None:
-        self._is_scanning = self.is_free_scan = True
+    def _begin_free_lease_scan(self) -> None:
+        self._is_scanning = self.is_free_lease_scan = True
         self._is_scanning_whole = False
-        self._free_scan_s = math.inf
+        self._free_lease_scan_s = math.inf
         self._turn.emit(ScanTable(WHOLE_TABLE))
 
     def _begin_regular_scan(self, *, is_whole_table: bool) -> None:
         self._is_scanning = True
-        self.is_free_scan = False
+        self.is_free_lease_scan = False
         self._is_scanning_whole = is_whole_table
         if is_whole_table:
             self._resolved_by_scan = set(self._owner_unknown)
@@ -312,7 +318,7 @@ class TableScans:
         """
         plan = self.plan
         due_s = now_s + self._turn.jittered(plan.round_s, _JITTER)
-        if plan.free_scan_s == math.inf:  # else a scan for free leases finds the next one that expires
+        if plan.free_lease_scan_s == math.inf:  # else a scan for free leases finds the next one that expires
             due_s = min(due_s, self._expiry_scan_s(now_s))
         if plan.part is not None and is_whole_table:
             whole_s = now_s + self._turn.jittered(plan.moving_s if is_moving else plan.whole_s, _JITTER)
@@ -334,16 +340,16 @@ class TableScans:
             return math.inf
         return expiry_s + 0.02 * self.plan.round_s * self._turn.draw()
 
-    def schedule_free_scan(self, now_s: float) -> None:
+    def schedule_free_lease_scan(self, now_s: float) -> None:
         """Schedule the next scan for free leases alone, if the plan has such scans: at the latest when the next lease expires."""
-        if self.plan.free_scan_s == math.inf:
-            self._free_scan_s = math.inf
+        if self.plan.free_lease_scan_s == math.inf:
+            self._free_lease_scan_s = math.inf
             return
-        free_scan_s = now_s + self._turn.jittered(self.plan.free_scan_s, _JITTER)
+        free_lease_scan_s = now_s + self._turn.jittered(self.plan.free_lease_scan_s, _JITTER)
         expiry_s = self.view.next_expiry_s(self.me)
         if expiry_s is not None and expiry_s > now_s:
-            free_scan_s = min(free_scan_s, expiry_s)
-        self._free_scan_s = free_scan_s
+            free_lease_scan_s = min(free_lease_scan_s, expiry_s)
+        self._free_lease_scan_s = free_lease_scan_s
 
     @property
     def _is_whole_scheduled(self) -> bool:
@@ -396,8 +402,8 @@ class TableScans:
         interval_s = self.options.interval_s
         backoff = Backoff(min(1.0, interval_s), interval_s)
         self._retry_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
-        if self.is_free_scan:
-            self._free_scan_s = self._retry_s
+        if self.is_free_lease_scan:
+            self._free_lease_scan_s = self._retry_s
         elif self._is_scanning_whole:
             self.request_by(self._retry_s)
         else:

@@ -206,7 +206,7 @@ class Planner:
         search.wanted = [shard for shard, state in shards.states.items() if state.is_wanted(self._until_ms)]
         if search.wanted and not search.may_be_only_batch:
             return True
-        self._settler.promote(shards, at_once=search.is_patient)
+        self._settler.promote(shards, at_once=search.is_patient)  # the run may end with this search
         self._report_tips()
         is_complete = search.is_patient and self._check_complete()
         now_s = self._clock.monotonic_s()

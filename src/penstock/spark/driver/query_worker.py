@@ -277,7 +277,7 @@ def coordinator_options(options: SourceOptions, *, is_new: bool, open_shard_coun
         leases_to_acquire=options.leases_to_acquire,
         keeps_claims=True,
         # A scan of a bucket or folder reads object by object.
-        scans_for_free="://" not in options.lease_table,
+        scans_for_free_leases="://" not in options.lease_table,
         start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
         # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
         cold_start_jitter_s=cold_start_jitter_s(min(1.0, options.lease_duration_s / 10), open_shard_count),

@@ -22,7 +22,7 @@ from penstock.runtime.known_stream import KnownStream
 _log: Final = logging.getLogger("penstock.spark")
 NEW_QUERY: Final = "Start with a new checkpoint location and a new applicationName"
 """The way out of a query whose stream is another one, for messages."""
-_PLAN_BELIEVED_MS: Final = 10_000
+_PLAN_FRESH_MS: Final = 10_000
 """Tasks trust the driver's check for 10 s: to delete a stream and create another one takes longer."""
 
 
@@ -70,7 +70,7 @@ def check_of_plan(
     """
 
     def check(service_ms: int) -> None:
-        if abs(service_ms - planned_ms) <= _PLAN_BELIEVED_MS:
+        if abs(service_ms - planned_ms) <= _PLAN_FRESH_MS:
             return
         try:
             found = fetch_summary(stream).identity

@@ -14,11 +14,11 @@ from penstock.core.leases.lease_writes import RequestHandover, Take
 from penstock.core.leases.table_scans import plan_scans
 from penstock.core.position import SHARD_END
 
-OPTIONS = CoordinatorOptions(scans_for_free=True)
+OPTIONS = CoordinatorOptions(scans_for_free_leases=True)
 
 
 @pytest.mark.parametrize(
-    ("options", "workers", "rows", "free_scan_s"),
+    ("options", "workers", "rows", "free_lease_scan_s"),
     [
         pytest.param(OPTIONS, 2, 8, 0.6, id="a small fleet"),
         pytest.param(OPTIONS, 10, 100, 1.0, id="as often as the budget allows"),
@@ -26,15 +26,15 @@ OPTIONS = CoordinatorOptions(scans_for_free=True)
         pytest.param(OPTIONS, 1, 8, math.inf, id="no other worker holds a lease"),
         pytest.param(OPTIONS, 50, 100, math.inf, id="more than the budget allows"),
         pytest.param(OPTIONS, 2, 500, math.inf, id="a large table"),
-        pytest.param(replace(OPTIONS, scans_for_free=False), 2, 8, math.inf, id="not wanted"),
+        pytest.param(replace(OPTIONS, scans_for_free_leases=False), 2, 8, math.inf, id="not wanted"),
         pytest.param(replace(OPTIONS, policy=BalancePolicy.KCL2), 2, 8, math.inf, id="the rule of KCL 2.x"),
         pytest.param(replace(OPTIONS, leases_to_acquire=1), 2, 8, math.inf, id="a limit for each round"),
     ],
 )
-def test_how_often_a_table_is_scanned_for_free_leases(options, workers, rows, free_scan_s):
+def test_how_often_a_table_is_scanned_for_free_leases(options, workers, rows, free_lease_scan_s):
     assert (
-        plan_scans(options, "w0", rows, [f"w{number}" for number in range(workers)]).free_scan_s
-        == free_scan_s
+        plan_scans(options, "w0", rows, [f"w{number}" for number in range(workers)]).free_lease_scan_s
+        == free_lease_scan_s
     )
 
 
@@ -43,7 +43,7 @@ def two_workers(**options):
     bench = Bench(
         Lease("mine", owner="me", counter=3, hash_range=LEFT),
         Lease("theirs", owner="other", counter=3, hash_range=RIGHT),
-        scans_for_free=True,
+        scans_for_free_leases=True,
         **options,
     )
     bench.start()
@@ -129,7 +129,7 @@ def test_a_table_that_seems_empty_is_scanned_in_full():
 
 
 def test_a_lone_worker_makes_no_such_scans():
-    bench = Bench(Lease("mine", owner="me", counter=3, hash_range=WHOLE), scans_for_free=True)
+    bench = Bench(Lease("mine", owner="me", counter=3, hash_range=WHOLE), scans_for_free_leases=True)
     bench.start()
     bench.at(7.0)
     assert {scan.part for scan in bench.of(ScanTable)} == {None}
