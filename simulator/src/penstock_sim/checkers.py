@@ -182,7 +182,8 @@ class ForwardOnly(Checker):
 class ParentsFirst(Checker):
     """S4: a child's first record is delivered after every parent is finished.
 
-    A reset of a parent leaves its children as they are; they owe no order until it is finished again.
+    A reset of a parent leaves its children as they are; they owe no order until it is finished again. Nor does a child owe one to a
+    parent that has left the stream: its lease may be created late, by a worker that was behind.
     """
 
     invariant = "S4"
@@ -203,7 +204,8 @@ class ParentsFirst(Checker):
         if reader is None or reader.deliveries:
             return
         for parent in self.history.shards[key].parents:
-            if self.history.is_exempt(parent) or parent in self._set_back:
+            is_gone = self.history.shards[parent].is_expired
+            if is_gone or self.history.is_exempt(parent) or parent in self._set_back:
                 continue
             row = self.history.rows.get(parent)
             if row is not None and not row.is_ended:
