@@ -78,7 +78,12 @@ def open_session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf()
-    chosen = {"spark.app.name": "penstock deliver", "spark.ui.showConsoleProgress": "false"}
+    chosen = {
+        "spark.app.name": "penstock deliver",
+        "spark.ui.showConsoleProgress": "false",
+        # Else each call that makes a column also sends the line of Python from which it is called.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+    }
     submitted = is_submitted()
     if master is not None or not submitted:
         chosen["spark.master"] = master or "local[*,4]"  # a task may fail three times
