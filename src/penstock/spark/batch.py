@@ -71,7 +71,7 @@ class KinesisBatchReader(DataSourceReader):
         found = []
         for place, options in enumerate(self._streams):
             with self._naming(options):
-                found += [BoundedPartition(place, each) for each in _plan(options)]
+                found += [BoundedPartition(place, each) for each in _plan_reads(options)]
         return found or [BoundedPartition(0, None)]
 
     @explained_rows
@@ -80,13 +80,13 @@ class KinesisBatchReader(DataSourceReader):
         options = self._streams[partition.place]
         if partition.bounded is not None:
             with self._naming(options):
-                yield from _rows(partition.bounded, options)
+                yield from _rows_of_shard(partition.bounded, options)
 
     def _naming(self, options: BatchOptions) -> AbstractContextManager[None]:
         return naming(options.stream) if len(self._streams) > 1 else nullcontext()
 
 
-def _plan(options: BatchOptions) -> Iterator[BoundedRead]:
+def _plan_reads(options: BatchOptions) -> Iterator[BoundedRead]:
     """Yield the read of each shard of a stream that may hold records in the range."""
     kinesis = open_kinesis(options.connection)
     summary = kinesis.fetch_summary(options.stream)
@@ -117,7 +117,7 @@ def _plan(options: BatchOptions) -> Iterator[BoundedRead]:
         )
 
 
-def _rows(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.RecordBatch]:
+def _rows_of_shard(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one shard up to the moment, the last record, the shard's end or the tip, whichever is first."""
     bound_allocator_once()
     shard = open_shard(bounded, bounded.start, options, reading_process(options))

@@ -73,13 +73,15 @@ class Limit(Struct, frozen=True):
             count = min(count, max(1, self.bytes_max // SHARE_BYTES_MIN))
         return {
             shard: Share(
-                _part(self.record_count_max, place, count), _part(self.bytes_max, place, count), place == 0
+                _part_of_limit(self.record_count_max, place, count),
+                _part_of_limit(self.bytes_max, place, count),
+                place == 0,
             )
             for place, shard in enumerate(self.shards[:count])
         }
 
 
-def _part(total: int | None, place: int, count: int) -> int | None:
+def _part_of_limit(total: int | None, place: int, count: int) -> int | None:
     if total is None:
         return None
     return total // count + (1 if place < total % count else 0)
@@ -189,19 +191,19 @@ def parse_offset(document: Any) -> StreamOffset:
 
 def _read_offset(document: Mapping[str, Any]) -> StreamOffset:
     stream = document.get("stream", {})
-    arn, created_ms = _text(stream.get("arn", "")), _whole(stream.get("created", 0))
+    arn, created_ms = _text(stream.get("arn", "")), _whole_number(stream.get("created", 0))
     if created_ms and not arn:
         raise PositionError(f"the stream {stream!r:.100} has no ARN")
     until, limit = document.get("until"), document.get("limit")
     return StreamOffset(
-        batch=_whole(document["batch"]),
+        batch=_whole_number(document["batch"]),
         worker=_text(document.get("worker", "")),
         stream_arn=arn,
         stream_created_ms=created_ms,
         shards={_text(shard): decode_position(entry) for shard, entry in document["shards"].items()},
-        until_ms=None if until is None else _whole(until),
+        until_ms=None if until is None else _whole_number(until),
         limit=None if limit is None else _read_limit(limit),
-        tips={_text(shard): _whole(moment) for shard, moment in document.get("tips", {}).items()},
+        tips={_text(shard): _whole_number(moment) for shard, moment in document.get("tips", {}).items()},
         deaggregates=not document.get("whole", False),
         runs=_read_runs(document.get("runs", [])),
         lease_table=_text(document.get("leaseTable", "")),
@@ -209,7 +211,7 @@ def _read_offset(document: Mapping[str, Any]) -> StreamOffset:
 
 
 def _read_runs(entries: Any) -> tuple[tuple[int, str], ...]:
-    runs = tuple((_whole(first), _text(run)) for first, run in entries)
+    runs = tuple((_whole_number(first), _text(run)) for first, run in entries)
     numbers = [first for first, _ in runs]
     if numbers != sorted(set(numbers)):
         raise PositionError(f"the numbers of the runs {runs!r:.200} do not grow")
@@ -221,13 +223,13 @@ def _read_limit(limit: Mapping[str, Any]) -> Limit:
     if not isinstance(shards, list):
         raise PositionError(f"{shards!r:.100} is no list of shards")
     return Limit(
-        None if records is None else _whole(records, 1),
-        None if size is None else _whole(size, 1),
+        None if records is None else _whole_number(records, 1),
+        None if size is None else _whole_number(size, 1),
         tuple(_text(shard) for shard in shards),
     )
 
 
-def _whole(value: Any, least: int = 0) -> int:
+def _whole_number(value: Any, least: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise PositionError(f"{value!r:.100} is no whole number from {least} up")
     return value

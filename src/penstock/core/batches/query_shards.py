@@ -285,7 +285,7 @@ class QueryShards:
                 not in `rows` has no lease.
         """
         unread = frozenset() if keys_read is None else self.states.keys() - set(keys_read)
-        self._promotions = {} if keys_read is None else _without(self._promotions, keys_read)
+        self._promotions = {} if keys_read is None else _without_keys(self._promotions, keys_read)
         self._released = {}
         self._not_held = {
             key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
@@ -302,7 +302,7 @@ class QueryShards:
         self.states = {key: each.state for key, each in settled.items()}
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s
         progress = tuple(
-            _progress(key, self._held[key].epoch, each.state, each.bytes_count, elapsed_s)
+            _progress_event(key, self._held[key].epoch, each.state, each.bytes_count, elapsed_s)
             for key, each in settled.items()
         )
         self._last_batch = max(start.batch, self._last_batch)
@@ -386,7 +386,7 @@ class QueryShards:
     def progress(self) -> list[ReaderProgress]:
         """Return the positions of idle shards with their tip marks."""
         idle = [(key, state) for key, state in sorted(self.states.items()) if key in self._held and state.tip]
-        return [_progress(key, self._held[key].epoch, state, 0, None) for key, state in idle]
+        return [_progress_event(key, self._held[key].epoch, state, 0, None) for key, state in idle]
 
     # --- between batches ------------------------------------------------------------------------------
 
@@ -532,11 +532,11 @@ class QueryShards:
         self._ended.clear()
 
 
-def _without(promotions: Mapping[str, Promote], keys: Collection[str]) -> dict[str, Promote]:
+def _without_keys(promotions: Mapping[str, Promote], keys: Collection[str]) -> dict[str, Promote]:
     return {key: write for key, write in promotions.items() if key not in keys}
 
 
-def _progress(
+def _progress_event(
     key: str, epoch: int, state: ShardState, bytes_count: int, elapsed_s: float | None
 ) -> ReaderProgress:
     speed = None if not elapsed_s or elapsed_s <= 0 else bytes_count / 1024 / elapsed_s

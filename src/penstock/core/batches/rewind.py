@@ -54,7 +54,7 @@ def plan_rewind(
     to_reset = [(row, claim) for row, claim in unknown if goes_back(row, claim, offset)]
     later = [row.key for row, _ in to_reset if row.key not in offset.shards]
     unfinished = {key: place for key, place in offset.shards.items() if not place.is_shard_end}
-    places = unfinished | dict.fromkeys(_between(offset, later, parents_of), TRIM_HORIZON)
+    places = unfinished | dict.fromkeys(_shards_between(offset, later, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
         key: Create(lease_of(shards[key], place))
         for key, place in places.items()
@@ -80,7 +80,7 @@ def plan_rewind(
     return {lease.key: Create(lease) for lease in ended} | writes
 
 
-def _between(
+def _shards_between(
     offset: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
     """Return the shards that descend from an offset's shards and are ancestors of some later shards.

@@ -155,7 +155,7 @@ def plan_balance(
         elif (owner := entry.lease.owner) is not None:
             counts[owner] += 1
     caps = dict.fromkeys(counts, limits.max_leases)
-    assigned = _assign(fleet, free, counts, policy, caps)
+    assigned = _assign_leases(fleet, free, counts, policy, caps)
     left_to = {
         entry.lease.key: assigned[entry.lease.key]
         for entry in free
@@ -165,12 +165,14 @@ def plan_balance(
         # These workers have not taken their leases for a round: full, dead, or with another policy. Their current number
         # becomes their share.
         caps |= {worker: counts[worker] for worker in left_to.values()}
-        assigned = _assign(fleet, free, counts, policy, caps)
+        assigned = _assign_leases(fleet, free, counts, policy, caps)
     moves = _own_moves(fleet, free, me, assigned, left_to, limits)
-    return [*_within(moves, counts[me], limits), *_surplus(fleet, me, counts, limits)]
+    return [*_limit_acquisitions(moves, counts[me], limits), *_release_surplus(fleet, me, counts, limits)]
 
 
-def _within(moves: list[Acquisition], held_count: int, limits: BalanceLimits) -> list[Acquisition]:
+def _limit_acquisitions(
+    moves: list[Acquisition], held_count: int, limits: BalanceLimits
+) -> list[Acquisition]:
     """Cut the acquisitions to this worker's room and to `leases_to_acquire`."""
     if limits.max_leases is not None:
         moves = moves[: max(0, limits.max_leases - held_count)]
@@ -192,16 +194,16 @@ def plan_targets(
         caps: The limit of each worker; None for no limit.
     """
     if policy is not BalancePolicy.BY_ZONE:
-        return _share(counts, total, caps)
+        return _share_evenly(counts, total, caps)
     members: dict[str, dict[str, int]] = {}
     for worker, count in counts.items():
         members.setdefault(zone_of(worker), {})[worker] = count
     zone_counts = {zone: sum(found.values()) for zone, found in members.items()}
     zone_caps = {zone: _sum_of_caps(caps[worker] for worker in found) for zone, found in members.items()}
-    quotas = _share(zone_counts, total, zone_caps)
+    quotas = _share_evenly(zone_counts, total, zone_caps)
     targets: dict[str, int] = {}
     for zone, found in members.items():
-        targets.update(_share(found, quotas[zone], caps))
+        targets.update(_share_evenly(found, quotas[zone], caps))
     return targets
 
 
@@ -214,7 +216,7 @@ def _sum_of_caps(caps: Iterable[int | None]) -> int | None:
     return total
 
 
-def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
+def _share_evenly(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
     """Share leases evenly, up to each worker's limit; the remainder goes to the workers that own most."""
     targets: dict[str, int] = {}
     fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie_break(worker)))
@@ -240,7 +242,7 @@ def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]
 # --- assignment -----------------------------------------------------------------------------------------
 
 
-def _assign(
+def _assign_leases(
     fleet: Sequence[FleetLease],
     free: Sequence[FleetLease],
     counts: Mapping[str, int],
@@ -255,7 +257,7 @@ def _assign(
     targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
     surplus = {worker: counts[worker] - target for worker, target in targets.items()}
     wanting = {worker: -over for worker, over in surplus.items() if over < 0}
-    return _deal([*sorted(offered, key=tie_break), *_surplus_leases(fleet, surplus)], wanting)
+    return _deal_leases([*sorted(offered, key=tie_break), *_surplus_leases(fleet, surplus)], wanting)
 
 
 def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
@@ -280,7 +282,7 @@ def _may_be_requested(entry: FleetLease) -> bool:
     return entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
 
 
-def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
+def _deal_leases(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
     """Assign each lease to the next worker on a hash ring that still wants one.
 
     If the views of two workers differ a little, so do their results: they seldom choose the same lease.
@@ -348,7 +350,7 @@ def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Acqui
     return Acquisition(Take(entry.lease.key, entry.lease.counter, me), reason)
 
 
-def _surplus(
+def _release_surplus(
     fleet: Sequence[FleetLease], me: str, counts: Mapping[str, int], limits: BalanceLimits
 ) -> list[Move]:
     if limits.max_leases is None or counts[me] <= limits.max_leases:
@@ -421,7 +423,7 @@ def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
     return {key: floor + (mean if rate is None else rate) for key, rate in rates.items()}
 
 
-def _choose(leases: list[tuple[float, str]], ideal: float, useful_max: float) -> int | None:
+def _choose_lease(leases: list[tuple[float, str]], ideal: float, useful_max: float) -> int | None:
     """Choose the lease that best narrows the gap between two loads, or None if none does so clearly.
 
     Args:
@@ -459,7 +461,7 @@ def _even_out(
             del order[0]
             continue
         gap, gives, gets = high - low, capacity[donor], capacity[receiver]
-        chosen = _choose(movable[donor], gap / (1 / gives + 1 / gets), (gap - mean * OVERSHOOT) * gets)
+        chosen = _choose_lease(movable[donor], gap / (1 / gives + 1 / gets), (gap - mean * OVERSHOOT) * gets)
         if chosen is None:
             order.pop()  # no lease of the donor helps even the least loaded worker
             continue

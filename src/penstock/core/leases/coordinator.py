@@ -221,7 +221,7 @@ class Coordinator:
         return self._streams.describe_unread(
             self.worker,
             now_s,
-            takes_free=self.options.has_room(len(self.held_leases)),
+            has_room=self.options.has_room(len(self.held_leases)),
             is_led=self._membership.is_led,
         )
 

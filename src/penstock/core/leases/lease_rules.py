@@ -63,7 +63,7 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
     reason = _refusal(row, write)
     if reason is not None:
         return Refused(reason, row)
-    return Applied(_after(row, write))
+    return Applied(_row_after(row, write))
 
 
 def shows(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
@@ -180,7 +180,7 @@ def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
     return None if forwards else Refusal.BACKWARDS
 
 
-def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
+def _row_after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
     """Return the row after an accepted write; None after a delete."""
     next_counter = row.counter + 1
     without_pending = replace(row, pending=None, pending_state=None)

@@ -215,7 +215,7 @@ class Streams:
         waits_s = (stream.syncer.first_listing_s for stream in self._streams.values())
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    def describe_unread(self, me: str, now_s: float, *, takes_free: bool, is_led: bool) -> str | None:
+    def describe_unread(self, me: str, now_s: float, *, has_room: bool, is_led: bool) -> str | None:
         """Return why some part of the streams may have no living reader, or None.
 
         When this worker starts, it assumes that every owner is alive. So an owner counts as a living reader here only after this
@@ -223,7 +223,7 @@ class Streams:
 
         Args:
             me: This worker's id. Leases with this id as their reader have a reader.
-            takes_free: Whether this worker has room for free leases.
+            has_room: Whether this worker has room for free leases.
             is_led: Whether a leader assigns the leases, including those of dead workers.
         """
         view, gap = self._view, self._describe_gap()
@@ -235,7 +235,7 @@ class Streams:
             if state is OwnerState.ALIVE:
                 if not view.was_renewed(lease.key):
                     return f"{lease.reader} has not renewed the lease of shard {lease.key} yet"
-            elif takes_free and not view.waits_for_parents(lease):
+            elif has_room and not view.waits_for_parents(lease):
                 return f"shard {lease.key} has no reader yet"
         return None
 

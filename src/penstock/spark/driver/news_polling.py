@@ -373,7 +373,7 @@ class NewsPoller:
                     state.due_s = self._clock.monotonic_s()
                     if page.next_iterator is None:
                         state.is_probed = True
-                        _end(state, page)
+                        _state_at_end(state, page)
                     return
             state.is_probed = True
             state.has_news = True
@@ -387,7 +387,7 @@ class NewsPoller:
             # The record of the position has left the stream, and unread records may have left too: a task judges that.
             state.iterator, state.has_news = None, True
         elif is_last:
-            _end(state, page)
+            _state_at_end(state, page)
         elif page.millis_behind_latest > 0:
             # Empty pages on the way to records: a task goes through them at full speed.
             state.has_news = True
@@ -395,7 +395,7 @@ class NewsPoller:
             state.tip_seen_ms = now_ms
 
 
-def _end(state: ShardState, page: RecordPage) -> None:
+def _state_at_end(state: ShardState, page: RecordPage) -> None:
     """Handle a shard's last page. If it does not name the children, a task finds out whether the shard has ended."""
     state.is_finished = bool(page.child_shards)
     state.has_news = not state.is_finished

@@ -209,7 +209,7 @@ def parse_source(
         raise OptionError(NO_OPTIONS)
     if session_zone is not None and values["timeZone"] is None:
         values["timeZone"] = session_time_zone(session_zone)
-    stream = _stream(values)
+    stream = _given_stream(values)
     short = stream.rpartition("/")[2]
     lease_table = values["leaseTable"]
     lease_duration_s = 60.0 if (lease_table or "").startswith("s3://") else 10.0
@@ -222,14 +222,14 @@ def parse_source(
     return (
         SourceOptions(
             stream=stream,
-            connection=_connection(values),
+            connection=_given_connection(values),
             application=application,
             application_is_default=given_name is None and lease_table is None,
             lease_table=lease_table or application,
             lease_duration_s=values["leaseDuration"] or lease_duration_s,
-            zone=_zone(values),
+            zone=_given_zone(values),
             consumer_name=_consumer_name(values, consumer or application),
-            starting=_starting(values, "starting", StartingPosition(LATEST)),
+            starting=_given_start(values, "starting", StartingPosition(LATEST)),
             starting_is_given=values["startingPosition"] is not None
             or values["startingTimestamp"] is not None,
             **_fields_of(SourceOptions, values),
@@ -247,8 +247,8 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
     values, notes = _parse(given, "batch")
     if not given:
         raise OptionError(NO_OPTIONS)
-    starting = _starting(values, "starting", StartingPosition(TRIM_HORIZON))
-    ending = _starting(values, "ending", StartingPosition(LATEST))
+    starting = _given_start(values, "starting", StartingPosition(TRIM_HORIZON))
+    ending = _given_start(values, "ending", StartingPosition(LATEST))
     if starting.default == LATEST and not starting.by_shard:
         raise OptionError(
             "option startingPosition=LATEST: a batch read from the tip holds nothing; use TRIM_HORIZON or a timestamp"
@@ -266,8 +266,8 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
         )
     return (
         BatchOptions(
-            stream=_stream(values),
-            connection=_connection(values),
+            stream=_given_stream(values),
+            connection=_given_connection(values),
             starting=starting,
             ending=ending,
             **_fields_of(BatchOptions, values),
@@ -291,13 +291,13 @@ def parse_sink(given: Mapping[str, str]) -> tuple[SinkOptions, tuple[str, ...]]:
         OptionError: Anything unknown or out of range.
     """
     values, notes = _parse(given, "sink")
-    stream = _stream(values, required=False)
+    stream = _given_stream(values, required=False)
     _check_dead_letters(values, stream)
     location = next((text for key, text in given.items() if key.lower() == "checkpointlocation"), None)
     return (
         SinkOptions(
             stream=stream,
-            connection=_connection(values),
+            connection=_given_connection(values),
             checkpoint_location=location,
             **_fields_of(SinkOptions, values),
         ),
@@ -335,7 +335,7 @@ def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {option.field: values[option.name] for option in OPTIONS if option.field in kind.__annotations__}
 
 
-def _stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
+def _given_stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
     name, arn = values["streamName"], values["streamARN"]
     if name is not None and arn is not None and arn.rpartition("/")[2] != name:
         raise OptionError(f"options streamName={name} and streamARN={arn} name two streams; keep one")
@@ -383,7 +383,7 @@ def _consumer_name(values: Mapping[str, Any], name: str) -> str | None:
     return name
 
 
-def _zone(values: Mapping[str, Any]) -> str | None:
+def _given_zone(values: Mapping[str, Any]) -> str | None:
     zone: str | None = values["zone"]
     if zone is not None and "/" in zone:
         raise OptionError(
@@ -394,7 +394,7 @@ def _zone(values: Mapping[str, Any]) -> str | None:
     return zone
 
 
-def _starting(values: Mapping[str, Any], which: str, default: StartingPosition) -> StartingPosition:
+def _given_start(values: Mapping[str, Any], which: str, default: StartingPosition) -> StartingPosition:
     position, moment = values[f"{which}Position"], values[f"{which}Timestamp"]
     if position is not None and moment is not None:
         raise OptionError(f"options {which}Position and {which}Timestamp exclude each other; keep one")
@@ -412,7 +412,7 @@ def _starting(values: Mapping[str, Any], which: str, default: StartingPosition) 
         raise OptionError(str(error)) from None
 
 
-def _connection(values: Mapping[str, Any]) -> AwsOptions:
+def _given_connection(values: Mapping[str, Any]) -> AwsOptions:
     if (values["awsAccessKeyId"] is None) != (values["awsSecretKey"] is None):
         raise OptionError("options awsAccessKeyId and awsSecretKey go together; set both or neither")
     return AwsOptions(

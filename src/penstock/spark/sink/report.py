@@ -103,11 +103,11 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
         UsageError: The location is not known, or not reachable from here, or has no report although rows were written.
     """
     location = checkpoint_location or _location_of(query)
-    report = _read(location, Folder)
+    report = _read_report(location, Folder)
     batches = query.recentProgress if report is None and query is not None else []
     has_written = any(batch["sink"]["numOutputRows"] > 0 for batch in batches)
     # The first batch may have been committed since the file was looked for.
-    if has_written and (report := _read(location, Folder)) is None:
+    if has_written and (report := _read_report(location, Folder)) is None:
         raise UsageError(
             f"the query has written rows, and {location} has no report of them: give the query its location with option "
             "checkpointLocation, since Spark does not pass that of spark.sql.streaming.checkpointLocation to a sink in Python. Or the "
@@ -147,8 +147,8 @@ def record_commit(
         The report in the file before; None if the file cannot be read or written.
     """
     try:
-        before = _read(location, open_folder) or SinkReport(-1)
-        document = {"v": _VERSION, **asdict(_add(before, batch))}
+        before = _read_report(location, open_folder) or SinkReport(-1)
+        document = {"v": _VERSION, **asdict(_add_totals(before, batch))}
         open_folder(location).replace(FILE_NAME, io.BytesIO(json.dumps(document).encode()))
     except Exception as error:  # noqa: BLE001 - a report is never worth a batch
         _log.warning(
@@ -162,7 +162,7 @@ def record_commit(
     return before
 
 
-def _add(before: SinkReport, batch: SinkReport) -> SinkReport:
+def _add_totals(before: SinkReport, batch: SinkReport) -> SinkReport:
     """Return the batch's report with the totals of both; the report before if it has the batch already."""
     if batch.batch <= before.batch:
         # The driver failed between the commit here and Spark's own, and the batch is committed again after the restart.
@@ -178,7 +178,7 @@ def _add(before: SinkReport, batch: SinkReport) -> SinkReport:
     )
 
 
-def _read(location: str, open_folder: Callable[[str], FileFolder]) -> SinkReport | None:
+def _read_report(location: str, open_folder: Callable[[str], FileFolder]) -> SinkReport | None:
     """Return the report in a checkpoint location; None before the first commit. A file of version 0.1.0 has no `overruled`."""
     import pyarrow as pa
 

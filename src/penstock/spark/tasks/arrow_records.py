@@ -69,9 +69,9 @@ def records_to_slices(
     counts = DecodeCounts() if counts is None else counts
     data = binaries([record.data for record in records])
     if deaggregate and pc.any(pc.starts_with(data, pattern=MAGIC)).as_py():
-        slices = _mixed(stream_name, shard_id, records, counts, rule, rows_max)
+        slices = _mixed_batch(stream_name, shard_id, records, counts, rule, rows_max)
     else:
-        slices = iter([(_plain(stream_name, shard_id, records, data), len(records))])
+        slices = iter([(_plain_batch(stream_name, shard_id, records, data), len(records))])
     del data, records  # before the rows are used, their raw form is freed
     for batch, count in slices:
         done = 0 if after is None or not after.is_record else count_up_to(batch, after)
@@ -80,7 +80,7 @@ def records_to_slices(
         yield batch.slice(done), count
 
 
-def _plain(
+def _plain_batch(
     stream_name: str, shard_id: str, records: Sequence[RawRecord], data: pa.BinaryArray
 ) -> pa.RecordBatch:
     return _batch(
@@ -102,7 +102,7 @@ def delivered(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.filter(pc.invert(rows.column(MISPLACED))).select(SCHEMA.names)
 
 
-def _mixed(  # noqa: PLR0917 - the arguments of `records_to_slices`
+def _mixed_batch(  # noqa: PLR0917 - the arguments of `records_to_slices`
     stream_name: str,
     shard_id: str,
     records: Sequence[RawRecord],
