@@ -392,6 +392,8 @@ class Other:
     def __init__(self, spark, lake, name):
         self._spark, self._lake, self._name = spark.newSession(), lake, name
         self._spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+        # VACUUM lists the files in as many tasks: 10,000.
+        self._spark.conf.set("spark.sql.sources.parallelPartitionDiscovery.parallelism", "2")
 
     def sql(self, text):
         if self._lake == "iceberg":
