@@ -29,7 +29,7 @@ planted = SINK_MUTANTS.planted
 
 WRITE = SinkTask._write_rows
 SEND = SinkTask._write_row
-ADD = sink_metrics._add
+ADD = sink_metrics._add_totals
 WRITE_FILE = DeadLetters._write_file
 ON_FAILED_CALL = Batcher.on_failed_call
 ON_ANSWERS = Batcher.on_answers
@@ -52,7 +52,9 @@ def swallows_failures(self, rows, memory, dead):
         return WRITE(self, iter(()), memory, dead)
 
 
-@planted("a repeated commit counts twice", "metrics that know no batch numbers", 0, sink_metrics, "_add")
+@planted(
+    "a repeated commit counts twice", "metrics that know no batch numbers", 0, sink_metrics, "_add_totals"
+)
 def counts_every_commit(before, batch):
     added = ADD(before, dataclasses.replace(batch, batch=before.batch + 1))
     return dataclasses.replace(added, batch=batch.batch)
