@@ -44,7 +44,7 @@ def waits_for_nothing(self):
     return self.report
 
 
-@planted("a task swallows a failure to write", "sinks that log and go on", 4, SinkTask, "_write_rows")
+@planted("a task swallows a failure to write", "sinks that log and go on", 10, SinkTask, "_write_rows")
 def swallows_failures(self, rows, memory, dead):
     try:
         return WRITE(self, rows, memory, dead)
