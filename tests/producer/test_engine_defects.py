@@ -11,6 +11,7 @@ import warnings
 
 import pytest
 
+import penstock.producer.producer
 from penstock.core.hash_key import HashRange
 from penstock.core.put_entry import PutAnswer
 from penstock.core.shard import Shard, StreamSummary
@@ -266,7 +267,8 @@ def test_what_comes_back_after_the_producer_was_closed_and_left_alone_fails_too(
         receipt.result(WAIT_S)
 
 
-def test_a_second_close_waits_until_its_own_deadline(stream):
+def test_a_second_close_waits_until_its_own_deadline(stream, monkeypatch):
+    monkeypatch.setattr(penstock.producer.producer, "_JOIN_S", 0.1)
     producer = producer_of(stream)
     stream.may_answer.clear()
     receipt = put(producer, b"1")
