@@ -312,16 +312,19 @@ class _Plan:
         Args:
             keys: Children that may be created.
         """
-        ended = self._ended_without_lease()
+        ended_leases = self._ended_without_lease()
         missing = plan_missing(
-            self._rows | ended, list(self._shards.values()), self._holes(), StartingPosition(TRIM_HORIZON)
+            self._rows | ended_leases,
+            list(self._shards.values()),
+            self._holes(),
+            StartingPosition(TRIM_HORIZON),
         )
-        done = ancestors_of({**self._offset.shards, **self._rows}, self._parents_of)
-        done |= ended.keys() - self._vanished.keys()
+        finished = ancestors_of({**self._offset.shards, **self._rows}, self._parents_of)
+        finished |= ended_leases.keys() - self._vanished.keys()
         for lease in (
             each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys
         ):
-            self._create_ended_parents(lease.parents & done)
+            self._create_ended_parents(lease.parents & finished)
             # A parent that still has no lease belongs to another worker, and nothing shows how far it and its ancestors are
             # read. The hole in the hash range makes the lease coordinator create their leases again. A lease of the child would
             # close that hole, and they would count as read to their end.

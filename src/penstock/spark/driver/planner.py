@@ -195,17 +195,10 @@ class Planner:
         Raises:
             Unavailable: As `latest`.
         """
-        query = self._query
-        query_worker, shards = query.query_worker, query.shards
-        self._apply_commands()
-        if not shards.is_settled_for(search.start.batch):
-            self._settle(search.start)
-        self._poller.poll_due(shards.states.items(), retention_ms=query.retention_ms)
-        self._settler.recreate_lost_leases(query)
-        query_worker.report([*shards.release_finished(self._find_children()), *shards.release_stopped()])
-        search.wanted = [shard for shard, state in shards.states.items() if state.is_wanted(self._until_ms)]
+        search.wanted = self._update_shards(search.start)
         if search.wanted and not search.may_be_only_batch:
             return True
+        shards = self._query.shards
         self._settler.promote(shards, at_once=search.is_patient)  # the run may end with this search
         self._report_tips()
         is_complete = search.is_patient and self._check_complete()
@@ -213,16 +206,38 @@ class Planner:
         if is_complete or now_s >= search.deadline_s:
             self._has_late_leases = False
             if search.is_patient and not is_complete:
-                unread = describe_unread(query, self._options, search.wait_s)
-                if self._until_ms is not None:
-                    raise Unavailable(unread)
-                _log.warning(unread)
+                self._report_unread(search)
             return True
         idle = (state for state in shards.states.values() if not state.has_news)
         search.wake_s = min(search.deadline_s, self._poller.next_due_s(idle))
         if search.is_patient:  # check again whether live workers read the rest of the stream
             search.wake_s = min(search.wake_s, now_s + self._options.probe_interval_s)
         return False
+
+    def _update_shards(self, start: StreamOffset) -> list[str]:
+        """Update what is known of the shards after a batch, and return those with records to read.
+
+        The updates are: leases that the coordinator gained or lost, the claims of the batch, answers of shards that may have new
+        records, leases that were deleted, and shards that are read to their end.
+        """
+        query = self._query
+        shards = query.shards
+        self._apply_commands()
+        if not shards.is_settled_for(start.batch):
+            self._settle(start)
+        self._poller.poll_due(shards.states.items(), retention_ms=query.retention_ms)
+        self._settler.recreate_lost_leases(query)
+        query.query_worker.report(
+            [*shards.release_finished(self._find_children()), *shards.release_stopped()]
+        )
+        return [shard for shard, state in shards.states.items() if state.is_wanted(self._until_ms)]
+
+    def _report_unread(self, search: Search) -> None:
+        """Warn that the search may have missed records; with AvailableNow, raise Unavailable."""
+        unread = describe_unread(self._query, self._options, search.wait_s)
+        if self._until_ms is not None:
+            raise Unavailable(unread)
+        _log.warning(unread)
 
     def wait(self, duration_s: float) -> None:
         """Wait for a duration, or until the lease coordinator has a command."""
