@@ -190,6 +190,19 @@ def test_the_count_of_values_is_that_of_the_datum():
         ValueBound(schema, contains_itself=True).check(payload[:-5])
 
 
+@pytest.mark.parametrize("name", ["record", "map", "array"])
+def test_a_type_may_have_the_name_of_a_kind_of_types(name):
+    kinds = [
+        {"type": "map", "values": "int"},
+        {"type": "enum", "name": "enum", "symbols": ["a"]},
+        {"type": "array", "items": {"type": "fixed", "name": "fixed", "size": 1}},
+        ["null", name],
+    ]
+    fields = [{"name": f"f{place}", "type": kind} for place, kind in enumerate(kinds)]
+    found = read({"type": "record", "name": name, "fields": fields}, b"\0" * 4)
+    assert found == {"f0": {}, "f1": "a", "f2": [], "f3": None}
+
+
 def test_a_number_of_a_million_bytes_is_damage():
     with pytest.raises(SchemaMismatch, match="a number has more than 10 bytes"):
         read(TREE, b"\x80" * 1_000_000 + b"\x01")

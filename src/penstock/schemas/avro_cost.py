@@ -205,9 +205,11 @@ class _Count:
         if isinstance(schema, list):
             self.walk(schema[self._number()])
             return
+        if isinstance(schema, str) and schema in self._named:
+            schema = self._named[schema]
         kind = schema if isinstance(schema, str) else schema["type"]
-        if not isinstance(kind, str) or kind in self._named:
-            self.walk(self._named[kind] if isinstance(kind, str) else kind)
+        if not isinstance(kind, str):
+            self.walk(kind)
             return
         self._add(1)
         if kind in ("record", "error"):
