@@ -42,6 +42,7 @@ from penstock.delivery.opening import (
 from penstock.delivery.run_lock import QUERY, kind_of, try_lock
 from penstock.delivery.running import DeliveryRun, check_deliveries, set_java_options, use_utf8_names
 from penstock.delivery.table_writer import saved_schema
+from penstock.delivery.targets.iceberg import IcebergTable
 from penstock.delivery.targets.lake import LakeTarget
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
@@ -144,6 +145,23 @@ def test_a_lake_table_that_has_gone_or_was_created_again_is_not_filled(tmp_path)
     ):
         target.commit(manifest("000000002", rows="staged"))
     table.create.assert_not_called()
+
+
+@pytest.fixture
+def iceberg():
+    return IcebergTable(
+        MagicMock(),
+        parse_delivery({"stream": "hourly", "to": "lake.sales.hourly", "format": "iceberg", "state": "/s"}),
+    )
+
+
+def test_a_property_that_spark_hides_by_its_name_is_read_from_iceberg(iceberg):
+    spark, name = iceberg._spark, "penstock.delivery.hourly"  # it contains `url`
+    spark.sql.return_value.collect.return_value = [SimpleNamespace(key=name, value="*********(redacted)")]
+    loaded = spark._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable.return_value
+    loaded.properties.return_value = {name: "the id"}
+    assert iceberg.property(name) == "the id"
+    assert iceberg.property("another") is None
 
 
 def columns(**kinds):

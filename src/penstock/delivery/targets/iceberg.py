@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -16,6 +16,8 @@ from penstock.errors import DeliveryFailed, OptionError
 
 _DELIVERY: Final = "penstock.delivery"
 _BATCH: Final = "penstock.batch"
+_REDACTED: Final = "(redacted)"
+"""Ends the value of a property that Spark hides since it may be a secret: one named after `url`, as in `hourly`, or a token."""
 
 
 class IcebergTable:
@@ -66,7 +68,16 @@ class IcebergTable:
 
     def property(self, name: str) -> str | None:
         rows = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
-        return next((str(row.value) for row in rows if row.key == name), None)
+        found = next((str(row.value) for row in rows if row.key == name), None)
+        if found is None or not found.endswith(_REDACTED):
+            return found
+        jvm: Any = self._spark._jvm  # noqa: SLF001 - Iceberg's classes have no other way from Python
+        session = self._spark._jsparkSession  # noqa: SLF001 - as well
+        return str(
+            jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.name)
+            .properties()
+            .get(name)
+        )
 
     def create(self, schema: StructType, partitions: Sequence[str]) -> None:
         """Create the table without rows, and its namespace."""
