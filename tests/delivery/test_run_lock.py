@@ -19,6 +19,7 @@ from msgspec import structs
 from py4j.protocol import Py4JJavaError
 
 from penstock.core.delivering.definition import parse_delivery
+from penstock.core.delivering.lake_table import Snapshot
 from penstock.core.delivering.manifest import Identity, Manifest
 from penstock.core.delivering.record import record_of
 from penstock.core.starting import parse_starting
@@ -162,6 +163,16 @@ def test_a_property_that_spark_hides_by_its_name_is_read_from_iceberg(iceberg):
     loaded.properties.return_value = {name: "the id"}
     assert iceberg.property(name) == "the id"
     assert iceberg.property("another") is None
+
+
+def test_a_batch_that_was_rolled_back_by_hand_is_not_there_twice(iceberg, monkeypatch):
+    snapshots = [Snapshot(1, None), Snapshot(2, 1, "d", "b"), Snapshot(3, 1, "d", "b")]
+    monkeypatch.setattr(iceberg, "_snapshots", lambda: snapshots)
+    monkeypatch.setattr(iceberg, "state", lambda: "3")
+    iceberg._check_once("d", "b")
+    snapshots[2] = Snapshot(3, 2, "d", "b")
+    with pytest.raises(DeliveryFailed, match="by snapshots 3 and 2"):
+        iceberg._check_once("d", "b")
 
 
 def columns(**kinds):

@@ -13,6 +13,7 @@ from penstock.core.delivering.lake_table import (
     TableColumn,
     check_owner,
     check_partitions,
+    history_of,
     is_in_snapshots,
     may_try_again,
     plan_change,
@@ -99,6 +100,13 @@ def test_the_batches_of_a_query_are_one_application_of_delta_and_others_have_the
 )
 def test_a_batch_is_found_by_its_snapshot_and_unknown_if_snapshots_are_gone(snapshots, before, answer):
     assert is_in_snapshots(snapshots, "d", "b", before) is answer
+
+
+def test_the_history_of_a_table_leaves_out_what_was_rolled_back():
+    snapshots = [Snapshot(1, None), Snapshot(2, 1, "d", "b"), Snapshot(3, 1, "d", "b"), Snapshot(4, 3)]
+    assert history_of(snapshots, 4) == [4, 3, 1]
+    assert history_of(snapshots[2:], 4) == [4, 3]  # earlier ones have expired
+    assert history_of([], None) == []
 
 
 def test_a_transaction_is_tried_again_only_if_another_one_was_faster():

@@ -198,6 +198,16 @@ class Snapshot(Struct, frozen=True):
     batch: str | None = None
 
 
+def history_of(snapshots: Collection[Snapshot], current: int | None) -> list[int]:
+    """Return the current snapshot and those from which it descends, newest first: not those that a rollback has left out."""
+    parents = {each.id: each.parent for each in snapshots}
+    found = []
+    while current is not None and current in parents:
+        found.append(current)
+        current = parents[current]
+    return found
+
+
 def is_in_snapshots(
     snapshots: Collection[Snapshot], delivery_id: str, label: str, before: int | None
 ) -> bool | None:

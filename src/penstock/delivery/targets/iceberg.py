@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
-from penstock.core.delivering.lake_table import Snapshot, is_in_snapshots
+from penstock.core.delivering.lake_table import Snapshot, history_of, is_in_snapshots
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.targets.lake import aligned
 from penstock.errors import DeliveryFailed, OptionError
@@ -143,9 +143,10 @@ class IcebergTable:
 
     def _check_once(self, delivery_id: str, label: str) -> None:
         """Raise an error if another driver has appended the batch between the search and the append: nothing is locked there."""
-        found = [
-            each.id for each in self._snapshots() if each.delivery == delivery_id and each.batch == label
-        ]
+        snapshots = self._snapshots()
+        found = [each.id for each in snapshots if each.delivery == delivery_id and each.batch == label]
+        if len(found) > 1:  # perhaps the table was rolled back behind the first one by hand
+            found = [each for each in history_of(snapshots, int(self.state() or 0)) if each in found]
         if len(found) > 1:
             raise DeliveryFailed(
                 f"{self.name}: another driver has delivered batch {label} too, and the table has it twice, by snapshots "  # noqa: S608 - a text
