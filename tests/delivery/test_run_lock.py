@@ -175,6 +175,14 @@ def test_a_batch_that_was_rolled_back_by_hand_is_not_there_twice(iceberg, monkey
         iceberg._check_once("d", "b")
 
 
+@pytest.mark.parametrize("schema", ["glue:shop/orders", "glue:orders.json", "glue", "sample", "id INT"])
+def test_the_name_of_a_schema_in_a_registry_is_no_file(tmp_path, schema):
+    [(checked, _)] = check_deliveries(
+        [parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders", "schema": schema})]
+    )
+    assert checked.schema == schema
+
+
 def columns(**kinds):
     """Return a schema in Spark's own JSON, which needs no session."""
     fields = [{"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items()]

@@ -153,7 +153,8 @@ def check_options(delivery: Delivery) -> SourceOptions:
     application = new_application(delivery, now_ms=0)  # in the form of the name that it will have
     options, _ = parse_source(source_options(delivery, application))
     parse_starting(delivery.start, "start", zone)
-    _schema_text(delivery)
+    if delivery.glue_schema is None:
+        _schema_text(delivery)
     given = (("since", delivery.since), ("until", delivery.until))
     moments = [parse_moment(text, name, zone) for name, text in given if text is not None]
     if len(moments) == 2 and moments[0] >= moments[1]:
