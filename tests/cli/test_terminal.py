@@ -4,12 +4,14 @@ import io
 import json
 import logging
 import sys
+from unittest.mock import Mock
 
 import pytest
 
 from penstock.cli import main as cli
 from penstock.cli import terminal
 from penstock.cli.terminal import SafeFormatter, escape_text, safe_json
+from penstock.errors import AccessDenied
 from penstock.runtime.own_loggers import guard_loggers
 
 HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\n\r\t\x7f\u202egpj.exe\u2028[/x][bold]:smile:"
@@ -146,3 +148,26 @@ def test_a_command_that_prints_a_table_needs_no_rich(monkeypatch, capsys):
     header, row = capsys.readouterr().out.splitlines()
     assert header.split() == ["option", "default", "for", "meaning"]
     assert row.split()[0] == "stsEndpoint"
+
+
+@pytest.mark.parametrize(
+    ("words", "missing", "said"),
+    [
+        (["tail", "S"], "stream ordesr", "; did you mean orders?"),
+        (["tail", "S"], "stream orders", ""),  # it is there: a part of it is missing, or it is being made
+        (["tail", "S"], "lease table ordesr", ""),
+        (["deliver", "-f", "F"], "stream ordesr", ""),  # the file may name another region
+        (["completion", "bash"], "stream ordesr", ""),
+    ],
+)
+def test_a_missing_stream_has_its_nearest_name_where_it_was_looked_for(monkeypatch, words, missing, said):
+    monkeypatch.setattr(
+        cli.wiring, "open_stream_control", lambda _options: Mock(list_streams=lambda: ["orders", "s"])
+    )
+    assert cli._near_stream(cli.build_parser()[0].parse_args(words), missing) == said
+
+
+def test_a_list_of_streams_that_is_denied_hides_no_error(monkeypatch):
+    denied = Mock(list_streams=Mock(side_effect=AccessDenied("no")))
+    monkeypatch.setattr(cli.wiring, "open_stream_control", lambda _options: denied)
+    assert cli._near_stream(cli.build_parser()[0].parse_args(["tail", "S"]), "stream ordesr") == ""

@@ -160,10 +160,12 @@ def _near_stream(args: argparse.Namespace, missing: str) -> str:
     """Return a question that names the nearest stream, if the missing resource is a stream."""
     kind, _, name = missing.partition(" ")
     known: Sequence[str] = []
-    if kind == "stream":
+    # A file of deliveries names regions and endpoints of its own; the demonstration has no options for them.
+    is_known_where = hasattr(args, "region") and getattr(args, "file", None) is None
+    if kind == "stream" and is_known_where:
         with contextlib.suppress(PenstockError):  # the question is only for a better message
             known = wiring.open_stream_control(options_of(args)).list_streams()
-    return f"; {did_you_mean(name, known)}".rstrip("; ")
+    return f"; {'' if name in known else did_you_mean(name, known)}".rstrip("; ")
 
 
 def _drop_output() -> None:
