@@ -29,6 +29,7 @@ from penstock.errors import (
 )
 from penstock.producer import AsyncProducer, Producer, ProducerOptions
 from penstock.runtime.metrics_tally import MetricsTally
+from penstock.runtime.threads import begin_on_daemon
 from stream_reading import firsts_by_key, kcl_reads, raw_records
 from waiting import DEADLINE_S, wait_until
 
@@ -544,6 +545,60 @@ def test_a_producer_works_on_both_sides_of_a_fork(server, kinesis, stream):
 def test_a_producer_whose_metrics_have_a_thread_stays_in_its_process(kinesis, stream):
     with Producer(stream, kinesis=kinesis, metrics=MetricsTally()) as producer:
         assert "after the fork" in _answer_of_a_child(producer)
+
+
+class Elsewhere:
+    """The home of a producer in a forked child; another thread of the child puts when it is asked first."""
+
+    def __init__(self, producer, put=lambda: None):
+        self._producer = producer
+        self._puts = [put]
+
+    @property
+    def is_here(self):
+        if self._puts:
+            begin_on_daemon("other", self._puts.pop()).result(DEADLINE_S)
+        return self._producer._home is not self
+
+
+def test_two_threads_of_a_forked_child_put_first(kinesis, stream):
+    with Producer(stream, kinesis=kinesis, linger_s=60) as producer:
+        producer.put(b"of the parent", "k")
+        parents = producer._engine
+        producer._home = Elsewhere(producer, lambda: producer.put(b"of the other thread", "k"))
+        producer.put(b"of this thread", "k")
+        assert (parents.waiting_count, producer.waiting_count) == (1, 2)
+    parents.stop(DEADLINE_S)
+
+
+def test_a_block_in_a_forked_child_is_one(kinesis, stream, monkeypatch):
+    warned = []
+    monkeypatch.setattr("penstock.producer.producer.warn_of_open_end", warned.append)
+    producer = Producer(stream, kinesis=kinesis)
+    producer._home = Elsewhere(producer)
+    with producer:
+        producer.put(b"a", "k")
+    assert warned == []
+
+
+def test_a_flush_does_not_wait_until_another_thread_has_opened_the_producer(kinesis, stream):
+    is_asked, may_answer = threading.Event(), threading.Event()
+
+    class Slow:
+        def fetch_summary(self, name):
+            is_asked.set()
+            assert may_answer.wait(DEADLINE_S)
+            return kinesis.fetch_summary(name)
+
+        def __getattr__(self, name):
+            return getattr(kinesis, name)
+
+    with Producer(stream, kinesis=Slow()) as producer:
+        opening = begin_on_daemon("open", producer.open)
+        assert is_asked.wait(DEADLINE_S)
+        begin_on_daemon("flush", lambda: producer.flush(0.1)).result(DEADLINE_S)
+        may_answer.set()
+        opening.result(DEADLINE_S)
 
 
 @pytest.mark.parametrize("option", ["linger_s=30", "put_timeout_s=0"])

@@ -218,8 +218,10 @@ class Producer:
             ServiceError: Only for the first record: the stream cannot be described.
             UsageError: A signal handler, a log handler or a `__del__` puts it in the middle of another call of its thread.
         """
-        engine = self._engine
-        if engine is None or self._is_closed or not self._home.is_here:
+        # In this order: in a forked child another thread may begin anew meanwhile, and drops the parent's engine first.
+        is_open = self._home.is_here and not self._is_closed
+        engine = self._engine if is_open else None
+        if engine is None:
             engine = self._open()
         if type(data) is not bytes or type(partition_key) is not str:
             data, partition_key = plain_record(self.stream, data, partition_key)
@@ -304,9 +306,11 @@ class Producer:
     @property
     def waiting_count(self) -> int:
         """Records that are not acknowledged yet."""
-        return 0 if self._engine is None or not self._home.is_here else self._engine.waiting_count
+        engine = self._engine if self._home.is_here else None
+        return 0 if engine is None else engine.waiting_count
 
     def __enter__(self) -> Self:
+        self._begin_anew()  # in a forked child; else its first put would forget that it is in a block
         self._is_entered = True
         return self
 
@@ -326,7 +330,7 @@ class Producer:
     @property
     def is_open(self) -> bool:
         """Whether records are accepted without describing the stream first."""
-        return self._engine is not None and not self._is_closed and self._home.is_here
+        return self._home.is_here and not self._is_closed and self._engine is not None
 
     def open(self) -> None:
         """Describe the stream and start the threads now; the first `put` does it otherwise.
@@ -344,17 +348,23 @@ class Producer:
         self._home = HomeProcess("producer")
         self._end_hook = _close_at_end(self, self._home)
 
+    def _begin_anew(self) -> None:
+        """Begin anew in a forked child: the threads and the records that wait are the parent's."""
+        if self._home.is_here or self._has_threads:
+            return  # without the lock, for which a flush would wait while another thread opens the producer
+        with self._lock:
+            if not self._home.is_here:
+                self._engine = None
+                self._is_entered = False  # the end of the parent's block may never be reached here
+                self._belong_here()
+
     def _check_home(self) -> None:
-        """Begin anew in a forked child: the threads and the records that wait are the parent's.
+        """Begin anew in a forked child.
 
         Raises:
             UsageError: A thread of the parent serves or sends the metrics, so the child's would be lost.
         """
-        with self._lock:
-            if not self._home.is_here and not self._has_threads:
-                self._engine = None
-                self._is_entered = False  # the end of the parent's block may never be reached here
-                self._belong_here()
+        self._begin_anew()
         self._home.check()
 
     @property
