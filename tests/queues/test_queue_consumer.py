@@ -412,6 +412,25 @@ def test_throttled_calls_about_records_are_repeated_and_shown(world, call, name)
         wait_until(lambda: of.health().is_healthy)
 
 
+def test_calls_that_failed_long_ago_without_another_since_are_no_problem(world):
+    is_handled, goes_on = threading.Event(), threading.Event()
+
+    def handle(_):
+        is_handled.set()
+        goes_on.wait(60)
+
+    world.put("a")
+    with consumer(world, handle, visibility_timeout_s=3600) as of:  # nothing is renewed
+        assert is_handled.wait(60)
+        loop = of._running
+        now_s = world.service._clock.monotonic_s()
+        for failed_s in (now_s, now_s - 61):
+            loop._failed_calls["visibility"] = (3, failed_s, "slow down")
+            is_problem = failed_s == now_s
+            wait_until(lambda is_problem=is_problem: of.health().is_healthy != is_problem)
+        goes_on.set()
+
+
 def test_create_makes_the_queue_once(world):
     create = {"stream": world.stream_arn, "starting_position": "TRIM_HORIZON", "max_receive_count": None}
     world.put("a")

@@ -57,6 +57,8 @@ _LAST_CALLS_S: Final = 5.0
 """Time to return the remaining records after `shutdown_timeout_s` has passed."""
 _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
+_FAILED_LATELY_S: Final = 60.0
+"""A failed call is repeated within 5 s while its record is in hand, so an older failure may have no call that shows its end."""
 _NAMES_OF_CALLS: Final = {"acknowledge": "acknowledgements", "visibility": "changes of visibility"}
 _SLOW_MEMORY_S: Final = 1.0
 _MEMORY_PAUSE_S: Final = 10.0
@@ -127,9 +129,8 @@ class QueueLoop(Loop[QueueEvent]):
         self._answered_s: float | None = None  # when a receive was last answered
         self._receive_failure: str | None = None  # of the last receive, and of the last other call
         self._call_failure: str | None = None
-        self._failed_calls: dict[
-            str, tuple[int, str]
-        ] = {}  # by kind: how many in a row, and the last one's text
+        # By kind: how many in a row, and the last one's moment and text.
+        self._failed_calls: dict[str, tuple[int, float, str]] = {}
         self._has_alarmed = False  # of too many records in flight
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
@@ -409,9 +410,9 @@ class QueueLoop(Loop[QueueEvent]):
         if text is not None and text != self._call_failure:
             log.warning("queue %s: a call (%s) failed: %s", self._queue.name, kind, text)
         self._call_failure = text
-        failed_count, _ = self._failed_calls.pop(kind, (0, ""))
+        failed_count, *_ = self._failed_calls.pop(kind, (0,))
         if text is not None:
-            self._failed_calls[kind] = (failed_count + 1, text)
+            self._failed_calls[kind] = (failed_count + 1, now_s, text)
         self._delivery.on_answered(call.number, outcomes, now_s, self._chance.random())
         # If acknowledgements are denied, every record would be handled repeatedly.
         if isinstance(failure, AccessDenied | NotFound):
@@ -535,8 +536,8 @@ class QueueLoop(Loop[QueueEvent]):
         if self._delivery.in_hand_count:
             problems += [
                 f"{_NAMES_OF_CALLS[kind]} keep failing: {text}"
-                for kind, (count, text) in self._failed_calls.items()
-                if count >= _FAILING_AFTER
+                for kind, (count, failed_s, text) in self._failed_calls.items()
+                if count >= _FAILING_AFTER and now_s - failed_s < _FAILED_LATELY_S
             ]
         if in_flight >= _IN_FLIGHT_ALARM:
             problems.append(self._in_flight_problem(in_flight))
