@@ -200,6 +200,17 @@ def test_an_entry_that_the_service_finds_wrong_is_rejected(options):
         AwsKinesis(options).put_records("s", [PutEntry(b"x", "")])
 
 
+@pytest.mark.parametrize("status", [200, 203, 300])
+@pytest.mark.parametrize(("operation", "name"), [("GetRecords", "Page"), ("PutRecords", "Answers")])
+def test_every_answer_that_is_no_error_for_botocore_is_read(status, operation, name):
+    shape = botocore.session.Session().get_service_model("kinesis").operation_model(operation).output_shape
+    parser = PageParser(create_parser("json"))
+    response = {"status_code": status, "headers": {}, "body": b'{"Records":[]}', "context": {}}
+    assert list(parser.parse(response, shape)[name].records) == []
+    with pytest.raises(ResponseParserError):
+        parser.parse({**response, "body": b""}, shape)
+
+
 @pytest.mark.parametrize("operation", ["GetRecords", "PutRecords", "ListShards"])
 def test_the_page_of_a_network_is_shown_as_what_it_is_and_nothing_of_records(operation):
     shape = botocore.session.Session().get_service_model("kinesis").operation_model(operation).output_shape

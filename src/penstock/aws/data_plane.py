@@ -262,7 +262,8 @@ class PageParser:
         _check_sum(headers, body)
         if status < 300:
             _check_sender(headers, body)
-        read = _READ_HERE.get(shape.name) if status == 200 and shape is not None else None
+        is_success = status <= 300  # as botocore counts it; a proxy that changes headers may answer 203
+        read = _READ_HERE.get(shape.name) if is_success and shape is not None else None
         if read is None:  # an error, or an operation that is left to botocore
             if status < 300:
                 _check_whole(response, headers, shape)
