@@ -28,7 +28,7 @@ from penstock.errors import (
     UsageError,
 )
 from penstock.producer import AsyncProducer, Producer, ProducerOptions
-from penstock.runtime.metrics_tally import MetricsTally
+from penstock.runtime.metrics_tally import LabelledMetrics, MetricsTally
 from penstock.runtime.threads import begin_on_daemon
 from stream_reading import firsts_by_key, kcl_reads, raw_records
 from waiting import DEADLINE_S, wait_until
@@ -542,8 +542,9 @@ def test_a_producer_works_on_both_sides_of_a_fork(server, kinesis, stream):
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_producer_whose_metrics_have_a_thread_stays_in_its_process(kinesis, stream):
-    with Producer(stream, kinesis=kinesis, metrics=MetricsTally()) as producer:
+@pytest.mark.parametrize("metrics", [MetricsTally(), LabelledMetrics(MetricsTally(), {})])
+def test_a_producer_whose_metrics_have_a_thread_stays_in_its_process(kinesis, stream, metrics):
+    with Producer(stream, kinesis=kinesis, metrics=metrics) as producer:
         assert "after the fork" in _answer_of_a_child(producer)
 
 

@@ -42,7 +42,7 @@ from penstock.producer.writer_options import (
 )
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import HomeProcess
-from penstock.runtime.metrics_tally import MetricsTally
+from penstock.runtime.metrics_tally import LabelledMetrics, MetricsTally
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.threads import living
@@ -164,7 +164,7 @@ class Producer:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._metrics = guard_metrics(metrics)
-        self._has_threads = isinstance(metrics, MetricsTally)
+        self._has_own_metrics = isinstance(metrics, MetricsTally | LabelledMetrics)
         self._lock = threading.RLock()  # a signal or log handler may come back while its thread holds it
         self._engine: Engine | None = None
         self._record_bytes_max = 0
@@ -350,7 +350,7 @@ class Producer:
 
     def _begin_anew(self) -> None:
         """Begin anew in a forked child: the threads and the records that wait are the parent's."""
-        if self._home.is_here or self._has_threads:
+        if self._home.is_here or self._has_own_metrics:
             return  # without the lock, for which a flush would wait while another thread opens the producer
         with self._lock:
             if not self._home.is_here:
@@ -362,7 +362,8 @@ class Producer:
         """Begin anew in a forked child.
 
         Raises:
-            UsageError: A thread of the parent serves or sends the metrics, so the child's would be lost.
+            UsageError: The metrics are of `penstock.metrics`: a thread of the parent serves or sends them, and a child's would have the
+                parent's counts.
         """
         self._begin_anew()
         self._home.check()
