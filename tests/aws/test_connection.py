@@ -216,6 +216,13 @@ def test_a_key_of_the_profile_with_the_wrong_form_is_an_error_of_the_file(bare_e
         AwsKinesis(AwsOptions()).fetch_summary("s")
 
 
+def test_a_number_of_the_search_for_credentials_is_not_read_with_keys_in_the_options(
+    bare_environment, monkeypatch
+):
+    monkeypatch.setenv("AWS_METADATA_SERVICE_TIMEOUT", "1.5")
+    assert client_for("kinesis", AwsOptions(region="eu-west-3", access_key_id="a", secret_access_key="b"))
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [

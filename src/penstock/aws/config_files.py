@@ -30,12 +30,15 @@ _TEXTS: Final = (
 )
 """Keys of a profile that botocore takes for text without a check."""
 _NUMBERS: Final = ("metadata_service_timeout", "metadata_service_num_attempts")
-"""Those of which botocore makes numbers when it makes a client."""
+"""Those of which botocore makes numbers when it searches for credentials."""
 _SERVICES: Final = ("kinesis", "dynamodb", "cloudwatch", "s3", "sqs", "glue", "sts")
 
 
-def check_forms(session: Any) -> None:
+def check_forms(session: Any, *, is_without_keys: bool) -> None:
     """Refuse a block where a text belongs, and a text where a block belongs.
+
+    Args:
+        is_without_keys: botocore searches for credentials, and reads the numbers of that.
 
     Raises:
         OptionError: A key of the profile, or of its section of services, has the wrong form, or a number is none.
@@ -47,7 +50,7 @@ def check_forms(session: Any) -> None:
             raise _wrong_form(named, f"{key} is followed by an indented block: write KEY = VALUE")
     if not isinstance(profile.get("api_versions", {}), dict):
         raise _wrong_form(named, "api_versions has no indented block below it")
-    for key in _NUMBERS:
+    for key in _NUMBERS if is_without_keys else ():
         try:
             session.get_config_variable(key)
         except (ValueError, TypeError):
