@@ -54,7 +54,8 @@ def plan_reset(
         why = why_foreign(lease, listed[lease.key]) if lease.key in listed else None
         if why is not None:
             raise OptionError(
-                f"lease {lease.key} belongs to another stream, or to one that was created again ({why}); nothing is reset"
+                f"lease {lease.key} belongs to another stream, or to one that was created again ({why}); nothing is reset: name the "
+                "application's stream, or delete the table if that stream is gone"
             )
     if position.sentinel is Sentinel.TRIM_HORIZON:
         return _plan_trim_horizon(leases, shards)
