@@ -38,7 +38,7 @@ def test_a_column_becomes_wider_and_its_structs_get_fields(kinds):
 
 
 def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struct(kinds):
-    from penstock.delivery.opening import _merged
+    from penstock.delivery.opening import _merged_schema
     from penstock.delivery.table_rows import with_newer
 
     delivery = parse_delivery({"stream": "orders", "to": "/lake/orders"})
@@ -47,18 +47,18 @@ def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struc
         place = kinds.StructType([kinds.StructField(name, kinds.DoubleType()) for name in names])
         return kinds.StructType([kinds.StructField("place", place)])
 
-    assert _merged(schema("lat", "lon"), schema("lat"), delivery) == schema("lat", "lon")
+    assert _merged_schema(schema("lat", "lon"), schema("lat"), delivery) == schema("lat", "lon")
     names = NewNames({})
     grown = with_newer(schema("lat"), schema("lat", "lon"), names, in_structs=True)
     assert grown == schema("lat", "lon")
     assert with_newer(grown, schema("lat"), names, in_structs=True) == grown
     assert with_newer(schema("lat"), grown, names) == schema("lat")
-    assert _merged(schema("lat"), schema("lat", "lon"), delivery) == schema("lat", "lon")
+    assert _merged_schema(schema("lat"), schema("lat", "lon"), delivery) == schema("lat", "lon")
     text = kinds.StructType([kinds.StructField("lat", kinds.StringType())])
     with pytest.raises(OptionError, match="cannot become STRUCT<LAT:STRING,LON:DOUBLE>"):
-        _merged(kinds.StructType([kinds.StructField("place", text)]), schema("lat", "lon"), delivery)
+        _merged_schema(kinds.StructType([kinds.StructField("place", text)]), schema("lat", "lon"), delivery)
     lake = parse_delivery({"stream": "orders", "to": "/lake/orders", "format": "delta"})
-    assert _merged(schema("lat"), schema("lat", "lon"), lake) == schema("lat")
+    assert _merged_schema(schema("lat"), schema("lat", "lon"), lake) == schema("lat")
 
 
 def test_a_struct_whose_fields_spark_cannot_find_is_refused(kinds):

@@ -17,7 +17,7 @@ RESULT = HeldRecord.result
 ON_ANSWERED = QueueDelivery.on_answered
 ON_RENEWAL = QueueDelivery._on_renewal
 TAKE_IN = QueueDelivery._take_in
-USABLE = QueueDelivery._usable
+USABLE = QueueDelivery._usable_delivery
 
 
 @planted(
@@ -99,7 +99,9 @@ def keeps_the_room_of_failed_receives(self, number, now_s, u):
     self.resumes_s = now_s + 1.0
 
 
-@planted("a handle is in two calls", "heartbeats that race with deletes", 0, QueueDelivery, "_usable")
+@planted(
+    "a handle is in two calls", "heartbeats that race with deletes", 0, QueueDelivery, "_usable_delivery"
+)
 def uses_handles_that_have_ended(self, number, phase, now_s):
     held = self._held.get(number)
     if held is not None and held.call is not None:

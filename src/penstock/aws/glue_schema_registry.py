@@ -65,8 +65,8 @@ class GlueSchemaRegistry:
             return None
         return RegisteredVersion(
             UUID(answer["SchemaVersionId"]),
-            _known(VersionStatus, answer["Status"]),
-            _known(DataFormat, answer["DataFormat"]),
+            _word_of(VersionStatus, answer["Status"]),
+            _word_of(DataFormat, answer["DataFormat"]),
         )
 
     def create_schema(
@@ -86,7 +86,9 @@ class GlueSchemaRegistry:
                 return None
             raise
         return RegisteredVersion(
-            UUID(answer["SchemaVersionId"]), _known(VersionStatus, answer["SchemaVersionStatus"]), data_format
+            UUID(answer["SchemaVersionId"]),
+            _word_of(VersionStatus, answer["SchemaVersionStatus"]),
+            data_format,
         )
 
     def register_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
@@ -95,7 +97,7 @@ class GlueSchemaRegistry:
             answer = self._call("RegisterSchemaVersion", schema_name, arguments, is_write=True)
         except NotFound:
             return None
-        return RegisteredVersion(UUID(answer["SchemaVersionId"]), _known(VersionStatus, answer["Status"]))
+        return RegisteredVersion(UUID(answer["SchemaVersionId"]), _word_of(VersionStatus, answer["Status"]))
 
     def _version(self, what: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
         try:
@@ -105,9 +107,9 @@ class GlueSchemaRegistry:
         return SchemaVersion(
             UUID(answer["SchemaVersionId"]),
             answer["SchemaArn"].rpartition("/")[2],
-            _known(DataFormat, answer["DataFormat"]),
+            _word_of(DataFormat, answer["DataFormat"]),
             answer["SchemaDefinition"],
-            _known(VersionStatus, answer["Status"]),
+            _word_of(VersionStatus, answer["Status"]),
         )
 
     def _id_of(self, schema_name: str) -> Mapping[str, str]:
@@ -127,7 +129,7 @@ class GlueSchemaRegistry:
         )
 
 
-def _known(kind: type[_Word], word: str) -> _Word:
+def _word_of(kind: type[_Word], word: str) -> _Word:
     try:
         return kind(word)
     except ValueError:

@@ -274,9 +274,9 @@ class DynamoLeaseTable:
         except ServiceError as error:
             if error.code != _CONDITION_FAILED:
                 raise
-            return self._refused(write, error)
+            return self._refused_write(write, error)
 
-    def _refused(self, write: LeaseWrite, error: ServiceError) -> Refused:
+    def _refused_write(self, write: LeaseWrite, error: ServiceError) -> Refused:
         response = getattr(error.__cause__, "response", {})
         item = response.get("Item")
         row = self.fetch(write.key) if item is None else self._read(write.key, item, error.operation)

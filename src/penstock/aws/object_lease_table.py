@@ -180,10 +180,12 @@ class ObjectLeaseTable:
     ) -> None:
         delay_s = self._retry_plan.delay_s(attempt, time.monotonic() - began_s, random.random())
         if delay_s is None:
-            raise self._unsettled(write, lost_answer) from lost_answer
+            raise self._unsettled_write(write, lost_answer) from lost_answer
         time.sleep(delay_s)
 
-    def _unsettled(self, write: LeaseWrite, lost_answer: UnknownOutcome | None) -> Throttled | UnknownOutcome:
+    def _unsettled_write(
+        self, write: LeaseWrite, lost_answer: UnknownOutcome | None
+    ) -> Throttled | UnknownOutcome:
         what = f"lease table {self.name}, row {write.key}: {type(write).__name__}"
         if lost_answer is None:
             return Throttled(

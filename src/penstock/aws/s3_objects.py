@@ -190,15 +190,17 @@ class S3Objects:
         condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "Body": data, **condition}
         arguments["ContentType"] = "application/json"
-        answer = self._conditional("PutObject", name, lambda: self._client.put_object(**arguments))
+        answer = self._call_conditionally("PutObject", name, lambda: self._client.put_object(**arguments))
         return None if answer is None else str(answer["ETag"])
 
     def delete(self, name: str, tag: str) -> bool:
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "IfMatch": tag}
-        answer = self._conditional("DeleteObject", name, lambda: self._client.delete_object(**arguments))
+        answer = self._call_conditionally(
+            "DeleteObject", name, lambda: self._client.delete_object(**arguments)
+        )
         return answer is not None
 
-    def _conditional(self, operation: str, name: str, send: Callable[[], Any]) -> Any | None:
+    def _call_conditionally(self, operation: str, name: str, send: Callable[[], Any]) -> Any | None:
         try:
             return self._call(operation, send, name, is_write=True)
         except ServiceError as error:

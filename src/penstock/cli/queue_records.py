@@ -102,14 +102,14 @@ def _sweep(
         def receive_some(limit: int = limit) -> Sequence[ReceivedRecord]:
             return queues.receive(queue_arn, limit, _WAIT_S, visibility_s, is_dead=is_dead)
 
-        page = _patiently(receive_some)
+        page = _call_patiently(receive_some)
         if not page:
             return
         yield from page
         left = None if left is None else left - len(page)
 
 
-def _patiently(call: Callable[[], _T]) -> _T:
+def _call_patiently(call: Callable[[], _T]) -> _T:
     """Do a call; repeat it, within bounds, if it is refused or not answered."""
     began_s = time.monotonic()
     for attempt in count(1):
@@ -150,7 +150,7 @@ def _call_for(
             raise Throttled(f"{len(left)} entries were refused: {refused.code}: {refused.message}")
 
     try:
-        _patiently(send)
+        _call_patiently(send)
     except Throttled as error:
         warn(f"penstock queues: {error}")
     return results

@@ -126,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "create":
         _create(args, queues)
     else:
-        _on_queue(args, queues, _described(queues, args.queue))
+        _on_queue(args, queues, _described_queue(queues, args.queue))
     return 0
 
 
@@ -145,7 +145,7 @@ def _on_queue(args: argparse.Namespace, queues: Queues, queue: QueueDescription)
         queue_records.on_dead_letters(args, queues, queue)
 
 
-def _described(queues: Queues, queue: str) -> QueueDescription:
+def _described_queue(queues: Queues, queue: str) -> QueueDescription:
     from penstock.queues.queue_opening import find_queue
 
     if queue.startswith("arn:"):

@@ -134,7 +134,7 @@ class _TableWriter(_TextWriter):
             room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
             self._is_upright = sum(min(width, _CELL_MIN) for width in widths) > room
             if not self._is_upright:
-                _narrow(widths, room)
+                _narrow_columns(widths, room)
         self._widths = widths
         if self._is_upright:
             return
@@ -160,7 +160,7 @@ class _TableWriter(_TextWriter):
         self._file.write(_GAP.join(cells).rstrip() + "\n")
 
 
-def _narrow(widths: list[int], room: int) -> None:
+def _narrow_columns(widths: list[int], room: int) -> None:
     """Take from the widest columns, down to `_CELL_MIN` each, until all have room."""
     while sum(widths) > room and max(widths) > _CELL_MIN:
         widest = widths.index(max(widths))

@@ -194,19 +194,19 @@ class PushedFetcher:
             log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
             # The subscription has moved past this event: only a restarted reader gets it again.
             run.on_fetch_failed(ExpiredIterator(describe_error(error), operation="SubscribeToShard"))
-        self._answered(run)
+        self._on_answered(run)
 
     def on_iterator(self, run: ShardRun) -> None:
         """Report to a run that it is subscribed."""
         run.on_iterator(SUBSCRIBED)
-        self._answered(run)
+        self._on_answered(run)
 
     def on_failure(self, run: ShardRun, error: PenstockError) -> None:
         """Report a failed step to its run."""
         run.on_fetch_failed(error)
-        self._answered(run)
+        self._on_answered(run)
 
-    def _answered(self, run: ShardRun) -> None:
+    def _on_answered(self, run: ShardRun) -> None:
         if run.is_lost:  # a step that waited for a thread may have subscribed again after the run left
             self.leave(run)
         self._parts.on_answered(run)
@@ -276,7 +276,7 @@ class AutoFetcher(PushedFetcher):
             return
         log.warning("shard %s: %s", run.key, error)
         self._change_source(run, choice, change)
-        self._answered(run)
+        self._on_answered(run)
 
     def _choice_of(self, run: ShardRun) -> RetrievalChoice:
         choice = self._choices.get(run)

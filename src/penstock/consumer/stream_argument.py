@@ -202,7 +202,7 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     if not isinstance(given, Collection):
         raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
     if isinstance(given, str):
-        stream = _named(given, starting_position)
+        stream = _named_stream(given, starting_position)
         return ConsumedStreams((stream,), are_several=stream.kcl_id is not None)
     if not given or not all(isinstance(name, str) and name for name in given):
         raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
@@ -215,9 +215,9 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
             f"{' and '.join(regions)}; give each region a consumer of its own"
         )
     if isinstance(given, Mapping):
-        streams = tuple(_named(name, start, f"stream {name}: ") for name, start in given.items())
+        streams = tuple(_named_stream(name, start, f"stream {name}: ") for name, start in given.items())
         return ConsumedStreams(streams, are_several=True)
-    streams = tuple(_named(name, starting_position) for name in given)
+    streams = tuple(_named_stream(name, starting_position) for name in given)
     if streams[0].start.by_shard:
         raise OptionError(
             f"starting_position={starting_position!r} names shards, and several streams are read, whose shards have the same "
@@ -226,7 +226,7 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     return ConsumedStreams(streams, are_several=True)
 
 
-def _named(name: str, start: Start, where: str = "") -> NamedStream:
+def _named_stream(name: str, start: Start, where: str = "") -> NamedStream:
     match = _KCL_ID.fullmatch(name)
     parsed = parse_start(start, f"{where}starting_position")
     given = f"{where}starting_position={start!r}"

@@ -48,7 +48,7 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
         raise PositionError(f"{shown} is no moment; {_EXPECTED}") from None
     if isinstance(read, int):
         return _checked_number(read, shown)
-    moment = _in_zone(read, zone, shown) if is_local else _existing(read, shown)
+    moment = _in_zone(read, zone, shown) if is_local else _existing_moment(read, shown)
     moment_ms = (moment - _EPOCH) // _MS
     if moment_ms < SERVICE_BEGAN_MS:
         raise PositionError(
@@ -74,12 +74,12 @@ def _read(given: Any) -> int | datetime:
 
 def describe_moment(moment_ms: int, zone: tzinfo | None = UTC) -> str:
     """Return a moment as a clock in a time zone (None: of this machine) shows it, followed by UTC if that differs."""
-    there = _iso(moment_ms, zone)
-    in_utc = _iso(moment_ms)
+    there = _iso_text(moment_ms, zone)
+    in_utc = _iso_text(moment_ms)
     return in_utc if there == in_utc else f"{there} ({in_utc})"
 
 
-def _iso(moment_ms: int, zone: tzinfo | None = UTC) -> str:
+def _iso_text(moment_ms: int, zone: tzinfo | None = UTC) -> str:
     moment = (_EPOCH + moment_ms * _MS).astimezone(zone)
     text = moment.isoformat(timespec="milliseconds" if moment_ms % 1000 else "seconds")
     return text.replace("+00:00", "Z")
@@ -94,14 +94,14 @@ def _in_zone(local: datetime, zone: tzinfo | None, shown: str) -> datetime:
     before, after, step = _both_folds(local.replace(tzinfo=zone))
     if not step:
         return before
-    raise _ambiguous(before, after, "does not exist" if step > timedelta() else "exists twice", shown)
+    raise _no_single_moment(before, after, "does not exist" if step > timedelta() else "exists twice", shown)
 
 
-def _existing(moment: datetime, shown: str) -> datetime:
+def _existing_moment(moment: datetime, shown: str) -> datetime:
     """Refuse a local time that a change of the clocks skips. If the local time exists twice, its `fold` selects one."""
     before, after, step = _both_folds(moment)
     if step > timedelta():
-        raise _ambiguous(before, after, "does not exist", shown)
+        raise _no_single_moment(before, after, "does not exist", shown)
     return moment
 
 
@@ -111,7 +111,7 @@ def _both_folds(moment: datetime) -> tuple[datetime, datetime, timedelta]:
     return before, after, (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
 
 
-def _ambiguous(before: datetime, after: datetime, problem: str, shown: str) -> PositionError:
+def _no_single_moment(before: datetime, after: datetime, problem: str, shown: str) -> PositionError:
     zone = before.tzinfo
     return PositionError(
         f"{shown} {problem} in the time zone {zone}, where the clocks change: write it with its offset, "
@@ -129,11 +129,11 @@ def _checked_number(moment_ms: int, shown: str) -> int:
         return moment_ms
     problem, unit, meant_ms = "is after the year 9998", "nanoseconds", moment_ms // 1_000_000
     if moment_ms < SERVICE_BEGAN_MS:
-        shown_ms = f"{_iso(moment_ms)}, " if moment_ms >= 0 else ""
+        shown_ms = f"{_iso_text(moment_ms)}, " if moment_ms >= 0 else ""
         problem, unit, meant_ms = f"is {shown_ms}before Kinesis began", "seconds", moment_ms * 1000
     elif moment_ms // 1000 <= _MOMENT_MAX_MS:
         unit, meant_ms = "microseconds", moment_ms // 1000
     way_out = ""
     if 0 <= meant_ms <= _MOMENT_MAX_MS:
-        way_out = f"; in {unit} it would be {_iso(meant_ms)}, {meant_ms} in milliseconds"
+        way_out = f"; in {unit} it would be {_iso_text(meant_ms)}, {meant_ms} in milliseconds"
     raise PositionError(f"{shown} {problem}: {unit}? milliseconds are expected{way_out}")

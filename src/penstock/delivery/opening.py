@@ -367,7 +367,7 @@ def checked_schema(
         known = target.known()
         if schema is not None and (not schema.fields or delivery.evolve == "add"):
             names = {name.lower() for name in schema.names}
-            schema = _beyond(
+            schema = _with_further_columns(
                 schema, StructType([field for field in known.fields if field.name.lower() not in names])
             )
         schema = _with_grown(files, delivery, schema)
@@ -384,7 +384,7 @@ def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> 
     if grown is not None and schema is not None:
         if delivery.glue_schema:
             schema = with_wider(schema, grown, in_structs=delivery.adds_to_structs)
-        schema = _merged(schema, grown, delivery)
+        schema = _merged_schema(schema, grown, delivery)
     check_columns(delivery, schema)
     return schema
 
@@ -501,7 +501,7 @@ def _read_schema(text: str) -> StructType:
     return schema
 
 
-def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
+def _merged_schema(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
     """Return the given columns, then the further columns to which the table has grown."""
     known = {field.name: field.dataType for field in grown.fields}
     if delivery.adds_to_structs:
@@ -513,10 +513,10 @@ def _merged(schema: StructType, grown: StructType, delivery: Delivery) -> Struct
                 f"schema: column {field.name} is {before.simpleString().upper()} in the table's files, and cannot "
                 f"become {field.dataType.simpleString().upper()}"
             )
-    return _beyond(schema, grown)
+    return _with_further_columns(schema, grown)
 
 
-def _beyond(schema: StructType, other: StructType) -> StructType:
+def _with_further_columns(schema: StructType, other: StructType) -> StructType:
     """Return a schema with the further columns of another one added."""
     names = set(schema.names)
     return StructType([*schema.fields, *(field for field in other.fields if field.name not in names)])

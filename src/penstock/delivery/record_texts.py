@@ -71,7 +71,7 @@ class GlueTexts:
         found = _spark_avro(version.definition).type
         if not isinstance(found, StructType):
             raise UnsupportedSchema(f"schema {self._schema_name} is no record, so it has no columns")
-        return _nullable(found)
+        return _nullable_columns(found)
 
     def open(self) -> Callable[[bytes], str]:
         """Return the function that reads a record."""
@@ -95,7 +95,7 @@ class GlueTexts:
         version = fetch_version(self._registry, UUID(bytes=version_id))
         what = f"version {version.version_id} of schema {version.schema_name}"
         if version.data_format is DataFormat.JSON:
-            return _decoded
+            return _decoded_text
         parse_avro(version.definition, what)
         schema = parse_avro(without_logical_types(load_avro(version.definition)), what)
         codec = AvroCodec(schema, what, names_branches=True)
@@ -137,7 +137,7 @@ class CheckedTexts:
 
         def read(data: bytes) -> str:
             codec.decode(data)
-            return _decoded(data)
+            return _decoded_text(data)
 
         return read
 
@@ -215,13 +215,13 @@ def _columns(document: Any) -> StructType:
     return found
 
 
-def _nullable(schema: StructType) -> StructType:
+def _nullable_columns(schema: StructType) -> StructType:
     from pyspark.sql.types import StructField
 
     return StructType([StructField(each.name, each.dataType) for each in schema.fields])
 
 
-def _decoded(payload: bytes) -> str:
+def _decoded_text(payload: bytes) -> str:
     try:
         return payload.decode()
     except UnicodeDecodeError as error:

@@ -129,7 +129,7 @@ class Engine:
                 raise DeliveryFailed(
                     f"stream {self._stream}: the producer is closed; the record was not taken"
                     if self._defect is None
-                    else f"{self._broken}; the record was not taken"
+                    else f"{self._defect_text}; the record was not taken"
                 )
             open_count = self._open_count
             try:
@@ -292,7 +292,7 @@ class Engine:
             self._done.notify_all()
 
     @property
-    def _broken(self) -> str:
+    def _defect_text(self) -> str:
         return (
             f"stream {self._stream}: the producer has failed inside ({self._defect!r}) and sends nothing more. Open another "
             "one, and report this defect with the log"
@@ -310,7 +310,7 @@ class Engine:
             lost = [each for each in self._open if id(each) not in in_hand and not each.done()]
             self._open = deque(each for each in self._open if id(each) in in_hand)
         failure = DeliveryFailed(
-            f"{self._broken}. {len(lost)} records were not acknowledged; one that was sent without an answer may have been "
+            f"{self._defect_text}. {len(lost)} records were not acknowledged; one that was sent without an answer may have been "
             "stored all the same"
         )
         failure.__cause__ = self._defect

@@ -56,15 +56,15 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
     # `Future`, `wait` and `as_completed` ask for these two.
     @property
     def _condition(self) -> Condition:  # type: ignore[override]  # only `Future.__init__` writes it, which is not called
-        condition: Condition = self._kept("condition", Condition)
+        condition: Condition = self._part("condition", Condition)
         return condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]  # the same
-        waiters: list[Any] = self._kept("waiters", list)
+        waiters: list[Any] = self._part("waiters", list)
         return waiters
 
-    def _kept(self, name: str, make: Callable[[], Any]) -> Any:
+    def _part(self, name: str, make: Callable[[], Any]) -> Any:
         """Return a part that waiting threads need; make it first if it is missing."""
         self._is_watched = True
         found = self.__dict__.get(name)
@@ -121,7 +121,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
 
     def add_done_callback(self, fn: Callable[[Future[Acknowledgement]], object]) -> None:
         """Call a function with this receipt when it is settled; at once if it is settled already."""
-        callbacks = self._kept("callbacks", list)
+        callbacks = self._part("callbacks", list)
         callbacks.append(fn)
         if self._state == FINISHED:
             self._call_back(callbacks)

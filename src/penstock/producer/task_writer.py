@@ -167,7 +167,7 @@ class TaskWriter:
         try:
             check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
         except RecordError as error:
-            raise self._explained(error) from None
+            raise self._explained_error(error) from None
         before_bytes = batcher.waiting_bytes
         now_s = self._ports.clock.monotonic_s()
         batcher.add(data, partition_key, explicit_hash_key, now_s)
@@ -253,7 +253,7 @@ class TaskWriter:
             self._record_bytes_max = placement.record_bytes_max
             self._assumes_limit = placement.is_assumed
 
-    def _explained(self, error: RecordError) -> RecordError:
+    def _explained_error(self, error: RecordError) -> RecordError:
         if not self._assumes_limit:
             return error
         return RecordError(
@@ -300,14 +300,16 @@ class TaskWriter:
                 try:
                     self._on_result(sender.send(step))
                 except ServiceError as error:
-                    raise self._failed(f"the service refused the request for good: {error}") from error
+                    raise self._delivery_failed(
+                        f"the service refused the request for good: {error}"
+                    ) from error
             case FetchShards():
                 try:
                     self._on_result(sender.fetch_shards(step))
                 except ServiceError as error:
-                    raise self._failed(f"the shards cannot be listed: {error}") from error
+                    raise self._delivery_failed(f"the shards cannot be listed: {error}") from error
             case Stuck(why):
-                raise self._failed(why)
+                raise self._delivery_failed(why)
             case WaitUntil(until_s, why):
                 if until_s is not None:
                     return max(1e-4, until_s - now_s)
@@ -327,11 +329,11 @@ class TaskWriter:
         report.possible_duplicate_count += result.possible_duplicate_count
         if result.refused:
             refused = result.refused[0]
-            raise self._failed(
+            raise self._delivery_failed(
                 f"the service refused a record with key {refused.entry.partition_key[:40]!r} for good: {refused.why}"
             )
 
-    def _failed(self, why: str) -> DeliveryFailed:
+    def _delivery_failed(self, why: str) -> DeliveryFailed:
         return DeliveryFailed(
             f"stream {self._stream}: {why.removesuffix('.')}. Acknowledged so far: {self.report.user_record_count} records; "
             f"not acknowledged: {self.waiting_count}"

@@ -66,12 +66,12 @@ class FileObjects:
                     f"lease table {self.url}: {self._file_in_the_way()} is a file, not a folder. Name another folder, or move the "
                     "file away"
                 ) from error
-            with self._opened() as folder:
+            with self._open_folder() as folder:
                 os.close(self._open_lock(folder))
         return is_new
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        with self._errors("read"), self._opened() as folder:
+        with self._errors("read"), self._open_folder() as folder:
             with os.scandir(folder) as entries:
                 names = [
                     each.name
@@ -85,11 +85,11 @@ class FileObjects:
         return self.read_many([name]).get(name)
 
     def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
-        with self._errors("read"), self._opened() as folder:
+        with self._errors("read"), self._open_folder() as folder:
             return self._read_each(folder, names)
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
-        with self._errors("write"), self._opened() as folder, self._locked(folder):
+        with self._errors("write"), self._open_folder() as folder, self._lock_folder(folder):
             if self._tag(folder, name) != tag:
                 return None
             temporary = f".{uuid.uuid4().hex}"
@@ -108,7 +108,7 @@ class FileObjects:
         return _tag_of(data)
 
     def delete(self, name: str, tag: str) -> bool:
-        with self._errors("delete"), self._opened() as folder, self._locked(folder):
+        with self._errors("delete"), self._open_folder() as folder, self._lock_folder(folder):
             if self._tag(folder, name) != tag:
                 return False
             os.unlink(name, dir_fd=folder)
@@ -135,7 +135,7 @@ class FileObjects:
     # another one is put in the place of the path meanwhile.
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[int]:
+    def _open_folder(self) -> Iterator[int]:
         folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             yield folder
@@ -184,7 +184,7 @@ class FileObjects:
         return os.open(_LOCK, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666, dir_fd=folder)
 
     @contextlib.contextmanager
-    def _locked(self, folder: int) -> Iterator[None]:
+    def _lock_folder(self, folder: int) -> Iterator[None]:
         began_s = time.monotonic()
         failures = 0
         while True:

@@ -29,21 +29,21 @@ def check_of(schema: Any) -> Check:
     Args:
         schema: As `parse_avro` returns it.
     """
-    return _of(schema, "", {})
+    return _check_of(schema, "", {})
 
 
-def _of(schema: Any, path: str, named: dict[str, Check]) -> Check:
+def _check_of(schema: Any, path: str, named: dict[str, Check]) -> Check:
     if isinstance(schema, list):
         return _of_union(schema, path, named)
     kind = _kind(schema)
     if kind in ("record", "error"):
         return _of_record(schema, path, named)
     if kind == "array":
-        element = _of(schema["items"], f"{path}[]", named)
-        return lambda value: _each(element, value)
+        element = _check_of(schema["items"], f"{path}[]", named)
+        return lambda value: _check_each(element, value)
     if kind == "map":
-        item = _of(schema["values"], f"{path}{{}}", named)
-        return lambda value: _each(item, value.values() if isinstance(value, Mapping) else ())
+        item = _check_of(schema["values"], f"{path}{{}}", named)
+        return lambda value: _check_each(item, value.values() if isinstance(value, Mapping) else ())
     return named.get(kind) or _of_primitive(schema, kind, path)
 
 
@@ -70,7 +70,7 @@ def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) ->
 
     named[schema["name"]] = check
     for field in schema["fields"]:
-        found = _of(field["type"], f"{path}.{field['name']}", named)
+        found = _check_of(field["type"], f"{path}.{field['name']}", named)
         if found is not _nothing:
             fields[field["name"]] = found
     return check
@@ -78,9 +78,11 @@ def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) ->
 
 def _of_union(branches: list[Any], path: str, named: dict[str, Check]) -> Check:
     # For a plain value, fastavro itself finds the branch that fits. A pair (name, value) names its branch.
-    checks = {_name(branch): _of(branch, path, named) for branch in branches}
+    checks = {_name(branch): _check_of(branch, path, named) for branch in branches}
     # A value of one of these types can only belong to the branch of its type.
-    alone = {kind: [_of(each, path, named) for each in branches if _is_of(each, kind)] for kind in _ALONE}
+    alone = {
+        kind: [_check_of(each, path, named) for each in branches if _is_of(each, kind)] for kind in _ALONE
+    }
 
     def check(value: Any) -> None:
         if isinstance(value, tuple) and len(value) == 2 and value[0] in checks:
@@ -144,7 +146,7 @@ def check_exponents(value: Any) -> None:
             check_exponents(each)
 
 
-def _each(check: Check, values: Any) -> None:
+def _check_each(check: Check, values: Any) -> None:
     if check is not _nothing:
         for value in values:
             check(value)

@@ -43,17 +43,17 @@ def with_bounded_decimals(schema: Any) -> Any:
     Args:
         schema: As `parse_avro` returns it.
     """
-    renamed = _renamed(schema)
+    renamed = _renamed_schema(schema)
     return schema if renamed == unmarked(schema) else fastavro.parse_schema(renamed)
 
 
-def _renamed(schema: Any) -> Any:
+def _renamed_schema(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_renamed(each) for each in schema]
+        return [_renamed_schema(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     found = {
-        name: _renamed(each) if name in ("type", "items", "values", "fields") else each
+        name: _renamed_schema(each) if name in ("type", "items", "values", "fields") else each
         for name, each in schema.items()
         if name not in _MARKS_OF_FASTAVRO
     }
@@ -71,7 +71,7 @@ def unmarked(schema: Any) -> Any:
 
 def has_decimals(schema: Any) -> bool:
     """Return whether a value of a schema may hold a decimal."""
-    return bool(_renamed(schema) != unmarked(schema))
+    return bool(_renamed_schema(schema) != unmarked(schema))
 
 
 @functools.lru_cache(maxsize=256)

@@ -64,14 +64,14 @@ def split_header(data: bytes, payload_bytes_max: int) -> Framed:
         SchemaMismatch: The payload cannot be decompressed, or becomes too large.
     """
     if not has_header(data):
-        raise NoSchemaHeader(_missing(data))
+        raise NoSchemaHeader(_describe_missing(data))
     version_id, payload = data[2:HEADER_BYTES], data[HEADER_BYTES:]
     if data[1] == _ZLIB:
         payload = _decompress(payload, payload_bytes_max)
     return Framed(version_id, payload)
 
 
-def _missing(data: bytes) -> str:
+def _describe_missing(data: bytes) -> str:
     begins = f"the data does not begin with the header of the Glue Schema Registry: {len(data)} bytes"
     if data:
         begins += f" that begin with 0x{data[:2].hex()}"

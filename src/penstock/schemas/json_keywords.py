@@ -23,7 +23,7 @@ def bounded(kind: Any) -> Any:
 
 
 def _unique_items(validator: Any, wanted: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
-    if wanted and validator.is_type(value, "array") and len(set(map(_comparable, value))) < len(value):
+    if wanted and validator.is_type(value, "array") and len(set(map(_comparable_value, value))) < len(value):
         yield ValidationError(f"{value!r:.{_SHOWN_MAX}} has non-unique elements")
 
 
@@ -82,12 +82,12 @@ def _too_long(text: str) -> str:
     return f"a text of {len(text)} characters is too long for a pattern, which takes {PATTERN_CHARACTERS_MAX}"
 
 
-def _comparable(value: Any) -> Any:
+def _comparable_value(value: Any) -> Any:
     """Return a key that equal values of JSON share: 1 and 1.0 do, 1 and true do not."""
     if isinstance(value, bool):
         return "boolean", value
     if isinstance(value, list):
-        return "array", tuple(map(_comparable, value))
+        return "array", tuple(map(_comparable_value, value))
     if isinstance(value, dict):
-        return "object", frozenset((name, _comparable(each)) for name, each in value.items())
+        return "object", frozenset((name, _comparable_value(each)) for name, each in value.items())
     return value

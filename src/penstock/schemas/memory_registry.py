@@ -132,7 +132,7 @@ class MemorySchemaRegistry:
 
     def _find(self, schema_name: str, definition: str) -> RegisteredVersion | None:
         for version in self._versions_of(schema_name):
-            if _canonical(version.definition) == _canonical(definition):
+            if _canonical_text(version.definition) == _canonical_text(definition):
                 return RegisteredVersion(version.version_id, version.status, version.data_format)
         return None
 
@@ -145,7 +145,7 @@ class MemorySchemaRegistry:
         return version
 
 
-def _canonical(definition: str) -> str:
+def _canonical_text(definition: str) -> str:
     try:
         return json.dumps(json.loads(definition), sort_keys=True)
     except ValueError:

@@ -148,11 +148,11 @@ class _States:
     def _item(self, item: Any, end: int, flags: int) -> int:
         code, argument = item
         if code in _CHARACTERS:
-            return self._add((end,), character=_compiled(item, flags).match)
+            return self._add((end,), character=_compile_item(item, flags).match)
         if code in _PLACES:
             if code is not _constants.AT and _is_costly(argument[1]):
                 raise _NotSupportedError
-            return self._add((end,), place=_compiled(item, flags).match)
+            return self._add((end,), place=_compile_item(item, flags).match)
         if code in _REPEATS:
             return self._repeat(argument, end, flags)
         if code is _constants.SUBPATTERN:
@@ -178,7 +178,7 @@ class _States:
         return end
 
 
-def _compiled(item: Any, flags: int) -> re.Pattern[str]:
+def _compile_item(item: Any, flags: int) -> re.Pattern[str]:
     state = _parser.State()
     state.flags = flags
     found: re.Pattern[str] = _compiler.compile(_parser.SubPattern(state, [item]), flags)

@@ -32,7 +32,7 @@ def explained(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
         try:
             return call(*args, **kwargs)
         except PenstockError as error:
-            raise _bare(error) from None
+            raise _without_traceback(error) from None
 
     return with_plain_errors
 
@@ -45,12 +45,12 @@ def explained_rows(call: Callable[_Args, Iterator[_Item]]) -> Callable[_Args, It
         try:
             yield from call(*args, **kwargs)
         except PenstockError as error:
-            raise _bare(error) from None
+            raise _without_traceback(error) from None
 
     return with_plain_errors
 
 
-def _bare(error: PenstockError) -> PenstockError:
+def _without_traceback(error: PenstockError) -> PenstockError:
     _log.debug("the whole traceback of the error that follows", exc_info=error)
     cause = error.__cause__
     if cause is not None and str(cause) not in str(error):

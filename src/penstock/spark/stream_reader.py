@@ -102,9 +102,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if start is not None:
             is_only = is_only_batch(limit)
-            return self._latest(start, with_limits=not is_only, may_be_only_batch=is_only)
+            return self._latest_offset(start, with_limits=not is_only, may_be_only_batch=is_only)
         start = self._starts.following
-        end = self._latest(start, may_be_only_batch=self._starts.is_first)
+        end = self._latest_offset(start, may_be_only_batch=self._starts.is_first)
         report = self.reportLatestOffset()
         if end is not start and report is not None:
             # Spark 4.0 and 4.1 show the batch's offset instead of the report.
@@ -112,7 +112,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starts.plan(end)
         return end
 
-    def _latest(
+    def _latest_offset(
         self, start: dict[str, Any], *, with_limits: bool = True, may_be_only_batch: bool = False
     ) -> dict[str, Any]:
         offset = self._source.parse(start)

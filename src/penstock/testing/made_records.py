@@ -53,7 +53,7 @@ class Records(Sequence[Record]):
             if not isinstance(each.partition_key, str | None):
                 raise UsageError(f"partition_key={each.partition_key!r}: expected a text")
         self._made = tuple(made)
-        self._records = tuple(_numbered(self._made))
+        self._records = tuple(_numbered_records(self._made))
 
     def __add__(self, other: Records) -> Records:
         return Records(self._made + other._made)
@@ -83,7 +83,7 @@ class Records(Sequence[Record]):
         return f"Records({list(self._records)!r})"
 
 
-def _numbered(made: Iterable[_Made]) -> Iterator[Record]:
+def _numbered_records(made: Iterable[_Made]) -> Iterator[Record]:
     number = sub = 0
     for place, each in enumerate(made, 1):
         sub = sub + 1 if each.follows else 0

@@ -139,7 +139,7 @@ def test_a_write_never_goes_to_another_folder_than_the_one_that_was_locked(table
 
 def test_a_lock_file_that_is_deleted_while_it_is_held_locks_nobody_out_and_lets_nobody_in(table, folder):
     store = table._store
-    with store._opened() as opened, store._locked(opened):
+    with store._open_folder() as opened, store._lock_folder(opened):
         (folder / ".lock").unlink()
     for _ in range(2):
         row = table.fetch(KEY)

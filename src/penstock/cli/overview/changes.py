@@ -29,7 +29,7 @@ def _texts(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[
                 "its finished lease was removed" if then[shard].state == "ended" else "its lease was deleted",
             )
         elif shard not in then or then[shard].state == "no lease" != now[shard].state:
-            yield shard, _beginning(now[shard])
+            yield shard, _describe_beginning(now[shard])
         else:
             for text in _of_shard(then[shard], now[shard]):
                 yield shard, text
@@ -44,7 +44,7 @@ def _texts(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[
             )
 
 
-def _beginning(row: ShardRow) -> str:
+def _describe_beginning(row: ShardRow) -> str:
     if row.state == "no lease":
         return "the shard has no lease"
     return f"its lease was made; {row.owner} reads it" if row.owner else "its lease was made"
@@ -58,7 +58,7 @@ def _of_shard(then: ShardRow, now: ShardRow) -> Iterator[str]:
     if now.next_owner is not None and then.next_owner != now.next_owner:
         yield f"{now.owner} hands it over to {now.next_owner}"
     if then.owner != now.owner:
-        yield _moved(then.owner, now.owner)
+        yield _describe_move(then.owner, now.owner)
     if now.state == "owner silent" != then.state:
         yield f"{now.owner} does not renew its lease"
     if now.stopped_reason is not None and then.stopped_reason != now.stopped_reason:
@@ -67,7 +67,7 @@ def _of_shard(then: ShardRow, now: ShardRow) -> Iterator[str]:
         yield "it is read again"
 
 
-def _moved(then: str | None, now: str | None) -> str:
+def _describe_move(then: str | None, now: str | None) -> str:
     if then is None:
         return f"{now} reads it"
     return f"{then} gave it back" if now is None else f"went from {then} to {now}"

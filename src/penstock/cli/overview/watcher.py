@@ -158,7 +158,7 @@ class ApplicationWatcher:
         rows = shard_rows(sightings, lags, self._unmoved_s(leases), self._graph, self._options.limits)
         return ApplicationSnapshot(
             application=self._table.name,
-            stream=_described(streams) or self._options.stream,
+            stream=_described_streams(streams) or self._options.stream,
             taken_ms=self._clock.wall_ms(),
             shards=rows,
             workers=worker_rows(rows),
@@ -234,7 +234,7 @@ def _is_of_autoscalers(snapshot: ApplicationSnapshot) -> bool:
     return bool(snapshot.shards) and all(row.shard.startswith(AUTOSCALER_PREFIX) for row in snapshot.shards)
 
 
-def _described(streams: Mapping[str, str]) -> str | None:
+def _described_streams(streams: Mapping[str, str]) -> str | None:
     """Return the stream's ARN or name, or the names of several."""
     found = list(streams.values())
     if len(found) > 1:
@@ -275,9 +275,9 @@ class FleetWatcher:
         self._choose()
 
         def snapshot(name: str) -> ApplicationSnapshot:
-            return self._tried(name, self._watchers[name].take_snapshot)
+            return self._snapshot_or_failed(name, self._watchers[name].take_snapshot)
 
-        return self._joined(
+        return self._join_snapshots(
             map_on_daemons("penstock-snapshot", _APPLICATIONS_AT_ONCE, snapshot, self._watchers)
         )
 
@@ -291,17 +291,17 @@ class FleetWatcher:
             try:
                 return self._watchers[name].watch_once()
             except Exception as error:  # noqa: BLE001 - one application must not hide the others
-                return self._failed(name, error)
+                return self._failed_snapshot(name, error)
 
         def snapshot(name: str) -> ApplicationSnapshot:
             watched = seen[name]
             if isinstance(watched, ApplicationSnapshot):
                 return watched
-            return self._tried(name, lambda: self._watchers[name].take_last_snapshot(watched))
+            return self._snapshot_or_failed(name, lambda: self._watchers[name].take_last_snapshot(watched))
 
         watching = map_on_daemons("penstock-watch", _WATCHED_AT_ONCE, watch, self._watchers)
         seen = dict(zip(self._watchers, watching, strict=True))
-        return self._joined(
+        return self._join_snapshots(
             map_on_daemons("penstock-snapshot", _APPLICATIONS_AT_ONCE, snapshot, self._watchers),
             _LAST_QUEUES_S,
         )
@@ -313,15 +313,17 @@ class FleetWatcher:
             for name in names
         }
 
-    def _tried(self, name: str, snapshot: Callable[[], ApplicationSnapshot]) -> ApplicationSnapshot:
+    def _snapshot_or_failed(
+        self, name: str, snapshot: Callable[[], ApplicationSnapshot]
+    ) -> ApplicationSnapshot:
         try:
             found = snapshot()
         except Exception as error:  # noqa: BLE001 - one application must not hide the others
-            return self._failed(name, error)
+            return self._failed_snapshot(name, error)
         self._failures.pop(name, None)
         return found
 
-    def _failed(self, name: str, error: Exception) -> ApplicationSnapshot:
+    def _failed_snapshot(self, name: str, error: Exception) -> ApplicationSnapshot:
         snapshot = self._watchers[name].failed_snapshot(error)
         text = snapshot.problems[0]
         if not isinstance(error, ServiceError) and self._failures.get(name) != text:
@@ -329,7 +331,9 @@ class FleetWatcher:
             self._failures[name] = text
         return snapshot
 
-    def _joined(self, snapshots: Sequence[ApplicationSnapshot], queues_wait_s: float = 0.0) -> Snapshot:
+    def _join_snapshots(
+        self, snapshots: Sequence[ApplicationSnapshot], queues_wait_s: float = 0.0
+    ) -> Snapshot:
         queues = QueueOverview() if self._names else self._take_queues(queues_wait_s)
         if not self._names:
             snapshots = [each for each in snapshots if not _is_of_autoscalers(each)]

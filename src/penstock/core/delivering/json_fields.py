@@ -104,7 +104,7 @@ def _infer(
     for name in sorted(found):
         if name.lower() not in taken and len(known) + len(columns) < COLUMNS_MAX:
             taken.add(name.lower())
-            columns[name] = _merged(found[name] - {""})
+            columns[name] = _merged_kind(found[name] - {""})
     return columns
 
 
@@ -118,7 +118,7 @@ def _kind_of(value: Any) -> str:
     return "DOUBLE" if isinstance(value, float) and _is_finite(value) else "STRING"
 
 
-def _merged(kinds: set[str]) -> str:
+def _merged_kind(kinds: set[str]) -> str:
     if kinds == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
     return next(iter(kinds)) if len(kinds) == 1 else "STRING"
@@ -162,7 +162,7 @@ def _explain(data: bytes, columns: KnownColumns, is_unknown: bool) -> str:
     except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(pairs, _Pairs):
-        return f"a JSON {_described(pairs)} instead of an object"
+        return f"a JSON {_described_value(pairs)} instead of an object"
     half_pair = "a text has half a surrogate pair, which is no valid Unicode"
     return (
         _explain_values(pairs, columns.types)
@@ -184,7 +184,7 @@ def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
         if counts[name] > 1:
             return f"field {name} is there twice"
         if name in types and not _may_fit(value, types[name]):
-            return f"field {name}: {_described(value)} does not fit {types[name].upper()}"
+            return f"field {name}: {_described_value(value)} does not fit {types[name].upper()}"
     return None
 
 
@@ -241,7 +241,7 @@ def _explain_unsure(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
         shown = ", ".join(f"{name} ({types[name].upper()})" for name, _ in unsure)
         return f"a value does not fit its column: one of {shown}{_OR_UNREADABLE}"
     (name, value), *_ = unsure
-    return f"field {name}: {_described(value)} does not fit {types[name].upper()}{_OR_UNREADABLE}"
+    return f"field {name}: {_described_value(value)} does not fit {types[name].upper()}{_OR_UNREADABLE}"
 
 
 def _differs_in_case(name: str, names: Collection[str], noun: str) -> str | None:
@@ -289,7 +289,7 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _described(value: Any) -> str:
+def _described_value(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

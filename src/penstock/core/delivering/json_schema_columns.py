@@ -30,7 +30,7 @@ def columns_of_json_schema(document: Mapping[str, Any]) -> str:
     Raises:
         ValueError: It describes no objects with properties.
     """
-    node = _resolved(document, document, 0)
+    node = _resolved_node(document, document, 0)
     properties = node.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         raise ValueError("the JSON Schema names no properties")
@@ -38,7 +38,7 @@ def columns_of_json_schema(document: Mapping[str, Any]) -> str:
 
 
 def _type(node: Any, root: Mapping[str, Any], depth: int) -> str:
-    node = _resolved(node, root, depth)
+    node = _resolved_node(node, root, depth)
     kind = _kind(node)
     if kind in _PLAIN:
         return _PLAIN[kind]
@@ -69,7 +69,7 @@ def _kind(node: Mapping[str, Any]) -> str:
     return next(iter(found)) if len(found) == 1 else ""
 
 
-def _resolved(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
+def _resolved_node(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
     """Follow a node's references, and choices between null and one other node; return the node at their end."""
     for _ in range(_DEPTH_MAX):
         if not isinstance(node, Mapping):
@@ -77,7 +77,7 @@ def _resolved(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, An
         reference = node.get("$ref")
         choices = next((node[word] for word in ("anyOf", "oneOf", "allOf") if word in node), None)
         if isinstance(reference, str) and reference.startswith("#") and depth < _DEPTH_MAX:
-            node = _at(root, reference)
+            node = _node_at(root, reference)
         elif "type" not in node and isinstance(choices, list):
             others = [each for each in choices if each != {"type": "null"}]
             if len(others) != 1:
@@ -88,7 +88,7 @@ def _resolved(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, An
     return {}
 
 
-def _at(root: Mapping[str, Any], reference: str) -> Any:
+def _node_at(root: Mapping[str, Any], reference: str) -> Any:
     node: Any = root
     for word in reference.removeprefix("#").split("/"):
         if word:

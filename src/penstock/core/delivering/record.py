@@ -116,12 +116,12 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: Delive
                 f"and state back to their places, or {NEW_TABLE}"
             )
         raise OptionError(
-            f"delivery {delivery.name} into {delivery.to} has run with {_KEYS.get(field, field)} {_shown(before)}, not "
-            f"{_shown(given)}: keep it, or {NEW_TABLE}"
+            f"delivery {delivery.name} into {delivery.to} has run with {_KEYS.get(field, field)} {_shown_value(before)}, not "
+            f"{_shown_value(given)}: keep it, or {NEW_TABLE}"
         )
 
 
-def _shown(value: object) -> str:
+def _shown_value(value: object) -> str:
     """Return a fixed value as the user writes it."""
     if not isinstance(value, tuple):
         return repr(value)

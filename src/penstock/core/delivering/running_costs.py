@@ -84,11 +84,11 @@ def running_costs(
         file_bytes=size,
         sums=tuple(sums),
         currency=prices.currency,
-        warning="" if size is None else _warning(delivery, size, files, partition_count),
+        warning="" if size is None else _warning_of_small_files(delivery, size, files, partition_count),
     )
 
 
-def _warning(delivery: Delivery, size: int, files: int, partition_count: int) -> str:
+def _warning_of_small_files(delivery: Delivery, size: int, files: int, partition_count: int) -> str:
     if size * _SMALL >= delivery.file_bytes:
         return ""
     wanted_s = delivery.freshness_s * delivery.file_bytes / max(1, size)

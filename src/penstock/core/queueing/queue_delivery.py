@@ -354,7 +354,7 @@ class QueueDelivery:
                 break
             batch: list[HeldRecord] = []
             while queue and len(batch) < RECORDS_PER_CALL_MAX:
-                held = self._usable(queue.popleft()[1], Phase.ACKNOWLEDGING, now_s)
+                held = self._usable_delivery(queue.popleft()[1], Phase.ACKNOWLEDGING, now_s)
                 if held is not None:
                     batch.append(held)
             if batch:
@@ -371,7 +371,7 @@ class QueueDelivery:
     def _due_visibilities(self, now_s: float) -> list[QueueCall]:
         entries: list[HeldRecord] = []
         while self._returns:
-            held = self._usable(self._returns.popleft(), Phase.RETURNING, now_s)
+            held = self._usable_delivery(self._returns.popleft(), Phase.RETURNING, now_s)
             if held is not None:
                 entries.append(held)
         entries += self._due_renewals(len(entries), now_s)
@@ -403,12 +403,12 @@ class QueueDelivery:
             if not is_due and not has_place:
                 break
             if held.not_before_s <= now_s and self._renewal_due_s(held) < float("inf"):
-                usable = self._usable(held.number, Phase.OPEN, now_s)
+                usable = self._usable_delivery(held.number, Phase.OPEN, now_s)
                 if usable is not None:
                     due.append(usable)
         return due
 
-    def _usable(self, number: int, phase: Phase, now_s: float) -> HeldRecord | None:
+    def _usable_delivery(self, number: int, phase: Phase, now_s: float) -> HeldRecord | None:
         """Return a delivery if its handle may be used for a call of this phase."""
         held = self._held.get(number)
         if held is None or held.phase is not phase or held.call is not None:

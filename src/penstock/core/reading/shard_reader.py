@@ -223,7 +223,7 @@ class ShardReader:
                 self.final = Failed(loss)
                 return Kept(None, loss)
         elif meaning not in (None, MissingRecord.HARMLESS):
-            warning = f"{self._missing(page)}. It goes on, since {meaning.value}"
+            warning = f"{self._describe_missing(page)}. It goes on, since {meaning.value}"
         done = self._done_through(page)
         rows = page.rows_after(done)
         is_progress = self._advance(page, done)
@@ -288,7 +288,7 @@ class ShardReader:
             # The shard is listed, and it is open or not read to its end: the earlier answers were wrong. Try again after a pause.
             self._in_a_row.on_listed()
             if self._in_a_row.refusals >= self.options.refusals_max:
-                self.final = Failed(self._unreadable())
+                self.final = Failed(self._unreadable_shard())
         self._back_off(now_s, chance, max(self._in_a_row.failures, self._in_a_row.refusals))
         return None
 
@@ -412,7 +412,7 @@ class ShardReader:
             and self._in_a_row.empty_starts < _EMPTY_STARTS_MAX
         )
 
-    def _missing(self, page: Page[Rows_co]) -> str:
+    def _describe_missing(self, page: Page[Rows_co]) -> str:
         found = page.first_sequence_number or "nothing"
         return (
             f"stream {self.stream}, shard {self.shard_id}: the record at {self._skip_through}, up to which everything is "
@@ -421,7 +421,7 @@ class ShardReader:
 
     def _loss(self, page: Page[Rows_co]) -> DataLossError:
         return DataLossError(
-            f"{self._missing(page)}. Records after it may have gone with it unread: no reader was at the shard's tip "
+            f"{self._describe_missing(page)}. Records after it may have gone with it unread: no reader was at the shard's tip "
             f"since. {self.options.way_out.of_loss} with the oldest record that is left; raise the stream's retention to "
             "have more time"
         )
@@ -475,7 +475,7 @@ class ShardReader:
             f"created again: {self.options.way_out.of_new_stream}"
         )
 
-    def _unreadable(self) -> PenstockError:
+    def _unreadable_shard(self) -> PenstockError:
         text = (
             f"stream {self.stream}, shard {self.shard_id}: listed, yet the service keeps saying that it does not exist or has "
             "ended"

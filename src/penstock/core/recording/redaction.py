@@ -134,22 +134,22 @@ def _redact_data(redaction: Redaction, secret: bytes, data: bytes) -> tuple[byte
     except (ValueError, RecursionError):
         return b"", bool(data)
     for field in redaction.fields:
-        document = _replaced(document, field.steps, field.is_hashed, secret)
+        document = _replaced_value(document, field.steps, field.is_hashed, secret)
     return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "surrogatepass"
     ), False
 
 
-def _replaced(value: Any, steps: tuple[str | int, ...], is_hashed: bool, secret: bytes) -> Any:
+def _replaced_value(value: Any, steps: tuple[str | int, ...], is_hashed: bool, secret: bytes) -> Any:
     """Return a JSON value with the field at the end of a path redacted; unchanged if the path leads nowhere."""
     if not steps:
         return hash_text(secret, json.dumps(value, sort_keys=True)) if is_hashed else REDACTED
     step, rest = steps[0], steps[1:]
     if isinstance(value, dict) and step in value:
-        return {**value, step: _replaced(value[step], rest, is_hashed, secret)}
+        return {**value, step: _replaced_value(value[step], rest, is_hashed, secret)}
     if isinstance(value, list) and (step == _ALL or isinstance(step, int)):
         return [
-            _replaced(each, rest, is_hashed, secret) if step in (_ALL, index) else each
+            _replaced_value(each, rest, is_hashed, secret) if step in (_ALL, index) else each
             for index, each in enumerate(value)
         ]
     return value

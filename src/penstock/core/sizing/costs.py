@@ -116,7 +116,7 @@ def standard_bill(usage: Usage, prices: Prices) -> Bill:
     if usage.consumer_count:
         sent = usage.consumer_count * usage.written_bytes_per_s
         sums.append(_gb("data out by fan-out", sent, prices.on_demand_consumer_gb))
-    sums += _extended(usage, prices.on_demand_extended_gb_month)
+    sums += _extended_retention(usage, prices.on_demand_extended_gb_month)
     sums += _long_retention(usage, prices.long_retention_gb_month)
     return Bill("on-demand standard", sums)
 
@@ -128,7 +128,7 @@ def advantage_bill(usage: Usage, prices: Prices) -> Bill:
     sums = [
         _gb("data in", max(usage.rounded_bytes_per_s, least), prices.advantage_in_gb),
         _gb("data out", max(out, least), prices.advantage_out_gb),
-        *_extended(usage, prices.advantage_extended_gb_month),
+        *_extended_retention(usage, prices.advantage_extended_gb_month),
         *_long_retention(usage, prices.long_retention_gb_month),
     ]
     note = (
@@ -185,7 +185,7 @@ def _gb(item: str, bytes_per_s: float, price: float) -> Sum:
     return sum_of(item, bytes_per_s / GB, 3600, HOURS_PER_MONTH, price)
 
 
-def _extended(usage: Usage, price: float) -> list[Sum]:
+def _extended_retention(usage: Usage, price: float) -> list[Sum]:
     hours = min(usage.retention_hours, 168) - 24
     if hours <= 0:
         return []

@@ -120,14 +120,16 @@ class LoadMap:
         wanted = sums[low] + (sums[high] - sums[low]) * share
         place = bisect_left(sums, wanted, low, high)
         near = [
-            self._between(hash_range, each, low, high) for each in (place - 1, place) if low <= each <= high
+            self._key_between(hash_range, each, low, high)
+            for each in (place - 1, place)
+            if low <= each <= high
         ]
         return min(
             (self._cut_at(hash_range, at) for at in near),
             key=lambda cut: abs(sums[bisect_left(self._keys, cut.at)] - wanted),
         )
 
-    def _between(self, hash_range: HashRange, place: int, low: int, high: int) -> int:
+    def _key_between(self, hash_range: HashRange, place: int, low: int, high: int) -> int:
         """Return the hash key half way between the keys before and at a place."""
         before = self._keys[place - 1] if place > low else hash_range.start
         after = self._keys[place] if place < high else hash_range.end

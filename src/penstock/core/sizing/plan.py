@@ -166,7 +166,7 @@ def plan_size(inputs: PlanInput) -> SizingPlan:
     at_peak = _scaled_to_peak(sample, inputs, peak_use)
     view = StreamView(inputs.shards, at_peak, at_peak if inputs.traffic.span_s >= _MERGE_SPAN_S else None)
     actions, after, last = plan_actions(view, inputs.limits)
-    followed = _followed(uses or [sampled_use], inputs)
+    followed = _followed_shard_count(uses or [sampled_use], inputs)
     needed = len(after)
     if inputs.summary.on_demand:
         needed = min(
@@ -175,7 +175,7 @@ def plan_size(inputs: PlanInput) -> SizingPlan:
         actions = []
     bills = sorted(_bills(inputs, usage, needed, followed), key=lambda bill: bill.amount)
     now = "on-demand standard" if inputs.summary.on_demand else "provisioned"
-    advised, why = _mode(bills, now)
+    advised, why = _mode_advice(bills, now)
     if not uses and sampled_use == 0:
         advised, why = now, "nothing is known of its load: the sums hold for an idle stream"
     return SizingPlan(
@@ -194,15 +194,15 @@ def plan_size(inputs: PlanInput) -> SizingPlan:
         if inputs.summary.on_demand
         else last.reason,
         hot_keys=hot_keys_of(view, inputs.limits.high),
-        readers=_readers(inputs, usage, at_peak, max(1, needed)),
+        readers=_reader_advice(inputs, usage, at_peak, max(1, needed)),
         lease_bills=[
             lease_bill(each, max(1, needed), inputs.prices, store=store)
             for each in inputs.applications
             for store in ("DynamoDB", "S3")
         ],
-        retention_advice=_retention(inputs, usage, max(1, needed)),
-        aggregation_advice=_aggregation(inputs, usage),
-        warm_advice=_warm(inputs),
+        retention_advice=_retention_advice(inputs, usage, max(1, needed)),
+        aggregation_advice=_aggregation_advice(inputs, usage),
+        warm_advice=_warm_advice(inputs),
         problems=inputs.problems,
     )
 
@@ -253,7 +253,7 @@ def _scaled_to_peak(sample: LoadMap, inputs: PlanInput, peak_use: float) -> Load
     return sample.scaled(peak_use / now, peak_use / now)
 
 
-def _followed(uses: Sequence[float], inputs: PlanInput) -> float:
+def _followed_shard_count(uses: Sequence[float], inputs: PlanInput) -> float:
     """Return the mean number of shards if each hour's number is the one that its busiest period needs."""
     per_hour = max(1, 3600 // inputs.traffic.period_s)
     hours = [max(uses[at : at + per_hour]) for at in range(0, len(uses), per_hour)]
@@ -281,7 +281,7 @@ def _bills(inputs: PlanInput, usage: Usage, needed: int, followed: float) -> lis
     return [*bills, standard_bill(usage, inputs.prices), advantage_bill(usage, inputs.prices)]
 
 
-def _mode(bills: Sequence[Bill], now: str) -> tuple[str, str]:
+def _mode_advice(bills: Sequence[Bill], now: str) -> tuple[str, str]:
     best = bills[0]
     same = next(bill for bill in bills if bill.mode.startswith(now))
     if same is not best and not best.mode.startswith(now) and best.amount > (1 - _GAIN_MIN) * same.amount:
@@ -292,7 +292,7 @@ def _mode(bills: Sequence[Bill], now: str) -> tuple[str, str]:
     return best.mode, f"saves {same.amount - best.amount:.2f} against {same.mode}"
 
 
-def _readers(inputs: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> list[ReaderAdvice]:
+def _reader_advice(inputs: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> list[ReaderAdvice]:
     """Advise polling as long as all readers fit into the read quota of the fullest shard."""
     fullest = max((at_peak.load_in(each.hash_range)[0] for each in inputs.shards), default=0.0)
     by_calls = int(GET_RECORDS_PER_S_MAX * _READ_SHARE_MAX)
@@ -316,7 +316,7 @@ def _readers(inputs: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> 
     return advice
 
 
-def _retention(inputs: PlanInput, usage: Usage, shards: int) -> str:
+def _retention_advice(inputs: PlanInput, usage: Usage, shards: int) -> str:
     hours = inputs.summary.retention_hours
     if hours <= 24:
         week = sum_of("", shards, HOURS_PER_MONTH, inputs.prices.shard_hour_extended)
@@ -327,7 +327,7 @@ def _retention(inputs: PlanInput, usage: Usage, shards: int) -> str:
     return f"{hours:g} hours cost {said} a month on a provisioned stream; 24 hours cost nothing, and a reader that stands still for longer loses records"
 
 
-def _aggregation(inputs: PlanInput, usage: Usage) -> str:
+def _aggregation_advice(inputs: PlanInput, usage: Usage) -> str:
     if inputs.summary.service_managed_keys:
         return "off: the service places the records of this stream itself, and refuses aggregates"
     records = sum(each.record_count for each in inputs.samples)
@@ -356,7 +356,7 @@ def _aggregation(inputs: PlanInput, usage: Usage) -> str:
     )
 
 
-def _warm(inputs: PlanInput) -> str:
+def _warm_advice(inputs: PlanInput) -> str:
     uses = inputs.traffic.uses()
     if not uses:
         return "unknown: CloudWatch has no figures"

@@ -311,7 +311,7 @@ class Resharder:
             windows = _windows(view, usage.uses, width, usage.fit, hottest)
             use, window = min(windows, key=itemgetter(0), default=(math.inf, range(0)))
             if use / width <= self._limits.low:
-                return self._shared(view, window, width, view.now, why)
+                return self._goal_of_equal_loads(view, window, width, view.now, why)
         return None
 
     def _grow(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
@@ -326,7 +326,7 @@ class Resharder:
                     best_fill, best = fill, window
             if best_fill >= _FILL_MIN:
                 break
-        goal = None if best is None else self._shared(view, best, len(best) + 1, view.now, why)
+        goal = None if best is None else self._goal_of_equal_loads(view, best, len(best) + 1, view.now, why)
         return goal or self._halve(view, hottest, why)
 
     def _shrink(
@@ -346,13 +346,13 @@ class Resharder:
             windows = _windows(view, peaks, width, fit)
             use, window = min(windows, key=itemgetter(0), default=(math.inf, range(0)))
             if use / (width - 1) <= fill_max:
-                goal = self._shared(view, window, width - 1, peak, why)
+                goal = self._goal_of_equal_loads(view, window, width - 1, peak, why)
                 if goal is not None:
                     return goal
         return None
 
     @staticmethod
-    def _shared(
+    def _goal_of_equal_loads(
         view: StreamView, window: Sequence[int], count: int, load: RangeLoad, why: str
     ) -> _Goal | None:
         """Return the goal of equal loads in a window; None if its load cannot be divided equally, for instance because of a hot key."""

@@ -118,7 +118,9 @@ class ShardFlow:
         self._measure(cost, now_s)
         if self.rate is None or self._decreased_s == float("-inf"):
             return
-        rate = max(self.rate, self._grown(now_s) if self.is_brief else self._curve(now_s - self._decreased_s))
+        rate = max(
+            self.rate, self._grown_rate(now_s) if self.is_brief else self._curve(now_s - self._decreased_s)
+        )
         if self.rate_max is not None:
             self.rate = min(rate, self.rate_max)
         else:
@@ -152,7 +154,7 @@ class ShardFlow:
         self.rate = max(BRIEF_RATE_MIN, BRIEF_DECREASE * min(present, accepted))
         self._decreased_s = self._grown_s = now_s
 
-    def _grown(self, now_s: float) -> float:
+    def _grown_rate(self, now_s: float) -> float:
         assert self.rate is not None
         rate = self.rate * (1 + BRIEF_GROWTH_PER_S * min(1.0, now_s - self._grown_s))
         self._grown_s = now_s

@@ -66,17 +66,17 @@ def spark_avro(schema: Any) -> SparkAvro:
 
 def spark_avro_of_expanded(schema: Any) -> SparkAvro:
     """Return the same as `spark_avro` for a schema in which each name is replaced by its definition."""
-    return _of(schema, "")
+    return _type_of(schema, "")
 
 
-def _of(schema: Any, path: str) -> SparkAvro:
+def _type_of(schema: Any, path: str) -> SparkAvro:
     if isinstance(schema, list):
         return _of_union(schema, path)
     if isinstance(schema, str):
         schema = {"type": schema}
     kind = schema["type"]
     if not isinstance(kind, str):
-        return _of(kind, path)
+        return _type_of(kind, path)
     if kind == "record":
         return _of_record(schema, path)
     if kind in ("array", "map"):
@@ -86,13 +86,13 @@ def _of(schema: Any, path: str) -> SparkAvro:
 
 def _of_container(schema: Mapping[str, Any], kind: str, path: str) -> SparkAvro:
     if kind == "array":
-        element = _of(schema["items"], f"{path}[]")
+        element = _type_of(schema["items"], f"{path}[]")
         return SparkAvro(
             t.ArrayType(element.type, element.is_nullable),
             False,
             lambda value: [element.convert(each) for each in value],
         )
-    item = _of(schema["values"], f"{path}{{}}")
+    item = _type_of(schema["values"], f"{path}{{}}")
     return SparkAvro(
         t.MapType(t.StringType(), item.type, item.is_nullable),
         False,
@@ -115,7 +115,7 @@ def _of_record(schema: Mapping[str, Any], path: str) -> SparkAvro:
         raise UnsupportedSchema(
             f"{_at(path)} cannot be a column of Spark: it has fields that differ in case only ({', '.join(names)})"
         )
-    members = [_of(field["type"], f"{path}.{field['name']}") for field in schema["fields"]]
+    members = [_type_of(field["type"], f"{path}.{field['name']}") for field in schema["fields"]]
     fields = [
         t.StructField(name, member.type, member.is_nullable)
         for name, member in zip(names, members, strict=True)
@@ -138,13 +138,13 @@ def _of_union(branches: list[Any], path: str) -> SparkAvro:
     is_nullable = len(others) < len(branches)
     kinds = {_kind(branch) for branch in others}
     if not others:
-        return _of("null", path)
+        return _type_of("null", path)
     if kinds == {"int", "long"} and not any(map(_logical, others)):
         member = _of_primitive("long", path)
     elif kinds == {"float", "double"}:
         member = SparkAvro(t.DoubleType(), False, _same)
     elif len(others) == 1:
-        member = _of(others[0], path)
+        member = _type_of(others[0], path)
     else:
         return _of_members(others, path, is_nullable=is_nullable)
     convert = member.convert
@@ -162,10 +162,10 @@ def _of_members(branches: list[Any], path: str, *, is_nullable: bool) -> SparkAv
                 f"{_at(path)} cannot be a column of Spark: a value of its union may be {first} or {second}, which cannot be "
                 "told apart when it was read"
             )
-    members = [_of(branch, f"{path}.member{place}") for place, branch in enumerate(branches)]
+    members = [_type_of(branch, f"{path}.member{place}") for place, branch in enumerate(branches)]
     fields = [t.StructField(f"member{place}", member.type, True) for place, member in enumerate(members)]
     names = [branch.get("name") if isinstance(branch, Mapping) else None for branch in branches]
-    fits = [_fits(branch) for branch in branches]
+    fits = [_branch_test(branch) for branch in branches]
 
     def convert(value: Any) -> tuple[Any, ...] | None:
         if value is None:
@@ -191,7 +191,7 @@ def _logical(schema: Any) -> Any:
     return schema.get("logicalType") if isinstance(schema, Mapping) else None
 
 
-def _fits(branch: Any) -> Callable[[Any], bool]:
+def _branch_test(branch: Any) -> Callable[[Any], bool]:
     """Return the check whether a value belongs to a branch, for values that were read without the branch's name."""
     kind = _kind(branch)
     if kind == "record":
