@@ -50,7 +50,7 @@ class BatchClaim(Struct, frozen=True):
         run: The run of the query's driver that started the batch: distinguishes two drivers of one checkpoint location.
         start: Where the batch starts.
         end: Everything up to and including it belongs to the batch; `start` if the batch holds nothing.
-        note: Opaque bytes for the driver (counts, children, lag).
+        note: Opaque bytes for the driver (counts, children, lag); empty if the batch holds nothing of the shard and no task read it.
         made_ms: When it was made, milliseconds since the epoch: old claims are dropped by it.
         earlier: The claims before it, the latest first.
         planned_by: The run of the driver that planned the batch, from its offset. A replay under another driver keeps it; a

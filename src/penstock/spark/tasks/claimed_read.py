@@ -367,17 +367,26 @@ class ClaimedRead:
             subscription_ends=self._shard.subscription_ends,
         )
 
-    def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
-        """Return the write of a claim, conditional on the lease's checkpoint and the query's earlier claim as read."""
+    def _claim_of(self, lease: Lease, end: Position, note: ClaimNote | None) -> Claim:
+        """Return the write of a claim, conditional on the lease's checkpoint and the query's earlier claim as read.
+
+        Args:
+            end: The end of the batch in this shard.
+            note: The figures of the read, for the driver; None for a forfeit, which claims that the batch holds nothing of the shard.
+        """
         task, execution, now_ms = self._task, self._execution, self._clock.wall_ms()
         own = lease.claim_of(execution.worker)
+        dropped: tuple[tuple[str, int], ...] = ()
+        # A forfeit needs no lease, and the workers of other claims may still read the shard.
+        if note is not None:
+            dropped = plan_dropped_claims(lease, execution.worker, now_ms - task.retention_ms)
         claim = BatchClaim(
             worker=execution.worker,
             batch=execution.batch,
             run=execution.run,
             start=execution.start,
             end=end,
-            note=note,
+            note=b"" if note is None else note.to_bytes(),
             made_ms=now_ms,
             earlier=() if own is None else own.past(PAST_CLAIMS_MAX),
             planned_by=execution.planned_by,
@@ -388,14 +397,13 @@ class ClaimedRead:
             checkpoint_seen=lease.checkpoint,
             before=None if own is None else own.identity,
             tip_ms=task.tip_ms,
-            # A claim without a note needs no lease. It drops no other claims: their workers may still read the shard.
-            dropped=plan_dropped_claims(lease, execution.worker, now_ms - task.retention_ms) if note else (),
+            dropped=dropped,
             stream=task.stream,
         )
 
     def _claim_nothing(self, lease: Lease, why: str) -> bool:
         """Claim that the batch holds nothing of the shard; return False if the lease has changed and must be read again."""
-        outcome = self._table.write(self._claim_of(lease, self._start, b""))
+        outcome = self._table.write(self._claim_of(lease, self._start, None))
         if isinstance(outcome, Applied):
             _log.warning("shard %s, batch %d: nothing is read, %s", self._shard_id, self._batch, why)
             return True
@@ -415,7 +423,7 @@ class ClaimedRead:
             if lease is None:
                 self._warn_unclaimed()
                 return
-            claim = self._claim_of(lease, self._progress.end, self._claim_note().to_bytes())
+            claim = self._claim_of(lease, self._progress.end, self._claim_note())
             outcome = self._table.write(claim)
             if isinstance(outcome, Applied):
                 return
