@@ -121,7 +121,7 @@ class BatchStarts:
         # Start and end of the batch that Spark got last.
         self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
         self.planned_count = 0
-        """Batches that were planned here."""
+        """Batches that were planned here; 0 if Spark passes their starts, as 4.2 and later do."""
 
     @property
     def is_first(self) -> bool:

@@ -141,6 +141,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """End threads and release idle leases."""
         shared = self._source.shared
+        # Only Spark 4.0 and 4.1 have batches counted here. They run one batch with availableNow, and do not show which trigger the
+        # query has, so a query of another trigger that is stopped after its first batch gets this warning too.
         if self._starts.planned_count == 1 and not shared.is_unlimited:
             _log.warning(
                 "%s %s: this run ends after one batch, of at most maxRecordsPerTrigger or maxBytesPerTrigger. With "
