@@ -77,9 +77,8 @@ class Handovers:
 
     def _count_renewals_without_attributes(self, before: Lease | None, now: Lease, now_s: float) -> None:
         reader = now.reader
-        lacks_attributes = now.stream is None and now.throughput_kbps is None
-        has_renewed = before is not None and before.reader == reader and not now.is_ended
-        if reader is None or before is None or not has_renewed or not lacks_attributes:
+        has_attributes = now.stream is not None or now.throughput_kbps is not None
+        if reader is None or before is None or before.reader != reader or now.is_ended or has_attributes:
             self._renewals_without_attributes.pop(now.key, None)
             return
         count = self._renewals_without_attributes.get(now.key, 0) + max(0, now.counter - before.counter)

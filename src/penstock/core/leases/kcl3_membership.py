@@ -254,13 +254,13 @@ class Kcl3Membership:
     def limit_to_mode(self, plan: RoundPlan) -> RoundPlan:
         """Return the moves of a plan that the fleet's mode leaves to this worker.
 
-        A leader assigns every lease, so this worker only releases some. Without a leader it also takes leases that have no live
-        reader; live ones stay where they are until there is one.
+        A leader assigns every lease, so this worker only releases some, and needs no extra scan for leases to take. Without a
+        leader it also takes leases that have no live reader; live ones stay where they are until there is one.
         """
         match self.mode:
             case FleetMode.LED:
                 releases = [move for move in plan.moves if not isinstance(move, Acquisition)]
-                return RoundPlan(releases, math.inf)
+                return RoundPlan(releases, scan_s=math.inf)
             case FleetMode.LEADERLESS:
                 kept = [move for move in plan.moves if not (isinstance(move, Acquisition) and move.is_live)]
                 return replace(plan, moves=kept)

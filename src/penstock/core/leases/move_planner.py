@@ -88,7 +88,7 @@ class RoundPlan(Struct, frozen=True):
     scan_s: float
 
 
-NOTHING_TO_MOVE: Final = RoundPlan((), math.inf)
+NOTHING_TO_MOVE: Final = RoundPlan((), scan_s=math.inf)
 
 
 class MovePlanner:
