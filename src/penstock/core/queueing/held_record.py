@@ -29,6 +29,8 @@ class HeldRecord(Struct, eq=False):
         expires_s: When it ends. The handle is void from then on.
         unsettled: Number of user records that wait for the handler or run in it.
         running: Number of user records that run in the handler.
+        done_places: Places in the aggregate of the user records that the handler has done, in this delivery or an earlier one.
+        results: The different results of its user records so far.
         handler_began_s: When the handler was first called with one of them, or None.
         not_before_s: The earliest time at which a refused renewal is sent again.
         call: The service call that has the handle, or None. A handle is in one call at a time.
@@ -42,7 +44,7 @@ class HeldRecord(Struct, eq=False):
     phase: Phase = Phase.OPEN
     unsettled: int = 0
     running: int = 0
-    done: set[int] = field(default_factory=set)
+    done_places: set[int] = field(default_factory=set)
     results: set[Settled] = field(default_factory=set)
     handler_began_s: float | None = None
     call: int | None = None

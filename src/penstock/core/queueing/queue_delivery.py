@@ -93,9 +93,9 @@ class QueueDelivery:
         self._next_number = 0
         self._is_stopping = False
         self._mean_s: float | None = None  # of a handler call
-        # Of the latest records, by id: done; the places of done parts; rejected by the handler.
+        # Of the latest records, by id: done; the places of the done user records in an aggregate; rejected by the handler.
         self._finished: OrderedDict[str, None] = OrderedDict()
-        self._partly_done: OrderedDict[str, frozenset[int]] = OrderedDict()
+        self._done_places: OrderedDict[str, frozenset[int]] = OrderedDict()
         self._rejected: OrderedDict[str, None] = OrderedDict()
 
     # --- state for the owner --------------------------------------------------------------------------
@@ -185,9 +185,9 @@ class QueueDelivery:
         return number
 
     def _queue_parts(self, held: HeldRecord, now_s: float) -> None:
-        known = self._partly_done.get(held.arrival.record_id, frozenset())
+        known = self._done_places.get(held.arrival.record_id, frozenset())
         places = [place for place in range(held.arrival.part_count) if place not in known]
-        held.done.update(known)
+        held.done_places.update(known)
         held.unsettled = len(places)
         if not places:
             self._queue_last_call(held, Settled.DONE, now_s, 0.0)
@@ -252,7 +252,7 @@ class QueueDelivery:
         self._running_parts -= 1
         held.results.add(settled)
         if settled is Settled.DONE:
-            held.done.add(part.place)
+            held.done_places.add(part.place)
         if not held.unsettled:
             self._conclude(held, now_s, chance)
 
@@ -282,14 +282,15 @@ class QueueDelivery:
             self._queue_last_call(follower, result, now_s, chance)
 
     def _remember(self, held: HeldRecord, result: Settled) -> None:
+        """Keep which user records are done, so that the handler does not get them again with a later delivery of the record."""
         if not self._options.remember_max:
             return
         record_id = held.arrival.record_id
         if result is Settled.DONE:
-            self._partly_done.pop(record_id, None)
+            self._done_places.pop(record_id, None)
             _keep(self._finished, record_id, None, self._options.remember_max)
-        elif held.done:
-            _keep(self._partly_done, record_id, frozenset(held.done), self._options.remember_max)
+        elif held.done_places:
+            _keep(self._done_places, record_id, frozenset(held.done_places), self._options.remember_max)
 
     def _queue_last_call(self, held: HeldRecord, result: Settled, now_s: float, chance: float) -> None:
         """Queue the call that ends a delivery: an acknowledgement, or a return with its delay."""
