@@ -36,7 +36,7 @@ class KnownLag:
 def shard_rows(
     sightings: Sequence[Sighting],
     lags: Mapping[str, KnownLag],
-    unmoved_s: Mapping[str, float],
+    checkpoints_unmoved_s: Mapping[str, float],
     graph: ShardGraph,
     limits: TroubleLimits,
 ) -> tuple[ShardRow, ...]:
@@ -45,7 +45,7 @@ def shard_rows(
     Args:
         sightings: The leases, watched.
         lags: By shard.
-        unmoved_s: By shard: for how long its checkpoint has not moved.
+        checkpoints_unmoved_s: By shard: for how long its checkpoint has not moved.
         graph: The stream's shards; none if it is unknown.
         limits: Thresholds of problems.
     """
@@ -59,7 +59,7 @@ def shard_rows(
             state_of(sighting, leases, vanished, circular),
             waits_for_parents(sighting.lease, leases, vanished, circular),
             lags.get(sighting.lease.key),
-            unmoved_s.get(sighting.lease.key, 0.0),
+            checkpoints_unmoved_s.get(sighting.lease.key, 0.0),
         )
         for sighting in sightings
     ]
@@ -71,7 +71,9 @@ _READ_IN: Final = ("read", "handing over")
 """States of a lease in which its shard is read."""
 
 
-def _row(sighting: Sighting, state: str, waits: bool, known: KnownLag | None, unmoved_s: float) -> ShardRow:
+def _row(
+    sighting: Sighting, state: str, waits: bool, known: KnownLag | None, checkpoint_unmoved_s: float
+) -> ShardRow:
     lease = sighting.lease
     return ShardRow(
         shard=lease.key,
@@ -82,7 +84,7 @@ def _row(sighting: Sighting, state: str, waits: bool, known: KnownLag | None, un
         unmoved_s=sighting.unmoved_s,
         has_moved=sighting.has_moved,
         checkpoint=str(lease.checkpoint),
-        checkpoint_stands_s=unmoved_s,
+        checkpoint_stands_s=checkpoint_unmoved_s,
         lag_ms=None if known is None else known.lag.lag_ms,
         lag_change=None if known is None else known.change,
         why_lag_unknown="" if known is None else known.lag.why_unknown,

@@ -155,7 +155,9 @@ class ApplicationWatcher:
         elif leases and lag_count_max:
             problems.append("the leases do not name their stream, so no lag is known: give --stream")
         lags = {key: known for key, (_, known) in self._lags.items()}
-        rows = shard_rows(sightings, lags, self._unmoved_s(leases), self._graph, self._options.limits)
+        rows = shard_rows(
+            sightings, lags, self._checkpoints_unmoved_s(leases), self._graph, self._options.limits
+        )
         return ApplicationSnapshot(
             application=self._table.name,
             stream=_described_streams(streams) or self._options.stream,
@@ -219,7 +221,7 @@ class ApplicationWatcher:
             return KnownLag(lag)
         return KnownLag(lag, (lag.lag_ms - before.lag.lag_ms) / 1000 / (now_s - before_s))
 
-    def _unmoved_s(self, leases: Sequence[Lease]) -> dict[str, float]:
+    def _checkpoints_unmoved_s(self, leases: Sequence[Lease]) -> dict[str, float]:
         now_s = self._clock.monotonic_s()
         before, self._checkpoints = self._checkpoints, {}
         for lease in leases:
