@@ -55,8 +55,8 @@ _JAVA_OPTIONS: Final = (
 )
 """Ten times HotSpot's calls and loops before a method is compiled by C2.
 
-A session that delivers a backlog and ends spent a quarter of its CPU time in C2. The code of each record still passes these thresholds
-within seconds. Spark has its virtual machines ignore options that they do not know.
+Most of the code of a session runs a few hundred times, and C2 took a third of the CPU time of a backlog of 20 MB. The code of each record
+passes these thresholds within seconds: a backlog of 400 MB takes as long as without the options. Spark has its virtual machines ignore options that they do not know.
 """
 
 
