@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -215,7 +216,10 @@ def test_a_signal_does_not_end_the_launch_of_java_half_way(monkeypatch):
         launched.append(handled.wait(30))
 
     monkeypatch.setattr(running, "launch_gateway", launch)
-    monkeypatch.setattr(running, "use_utf8_names", lambda: None)
+    for changes_environment in ("use_utf8_names", "set_java_options"):
+        monkeypatch.setattr(running, changes_environment, lambda: None)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, sys.executable)
     monkeypatch.setattr(running.SparkContext, "_active_spark_context", None)
     before = signal.signal(signal.SIGTERM, on_signal)
     try:

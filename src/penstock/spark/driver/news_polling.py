@@ -110,9 +110,8 @@ class NewsPoller:
         self._pool = threads.pool("penstock-probe", _THREADS_MAX)
         self._answered = threads.condition()
         self._answers: deque[_Answer] = deque()
-        self._probes: dict[
-            str, float
-        ] = {}  # those under way: when the call began; infinity while it waits for a thread
+        # Those under way: when the call began; infinity while it waits for a thread.
+        self._probes: dict[str, float] = {}
         self._failing: dict[str, _Failing] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
