@@ -13,7 +13,7 @@ import pytest
 
 from penstock.core.aggregation import deaggregate
 from penstock_local import LocalKinesis
-from waiting import wait_until
+from waiting import wait_by_limited_calls
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_lines_are_written_when_they_have_come_and_not_when_many_have(server):
     with putting(server, "slow") as process:
         for count in (1, 2):
             give(process, b"line\nbegun ")
-            wait_until(lambda: len(records(server, "slow")) >= count, "the line", 60)  # noqa: B023 - called at once
+            wait_by_limited_calls(lambda: len(records(server, "slow")) >= count, "the line", 60)  # noqa: B023 - called at once
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.startswith(b"acknowledged: 3 records")
@@ -88,7 +88,7 @@ def test_a_terminated_put_says_what_is_acknowledged(server):
     server.create_stream("ended", shards=1)
     with putting(server, "ended") as process:
         give(process, b"line\nbegun ")
-        wait_until(lambda: records(server, "ended"), "the first record")
+        wait_by_limited_calls(lambda: records(server, "ended"), "the first record")
         process.terminate()
         _, said = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM

@@ -4,7 +4,7 @@ import signal
 import time
 
 from user_programs import CONSUMER, Orders, once
-from waiting import wait_until
+from waiting import wait_by_limited_calls, wait_until
 
 LEASE_S = 10  # the default
 
@@ -36,7 +36,7 @@ def test_a_colleague_takes_over_while_it_sleeps_and_shares_when_it_wakes(local_k
     orders.put_until(lambda: laptop.lines() and server.lines(), "a share for both")
     programs.wait_for(orders)
     # What was read is stored by now: a checkpoint is due five seconds after the last.
-    wait_until(lambda: is_stored(local_kinesis), "the checkpoints")
+    wait_by_limited_calls(lambda: is_stored(local_kinesis), "the checkpoints")
     sleep_for_two_leases(laptop)
     orders.put(100)
     programs.wait_for(orders)  # on the server

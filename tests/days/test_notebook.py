@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 from user_programs import Orders, all_records, once
-from waiting import wait_until
+from waiting import wait_by_limited_calls, wait_until
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # of Jupyter's own
@@ -137,7 +137,7 @@ def test_a_loop_over_a_consumer_is_interrupted_and_goes_on_in_the_next_cell(loca
 def test_the_cell_that_puts_orders_is_run_twice_and_nobody_closes_its_producers(local_kinesis, notebook):
     local_kinesis.create_stream("orders", shards=2)
     assert [notebook.run(PUT), notebook.run(PUT)] == ["", ""]
-    wait_until(lambda: len(all_records(local_kinesis, "orders")) == 200, "200 orders")
+    wait_by_limited_calls(lambda: len(all_records(local_kinesis, "orders")) == 200, "200 orders")
     found = [record.data.decode() for record in all_records(local_kinesis, "orders")]
     assert counted(found) == {f"order {number}": 2 for number in range(100)}
 

@@ -3,7 +3,7 @@
 import json
 
 from user_programs import all_records
-from waiting import wait_until
+from waiting import wait_by_limited_calls
 
 JOB = """
     import json
@@ -63,4 +63,6 @@ def test_a_job_runs_with_its_old_options_but_the_one_that_only_databricks_can_us
     assert sorted(int(record.data) for record in all_records(local_kinesis, "billed")) == list(range(300))
     arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
     assert local_kinesis.calls().count("RegisterStreamConsumer") == 1
-    wait_until(lambda: not client.list_stream_consumers(StreamARN=arn)["Consumers"], "the consumer's end")
+    wait_by_limited_calls(
+        lambda: not client.list_stream_consumers(StreamARN=arn)["Consumers"], "the consumer's end"
+    )

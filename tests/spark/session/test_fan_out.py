@@ -9,7 +9,7 @@ import pytest
 from penstock.spark.monitoring.progress import report_of
 from penstock_local import LocalKinesis
 from spark_support import numbered, put
-from waiting import DEADLINE_S, wait_until
+from waiting import DEADLINE_S, wait_by_limited_calls
 
 
 @pytest.mark.timeout(600)
@@ -37,7 +37,7 @@ def test_pushed_records_come_once_and_in_order_through_a_split_and_a_restart(job
         run.query.stop()
         run.query.awaitTermination(DEADLINE_S)
         assert server.calls().count("RegisterStreamConsumer") == 1
-        wait_until(lambda: not consumers(client, job.stream), "the consumer to be deregistered")
+        wait_by_limited_calls(lambda: not consumers(client, job.stream), "the consumer to be deregistered")
     assert run.numbers() == list(range(count + 200))
     by_key = defaultdict(list)
     for row in run.rows():

@@ -18,7 +18,7 @@ from spark_support import (
     wait_active,
 )
 from stream_reading import kcl_reads
-from waiting import DEADLINE_S, wait_until
+from waiting import DEADLINE_S, wait_by_limited_calls, wait_until
 
 
 def test_a_query_reads_everything_once_and_goes_on_after_a_restart(job, stream, client):
@@ -144,6 +144,6 @@ def test_a_streaming_write_copies_a_stream(spark, job, stream, client, kinesis, 
     kinesis.create_stream(copy, shards=2)
     put(client, stream, numbered(0, 200))
     query = job.copy_to(copy, tmp_path / "copy")
-    wait_until(lambda: not query.isActive or len(kcl_reads(client, copy)) >= 200, "the copy")
+    wait_by_limited_calls(lambda: not query.isActive or len(kcl_reads(client, copy)) >= 200, "the copy")
     assert query.exception() is None
     assert sorted(int(data) for _, data in kcl_reads(client, copy)) == list(range(200))
