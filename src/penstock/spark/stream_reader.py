@@ -143,13 +143,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shared = self._source.shared
         # Only Spark 4.0 and 4.1 have batches counted here. They run one batch with availableNow, and do not show which trigger the
         # query has, so a query of another trigger that is stopped after its first batch gets this warning too.
-        if self._starts.planned_count == 1 and not shared.is_unlimited:
+        if self._starts.planned_count == 1 and shared.batch_limits:
             _log.warning(
-                "%s %s: this run ends after one batch, of at most maxRecordsPerTrigger or maxBytesPerTrigger. With "
-                "trigger(availableNow=True) this Spark runs one batch only: leave the limits out to read everything in it, or "
-                "start the query again for the rest",
+                "%s %s: this run ends after one batch, which the query limits by %s. With trigger(availableNow=True) this Spark "
+                "runs one batch only: leave the limit out to read everything in it, or start the query again for the rest",
                 self._source.noun,
                 shared.stream,
+                " and ".join(shared.batch_limits),
             )
         if self._planner is not None:
             self._planner.stop()

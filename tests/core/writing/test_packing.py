@@ -54,7 +54,13 @@ def test_what_lies_at_a_limit_is_taken(data, key, hash_key):
 @pytest.mark.parametrize(
     ("data", "key", "hash_key", "message"),
     [
-        (b"x" * MIB, "k", None, "have 1048577 bytes, and the stream takes 1048576"),
+        (
+            b"x" * MIB,
+            "k",
+            None,
+            "have 1048577 bytes, and the stream takes 1048576.*raise the stream's MaxRecordSize",
+        ),
+        (b"x" * 10 * MIB, "k", None, "have 10485761 bytes.*into S3.*: no stream takes more than 10 MiB"),
         (b"x" * (MIB - 1), "é", None, "have 1048577 bytes"),
         (b"x", "", None, "the partition key has 0 characters; 1 to 256"),
         (b"x", "é" * 257, None, "the partition key has 257 characters"),

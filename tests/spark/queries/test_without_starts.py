@@ -50,13 +50,14 @@ def test_the_first_batch_of_a_run_reads_every_shard_since_it_may_be_the_only_one
     assert q.numbers() == list(range(600))
 
 
-def test_a_run_that_ends_after_one_limited_batch_says_that_there_may_be_more(query, client, caplog):
-    q = query(maxRecordsPerTrigger="30")
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": "30"}, {"maxRecordsPerShard": "10"}])
+def test_a_run_that_ends_after_one_limited_batch_says_that_there_may_be_more(query, client, caplog, limit):
+    q = query(**limit)
     put(client, q.stream, numbered(0, 100))
     q.next_batch()
     with caplog.at_level(logging.WARNING, logger="penstock.spark"):
         q.reader.stop()
-    assert "this run ends after one batch" in caplog.text
+    assert f"this run ends after one batch, which the query limits by {next(iter(limit))}." in caplog.text
 
 
 @pytest.mark.parametrize("options", [{}, {"maxRecordsPerTrigger": "30"}])

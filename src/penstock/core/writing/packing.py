@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.core.aggregation import OUTER_KEY, AggregateBuilder
 from penstock.core.hash_key import HashRange, effective_hash_key, encode_partition_key, parse_hash_key
-from penstock.core.limits import PARTITION_KEY_CHARS_MAX, PARTITION_KEY_CHARS_MIN
+from penstock.core.limits import PARTITION_KEY_CHARS_MAX, PARTITION_KEY_CHARS_MIN, RECORD_BYTES_MAX
 from penstock.core.put_entry import PutEntry
 from penstock.core.writing.flow_control import cost_s
 from penstock.errors import RecordError
@@ -169,9 +169,14 @@ def check_record(
         parse_hash_key(explicit_hash_key)
     size_bytes = len(data) + (key_chars if partition_key.isascii() else key_bytes(partition_key))
     if size_bytes > record_bytes_max:
+        way_out = (
+            "raise the stream's MaxRecordSize (up to 10 MiB)"
+            if size_bytes <= RECORD_BYTES_MAX
+            else "compress it, or put it into S3 and its address into the stream: no stream takes more than 10 MiB"
+        )
         raise RecordError(
             f"stream {stream}: data and partition key ({partition_key[:40]!r}) have {size_bytes} bytes, and the stream "
-            f"takes {record_bytes_max}; split the record, or raise the stream's MaxRecordSize (up to 10 MiB)"
+            f"takes {record_bytes_max}; split the record, or {way_out}"
         )
 
 

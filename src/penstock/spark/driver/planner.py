@@ -296,7 +296,7 @@ class Planner:
         """
         if self._joined is None or self._settlement is None:
             return None
-        reads_to_tip = self._until_ms is None and self._options.is_unlimited
+        reads_to_tip = self._until_ms is None and not self._options.batch_limits
         return report_of(self._joined, self._settlement, self._options.stream, reads_to_tip=reads_to_tip)
 
     def stop(self) -> None:

@@ -147,15 +147,15 @@ class SourceOptions(Struct, frozen=True):
     drops_misplaced_aggregates: bool
 
     @property
-    def is_unlimited(self) -> bool:
-        """Whether a batch reads everything that had arrived when it was planned."""
-        limits = (
-            self.record_count_max,
-            self.bytes_max,
-            self.shard_record_count_max,
-            self.batch_duration_max_s,
-        )
-        return all(limit is None for limit in limits)
+    def batch_limits(self) -> list[str]:
+        """The options that may end a batch before it has everything that had arrived when it was planned."""
+        limits = {
+            "maxRecordsPerTrigger": self.record_count_max,
+            "maxBytesPerTrigger": self.bytes_max,
+            "maxRecordsPerShard": self.shard_record_count_max,
+            "maxBatchDuration": self.batch_duration_max_s,
+        }
+        return [name for name, limit in limits.items() if limit is not None]
 
 
 class BatchOptions(Struct, frozen=True):
