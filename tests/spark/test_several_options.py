@@ -91,6 +91,7 @@ def test_positions_are_split_by_stream(text, texts):
         ({"streamName": ","}, "is empty"),
         ({"streamName": "orders, orders"}, "names orders twice"),
         ({"streamName": "orders,returns", "stream": "orders,returns"}, "streamName is set twice"),
+        ({"streamName": str(["orders", "returns"])}, r"streamName=\['orders' is not a stream's name"),
         ({"streamName": "123456789012:orders:1,returns"}, "id of Java workers"),
         ({"streamName": ",".join(f"s{n}" for n in range(51))}, "at most 50"),
         ({"streamARN": f"{arn('a')},{arn('b', region='us-east-1')}"}, "eu-west-1, us-east-1.*one region"),

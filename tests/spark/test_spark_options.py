@@ -130,6 +130,8 @@ def test_secrets_are_not_shown():
         ({"streamName": "a,b"}, "one stream for each write"),
         ({"streamName": "a", "streamARN": "arn:aws:kinesis:r:1:stream/b"}, "name two streams"),
         ({"streamARN": "orders"}, "is not a stream's ARN"),
+        ({"streamARN": "arn:aws:kinesis:r:1:stream/orders/consumer/c:1"}, "is not a stream's ARN"),
+        ({"streamName": "my orders"}, "streamName=my orders is not a stream's name, which has"),
         ({"streamName": "a", "startingPosition": "SOON"}, "'SOON' is no position"),
         (
             {"streamName": "a", "startingPosition": "LATEST", "startingTimestamp": "2026-01-01"},
@@ -157,10 +159,6 @@ def test_secrets_are_not_shown():
 def test_a_wrong_source_option_says_the_way_out(given, message):
     with pytest.raises(OptionError, match=message):
         parse_source(given)
-
-
-def test_a_stream_whose_name_is_none_is_left_to_the_service():
-    check_read({"streamName": "my stream"})  # may become a batch read, which has no lease table
 
 
 def test_a_batch_read_may_be_of_no_time_at_all():

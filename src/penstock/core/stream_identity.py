@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import Struct
 
 _REGION_PART: Final = 3  # of an ARN: arn, partition, service, region
+_NAME_OR_ARN: Final = re.compile(r"(arn:[^:]+:kinesis:[^:]*:[^:]*:stream/)?[a-zA-Z0-9_.-]{1,128}")
 
 
 class StreamIdentity(Struct, frozen=True):
@@ -45,6 +47,15 @@ def parse_identity(text: str) -> StreamIdentity:
     if not (found and arn and created.isascii() and created.isdigit()):
         raise ValueError(f"{text!r} names no stream: expected <ARN>@<creation in milliseconds>")
     return StreamIdentity(arn, int(created))
+
+
+def is_name_or_arn(text: str) -> bool:
+    """Whether a text has the form of a stream's name or ARN.
+
+    Source:
+        Kinesis API reference, StreamName and StreamARN.
+    """
+    return _NAME_OR_ARN.fullmatch(text) is not None
 
 
 def in_region_of(connection: Mapping[str, Any], *names: str | None) -> dict[str, Any]:

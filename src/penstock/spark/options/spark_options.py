@@ -31,7 +31,7 @@ from penstock.core.option_table import (
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.core.stream_consumer import check_consumer_name
-from penstock.core.stream_identity import region_of_arns
+from penstock.core.stream_identity import is_name_or_arn, region_of_arns
 from penstock.errors import OptionError, PositionError
 from penstock.spark.options.foreign_options import REFUSED, WITHOUT_EFFECT
 from penstock.spark.options.table_properties import NO_OPTIONS, user_options
@@ -346,9 +346,13 @@ def _given_stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
         raise OptionError(
             f'option streamName={stream}: one stream for each write and each micro_batches(...); only format("kinesis") reads several'
         )
-    if arn is not None and not (arn.startswith("arn:") and ":kinesis:" in arn and "stream/" in arn):
+    if arn is not None and not (arn.startswith("arn:") and is_name_or_arn(arn)):
         raise OptionError(
             f"option streamARN={arn} is not a stream's ARN (arn:aws:kinesis:<region>:<account>:stream/<name>)"
+        )
+    if stream is not None and not is_name_or_arn(stream):
+        raise OptionError(
+            f"option streamName={stream} is not a stream's name, which has 1 to 128 letters, digits, '_', '.' and '-', and no ARN"
         )
     return stream
 

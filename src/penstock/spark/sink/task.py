@@ -7,10 +7,10 @@ This module routes rows by stream, checks them and counts them. `row_writer` ope
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.stream_identity import is_name_or_arn
 from penstock.errors import RecordError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.options.spark_options import SinkOptions
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WAY_OUT: Final = "filter such rows out, change the value, or put them aside with onError=deadLetter"
-_STREAM: Final = re.compile(
-    r"[a-zA-Z0-9_.-]{1,128}|arn:[^:]+:kinesis:[^:]*:[^:]*:stream/[a-zA-Z0-9_.-]{1,128}"
-)
-"""The form of a stream's name or ARN (Kinesis API reference, StreamName and StreamARN)."""
 
 
 class SinkTask:
@@ -139,7 +135,7 @@ class _Router:
                 self.overruled_stream = self.overruled_stream or _shown(named)
             return self._stream
         if named not in self._named:
-            if not isinstance(named, str) or not _STREAM.fullmatch(named):
+            if not isinstance(named, str) or not is_name_or_arn(named):
                 why = "is null" if named is None else f"does not name a stream ({_shown(named)})"
                 raise RecordError(
                     f"row {row_number} of the task: the column streamName {why}, and option streamName is not set"
