@@ -267,7 +267,7 @@ class Process:
                 self.kept,
                 query.service,
                 ("service", CONSUMER, SHARD),
-                is_eager=query.options.consumer_type == "fan-out",
+                subscribes_always=query.options.consumer_type == "fan-out",
                 after_s=query.subscribe_after_s,
                 clock=query.time,
                 chance=query.chance,

@@ -381,7 +381,7 @@ def test_auto_subscribes_where_the_shards_reads_are_used_up_and_for_no_other_ref
 def test_a_refusal_explained_by_own_reads_does_not_show_other_readers():
     query = Query("auto")
     kept = KeptSubscriptions(query.time, query.time.at)
-    ports = {"is_eager": False, "clock": query.time, "chance": query.chance, "threads": query.time}
+    ports = {"subscribes_always": False, "clock": query.time, "chance": query.chance, "threads": query.time}
     before = PushedReading(kept, query.service, KEY, **ports)
     before.on_poll(query.time.now_s, 3 * SHARD_READ_BYTES_PER_S_MAX)
     counts = []

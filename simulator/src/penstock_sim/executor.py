@@ -118,7 +118,7 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
             self._subscriptions,
             SimFanOut(self._kinesis),
             (STREAM_NAME, task.consumer_arn, task.shard_id),
-            is_eager=options.consumer_type == "fan-out",
+            subscribes_always=options.consumer_type == "fan-out",
             after_s=task.subscribe_after_s,
             clock=SimClock(self),
             chance=self.world.chance,

@@ -68,15 +68,15 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one measurement to a distribution."""
-        super().observe(name, value, self._kept(labels))
+        super().observe(name, value, self._published_labels(labels))
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Set a gauge to its present value."""
         # Without the shard the largest value is more useful than the last one: the lag of the worst shard.
         is_merged = not self._is_per_shard and labels is not None and "shard" in labels
-        self._set_gauge(name, value, self._kept(labels), keeps_largest=is_merged)
+        self._set_gauge(name, value, self._published_labels(labels), keeps_largest=is_merged)
 
-    def _kept(self, labels: Mapping[str, str] | None) -> dict[str, str]:
+    def _published_labels(self, labels: Mapping[str, str] | None) -> dict[str, str]:
         return {key: value for key, value in (labels or {}).items() if self._is_per_shard or key != "shard"}
 
     def report(self) -> None:

@@ -85,14 +85,14 @@ _LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME"
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def _plain(value: object) -> str:
+def _plain_str(value: object) -> str:
     """Return a subclass of `str`, which msgspec does not encode, as plain text."""
     if isinstance(value, str):
         return str.__str__(value)
     raise TypeError(f"a value of type {type(value).__name__} cannot be sent")
 
 
-_encode: Final = msgspec.json.Encoder(enc_hook=_plain).encode
+_encode: Final = msgspec.json.Encoder(enc_hook=_plain_str).encode
 
 
 class DataPlaneClient:
@@ -209,7 +209,7 @@ class _Operation:
         body = _body_of(arguments)
         request = _request_of(pattern, body, pattern.signing.headers(body, keys))
         answer = self._send(pattern, request)
-        parsed = self._parsed(answer)
+        parsed = self._parse(answer)
         code = parsed.get("Error", {}).get("Code") if answer.status >= 300 else None
         if code in _REFUSED_SIGNATURES:
             _log.info("%s: %s: boto3 signs this call", self._name, code)
@@ -235,7 +235,7 @@ class _Operation:
                 return Answer(given.status_code, headers, given.content)
         return pattern.exchange.exchange(pattern.head(request.headers) + request.body)
 
-    def _parsed(self, answer: Answer) -> Any:
+    def _parse(self, answer: Answer) -> Any:
         """Return an answer as botocore would, with the members of a modelled error."""
         response = {
             "headers": answer.headers,

@@ -146,14 +146,14 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             _renew(update, write)
         case Checkpoint():
             _fence(update, write.counter, write.worker)
-            update.conditions.append(_forward(update, write.position, or_same=True))
+            update.conditions.append(_forward_condition(update, write.position, or_same=True))
             update.set_checkpoint(write.position, mark_at(write.position, write.tip_ms))
             update.set(codec.SWITCHES, "N", "0")
             update.remove(*_PENDING)
         case LateCheckpoint():
             if write.seen_claim is not None:
                 update.conditions += _claim_is(update, write.seen_claim.worker, write.seen_claim.identity)
-            update.conditions.append(_forward(update, write.position, or_same=False))
+            update.conditions.append(_forward_condition(update, write.position, or_same=False))
             update.set_checkpoint(write.position, mark_at(write.position))
         case End():
             _end(update, write)
@@ -243,7 +243,7 @@ def _release(update: Update, write: Release) -> None:
     _fence(update, write.counter, write.worker)
     handed_on = write.next_owner not in (None, write.worker)
     if write.position is not None:
-        update.conditions.append(_forward(update, write.position, or_same=True))
+        update.conditions.append(_forward_condition(update, write.position, or_same=True))
         update.set_checkpoint(write.position, write.tip or mark_at(write.position))
         # A checkpoint sets the number of switches to 0, a hand-over adds 1.
         update.set(codec.SWITCHES, "N", "1" if handed_on else "0")
@@ -287,7 +287,7 @@ def _promote(update: Update, write: Promote) -> None:
         f"{own}.{update.name(codec.CLAIM_BATCH)} = {update.value('N', str(write.batch))}",
         f"{own}.{update.name(codec.CLAIM_END)} = {update.value('S', str(write.position))}",
     ]
-    update.conditions.append(_forward(update, write.position, or_same=False))
+    update.conditions.append(_forward_condition(update, write.position, or_same=False))
     update.set_checkpoint(write.position, mark_at(write.position, write.tip_ms))
     update.set(codec.SWITCHES, "N", "0")
     update.remove(*_PENDING)
@@ -335,7 +335,7 @@ def _sub_is(update: Update, comparison: Literal["=", "<", "<="], sub: int) -> st
     return f"(attribute_not_exists({stored}) OR {compared})" if is_missing_right else compared
 
 
-def _forward(update: Update, position: Position, *, or_same: bool) -> str:
+def _forward_condition(update: Update, position: Position, *, or_same: bool) -> str:
     """Return the condition that the checkpoint may move to `position`: the twin of `may_move`."""
     checkpoint = update.name(codec.CHECKPOINT)
     same = _checkpoint_is(update, position)

@@ -121,12 +121,12 @@ class DynamoLeaseTable:
         table = self._keyed.describe() if first is None else first.result()
         made = table is None and self._make()
         if not self._keep_description(table):
-            self._until(began_s, lambda: self._keep_description(self._keyed.describe()), "usable")
+            self._wait_until(began_s, lambda: self._keep_description(self._keyed.describe()), "usable")
         if made is not False and self._table_options.point_in_time_recovery:
-            self._until(began_s, self._switch_recovery_on, "ready for point-in-time recovery")
+            self._wait_until(began_s, self._switch_recovery_on, "ready for point-in-time recovery")
         return made is True
 
-    def _until(self, began_s: float, is_so: Callable[[], bool], state: str) -> None:
+    def _wait_until(self, began_s: float, is_so: Callable[[], bool], state: str) -> None:
         self._keyed.wait_until(is_so, state, self._table_options.creation_deadline_s, began_s)
 
     def begin_describing(self) -> None:

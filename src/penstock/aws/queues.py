@@ -97,7 +97,7 @@ class AwsQueues:
         answer = _call_on_records(operation, arguments, self._options)
         results = {each["ReceiptHandle"]: _APPLIED for each in answer.get("Successful") or ()}
         for each in answer.get("Failed") or ():
-            results[each["ReceiptHandle"]] = _failed(each["ErrorCode"], each.get("ErrorMessage") or "")
+            results[each["ReceiptHandle"]] = _failed_entry(each["ErrorCode"], each.get("ErrorMessage") or "")
         return [results.get(entry["ReceiptHandle"], _UNANSWERED) for entry in entries]
 
     # --- queues ---
@@ -209,7 +209,7 @@ def _client_of(options: AwsOptions) -> Any:
     return client
 
 
-def _failed(code: str, message: str) -> EntryResult:
+def _failed_entry(code: str, message: str) -> EntryResult:
     is_void = kind_of(code) in (NotFound, Rejected)
     return EntryResult(EntryOutcome.VOID if is_void else EntryOutcome.REFUSED, code, message)
 

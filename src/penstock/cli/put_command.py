@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
             report = writer.finish()
     except OSError as error:  # a file failed: errors of the service are Penstock's own classes
         writer.finish()
-        raise PenstockError(f"{error}; {_acknowledged(writer)} acknowledged before") from error
+        raise PenstockError(f"{error}; {_acknowledged_count(writer)} acknowledged before") from error
     except (KeyboardInterrupt, SystemExit):
         warn(
             f"penstock put: interrupted. {writer.report.user_record_count} records are acknowledged; "
@@ -120,10 +120,10 @@ def _write(args: argparse.Namespace, writer: TaskWriter, data: bytes, place: str
         writer.write(data, _key_of(args, data))
     except RecordError as error:
         writer.finish()  # the records before this one: they need not be put again
-        raise RecordError(f"{place}: {error}; {_acknowledged(writer)} acknowledged before") from error
+        raise RecordError(f"{place}: {error}; {_acknowledged_count(writer)} acknowledged before") from error
 
 
-def _acknowledged(writer: TaskWriter) -> str:
+def _acknowledged_count(writer: TaskWriter) -> str:
     count = writer.report.user_record_count
     return "1 record was" if count == 1 else f"{count} records were"
 

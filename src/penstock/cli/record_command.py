@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         redactions=tuple(args.redact),
     )
     began_s = time.monotonic()
-    recorder = Recorder(kinesis, wanted, path, asked=_asked(args))
+    recorder = Recorder(kinesis, wanted, path, asked=_asked_options(args))
     print_understood("record", "from", {"": recorder.recorded.from_ms})
     print_understood("record", "until", {"": recorder.recorded.until_ms})
     if recorder.is_resumed:
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked(args: argparse.Namespace) -> dict[str, Any]:
+def _asked_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that must be the same when a recording goes on."""
     return {
         "--since": args.since,

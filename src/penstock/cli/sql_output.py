@@ -290,7 +290,7 @@ def _csv_field(value: Any) -> Any:
         return value
     if isinstance(value, dict | list):
         return _json_text(value)
-    return _plain(value)
+    return _plain_text(value)
 
 
 def _document_text(text: str | None) -> str:
@@ -313,10 +313,10 @@ def _json_text(value: Any) -> str:
     is_interval = hasattr(value, "months")  # Arrow's tuple of months, days and nanoseconds
     if isinstance(value, list | tuple) and not is_interval:
         return f"[{', '.join(map(_json_text, value))}]"
-    return json.dumps(_plain(value), ensure_ascii=False)
+    return json.dumps(_plain_text(value), ensure_ascii=False)
 
 
-def _plain(value: Any) -> str:
+def _plain_text(value: Any) -> str:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, datetime | time):

@@ -25,7 +25,7 @@ _JOINERS: Final = frozenset("\u200c\u200d")  # formats that words and emoji are 
 _WIDTH_UNWATCHED: Final = 220
 
 
-def _acts(character: str) -> bool:
+def _acts_on_terminal(character: str) -> bool:
     """Return whether a character could act on a terminal, instead of being shown."""
     return unicodedata.category(character) in _ACTING and character not in _JOINERS
 
@@ -79,7 +79,7 @@ def escape_text(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(
-        character.encode("unicode_escape").decode("ascii") if _acts(character) else character
+        character.encode("unicode_escape").decode("ascii") if _acts_on_terminal(character) else character
         for character in text
     )
 
@@ -100,7 +100,7 @@ def safe_json_text(text: str) -> str:
         return text  # JSON itself has escaped the other controls
     # A line end stands between the parts of a document: inside of its texts JSON itself has escaped it.
     return "".join(
-        json.dumps(character)[1:-1] if character != "\n" and _acts(character) else character
+        json.dumps(character)[1:-1] if character != "\n" and _acts_on_terminal(character) else character
         for character in text
     )
 

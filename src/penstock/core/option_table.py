@@ -178,7 +178,7 @@ def parse_options(
         if lowered not in by_key:
             _refuse(key, refused or {})
         if lowered not in by_key:
-            raise OptionError(_unknown(key, by_key, scope))
+            raise OptionError(_unknown_option_text(key, by_key, scope))
         option, unit = by_key[lowered]
         if scope not in option.scopes:
             places = " and ".join(sorted(option.scopes))
@@ -218,7 +218,7 @@ def _read(option: Option, key: str, text: str, unit: str) -> Any:
         raise OptionError(f"option {name}={shown}: {error}") from None
 
 
-def _unknown(key: str, by_key: Mapping[str, tuple[Option, str]], scope: str) -> str:
+def _unknown_option_text(key: str, by_key: Mapping[str, tuple[Option, str]], scope: str) -> str:
     known = sorted({option.name for option, _ in by_key.values() if scope in option.scopes}, key=str.lower)
     near = difflib.get_close_matches(key.lower(), list(by_key), n=1, cutoff=0.6)
     hint = f" Did you mean {by_key[near[0]][0].name}?" if near else ""

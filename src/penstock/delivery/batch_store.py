@@ -66,7 +66,7 @@ class BatchStore:
 
     def is_done(self, label: str) -> bool:
         """Return whether all files of a batch are in the table."""
-        return self._files.size(self._done(label)) is not None
+        return self._files.size(self._done_path(label)) is not None
 
     def is_empty(self) -> bool:
         """Return whether no batch was ever delivered."""
@@ -118,7 +118,7 @@ class BatchStore:
                 self._finish_move(manifest.batch, move)
             for path in manifest.removes:
                 self._files.remove(path)
-            self._files.replace(self._done(manifest.batch), b"")
+            self._files.replace(self._done_path(manifest.batch), b"")
         self._files.remove(f"{self._staging}/{manifest.batch}")
 
     def _finish_move(self, batch: str, move: Move) -> None:
@@ -157,7 +157,7 @@ class BatchStore:
         label = f"{current - _KEPT_COUNT:09d}"
         if current >= _KEPT_COUNT and self.is_done(label):
             self._files.remove(self._manifest(label))
-            self._files.remove(self._done(label))
+            self._files.remove(self._done_path(label))
 
     def unfinished(self) -> Iterable[Manifest]:
         """Return the manifests of batches whose files are not all moved."""
@@ -178,5 +178,5 @@ class BatchStore:
     def _manifest(self, label: str) -> str:
         return f"{self._batches}/{label}.json"
 
-    def _done(self, label: str) -> str:
+    def _done_path(self, label: str) -> str:
         return f"{self._batches}/{label}.done"

@@ -304,9 +304,9 @@ def local_path(place: str) -> str | None:
             raise OptionError(
                 f"{place}: a folder on this machine has three slashes, such as file:///lake/orders"
             )
-        return _absolute(unquote(parts.path))
+        return _absolute_path(unquote(parts.path))
     # Spark would resolve a path without a scheme by `fs.defaultFS`.
-    return _absolute(place) if _URI.match(place) is None else None
+    return _absolute_path(place) if _URI.match(place) is None else None
 
 
 def file_system_of(place: str) -> tuple[str, str]:
@@ -330,7 +330,7 @@ def may_be_same_system(first: tuple[str, str], second: tuple[str, str]) -> bool:
     return host.lower() == other_host.lower() and (not port or not other_port or port == other_port)
 
 
-def _absolute(path: str) -> str:
+def _absolute_path(path: str) -> str:
     # pathlib would leave `..` or follow links, and raise an error for an unknown `~user`.
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 

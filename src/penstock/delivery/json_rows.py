@@ -116,7 +116,7 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
 
 
 def _with_end(record: Column, name: str, keys: Column) -> Column:
-    """Return a record's text with a last field of this name; no valid JSON if the record is no object."""
+    """Append a field to a JSON object: the parser has read all of it if it finds the field. Other text becomes invalid."""
     # Bytes are cut in one step; a text would be searched for its characters.
     last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
     is_closed = F.substr(record, F.lit(-1), F.lit(1)) == last_brace

@@ -27,7 +27,7 @@ _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
-    """Return the rows of the table for source rows that fit: its columns, then the partition columns."""
+    """Return the table's rows for source rows that match its schema: its columns, then the partition columns."""
     arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
     if schema is None:
         names = [*COLUMNS]

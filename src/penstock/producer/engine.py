@@ -247,7 +247,7 @@ class Engine:
         try:
             step = self._next_step()
             if step is not None:
-                self._do(step)
+                self._do_step(step)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
             # A defect, not an outcome: every future must be resolved.
             _log.exception("stream %s: the sender failed", self._stream)
@@ -348,7 +348,7 @@ class Engine:
         records = self._batcher.drop_expired(now_s - ttl_s) if self._batcher.waiting_count else None
         return _Expired(records) if records else None
 
-    def _do(self, step: PutRequest | FetchShards | Stuck | _Expired) -> None:
+    def _do_step(self, step: PutRequest | FetchShards | Stuck | _Expired) -> None:
         """Carry out one step, without the lock."""
         match step:
             case PutRequest():

@@ -49,9 +49,9 @@ class EndHook:
         _hooks[self] = None
         atexit.register(self.end)
         self._finalizer: Any = None
-        self.complete()
+        self.add_pool_hooks()
 
-    def complete(self) -> None:
+    def add_pool_hooks(self) -> None:
         """Add the hooks of a pool's process, if it is one by now: it is none yet while it imports the program's main module."""
         # A child of multiprocessing has the module; importing it in every other process would cost milliseconds.
         if self._finalizer is None and _is_pool_child():

@@ -407,7 +407,7 @@ class Producer:
             raise DeliveryFailed(f"stream {self.stream}: the producer is closed; the record was not taken")
 
     def _make_engine(self) -> Engine:
-        self._end_hook.complete()
+        self._end_hook.add_pool_hooks()
         if not self._is_entered:  # without a `with` block, only a hook at the process's end closes it
             refuse_open_end(self.stream)
             warn_of_open_end(self.stream)

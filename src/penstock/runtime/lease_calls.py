@@ -118,7 +118,7 @@ class Kcl3Calls:
             case ReportWorker():
                 return self._report(effect)
             case LeaveFleet():
-                return self._leave()
+                return self._withdraw_metrics()
             case FindOwnLeases():
                 return self._find_own(effect)
             case _:
@@ -143,7 +143,7 @@ class Kcl3Calls:
             return WorkerReported(problem_of(error), describe_error(error))
         return WorkerReported()
 
-    def _leave(self) -> FleetEvent:
+    def _withdraw_metrics(self) -> FleetEvent:
         try:
             self._kcl3.withdraw(self._worker)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends

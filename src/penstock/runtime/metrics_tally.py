@@ -78,7 +78,7 @@ class MetricsTally:
             has_place = self._has_place(self._now.counters, key)
             if has_place:
                 self._now.counters[key] = self._now.counters.get(key, 0.0) + value
-        self._check(name, has_place)
+        self._warn_if_dropped(name, has_place)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Set a gauge."""
@@ -93,7 +93,7 @@ class MetricsTally:
             has_place = self._has_place(gauges, key)
             if has_place:
                 gauges[key] = max(value, gauges.get(key, value)) if keeps_largest else value
-        self._check(name, has_place)
+        self._warn_if_dropped(name, has_place)
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Stop showing a gauge."""
@@ -107,7 +107,7 @@ class MetricsTally:
             has_place = self._has_place(self._now.distributions, key)
             if has_place:
                 self._now.distributions.setdefault(key, Distribution()).add(value)
-        self._check(name, has_place)
+        self._warn_if_dropped(name, has_place)
 
     def snapshot(self) -> Snapshot:
         """Return everything that was measured since the start."""
@@ -129,7 +129,7 @@ class MetricsTally:
         held = len(now.counters) + len(now.gauges) + len(now.distributions)
         return key in series or held < self._series_max
 
-    def _check(self, name: str, has_place: bool) -> None:
+    def _warn_if_dropped(self, name: str, has_place: bool) -> None:
         """Warn of measurements that were dropped, ever more rarely. Called without the lock: a log handler may measure."""
         number = 0 if has_place else next(self._dropped_counts)
         if is_reported(number):

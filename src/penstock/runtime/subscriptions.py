@@ -125,8 +125,8 @@ class Subscriptions(Loop[_Event]):
         while self._timers and self._timers[0][0] <= now_s:
             _, _, entry = heapq.heappop(self._timers)
             entry.scheduled_s = math.inf
-            if self._has(entry):
-                self._do(entry, entry.machine.on_time(now_s))
+            if self._is_current(entry):
+                self._run_effects(entry, entry.machine.on_time(now_s))
         if now_s >= self._gauge_s:
             self._gauge_s = now_s + _GAUGE_INTERVAL_S
             count = sum(each.machine.is_connected for each in self._entries.values())
@@ -152,7 +152,7 @@ class Subscriptions(Loop[_Event]):
 
     # --- events ---
 
-    def _has(self, entry: _Entry) -> bool:
+    def _is_current(self, entry: _Entry) -> bool:
         """Return whether an entry is current: its key may have been closed, and begun again, since."""
         return self._entries.get(entry.key) is entry
 
@@ -163,20 +163,20 @@ class Subscriptions(Loop[_Event]):
         if entry is None:
             machine: Subscription[RecordPage] = Subscription(shard_id, self._takeover_pause_s)
             entry = self._entries[key] = _Entry(key, shard_id, machine, taker)
-        self._do(entry, entry.machine.on_begin(start, now_s))
+        self._run_effects(entry, entry.machine.on_begin(start, now_s))
 
     def _on_want(self, key: Hashable, now_s: float) -> None:
         entry = self._entries.get(key)
         if entry is not None:
-            self._do(entry, entry.machine.on_want(now_s))
+            self._run_effects(entry, entry.machine.on_want(now_s))
 
     def _on_close(self, key: Hashable, _now_s: float) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
-            self._do(entry, entry.machine.on_close())
+            self._run_effects(entry, entry.machine.on_close())
 
     def _on_connected(self, entry: _Entry, number: int, stream: EventStream, _now_s: float) -> None:
-        if not self._has(entry) or number != entry.number:
+        if not self._is_current(entry) or number != entry.number:
             stream.close()  # it was closed or reset while it was made
             return
         entry.stream = stream
@@ -184,7 +184,7 @@ class Subscriptions(Loop[_Event]):
             stream.request()
 
     def _on_news(self, entry: _Entry, number: int, news: StreamNews, now_s: float) -> None:
-        if not self._has(entry):
+        if not self._is_current(entry):
             return
         machine = entry.machine
         match news:
@@ -196,11 +196,11 @@ class Subscriptions(Loop[_Event]):
                 effects = machine.on_ended(number, now_s)
             case Broken(error):
                 effects = machine.on_failed(number, error, now_s, self._chance.random())
-        self._do(entry, effects)
+        self._run_effects(entry, effects)
 
     # --- effects ---
 
-    def _do(self, entry: _Entry, effects: list[Effect[RecordPage]]) -> None:
+    def _run_effects(self, entry: _Entry, effects: list[Effect[RecordPage]]) -> None:
         """Run the effects of a machine, and schedule its next timer."""
         for effect in effects:
             match effect:

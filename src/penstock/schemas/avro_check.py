@@ -56,7 +56,7 @@ def _of_primitive(schema: Any, kind: str, path: str) -> Check:
         return _of_decimal(schema["precision"], schema.get("scale", 0), path)
     if kind in ("float", "double"):
         return lambda value: _refuse(value, kind, path) if isinstance(value, bool) else None
-    return _nothing
+    return _accept
 
 
 def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) -> Check:
@@ -71,7 +71,7 @@ def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) ->
     named[schema["name"]] = check
     for field in schema["fields"]:
         found = _check_of(field["type"], f"{path}.{field['name']}", named)
-        if found is not _nothing:
+        if found is not _accept:
             fields[field["name"]] = found
     return check
 
@@ -147,12 +147,12 @@ def check_exponents(value: Any) -> None:
 
 
 def _check_each(check: Check, values: Any) -> None:
-    if check is not _nothing:
+    if check is not _accept:
         for value in values:
             check(value)
 
 
-def _nothing(value: Any) -> None:
+def _accept(value: Any) -> None:
     """Accept any value."""
 
 

@@ -152,11 +152,11 @@ class SchemaEncoder:
                 found = self._register(definition)
         except Rejected as error:
             raise SchemaRefused(
-                f"the registry does not take the definition of {self._what}: {error}"
+                f"the registry does not take the definition of {self._schema_text}: {error}"
             ) from error
         if found.data_format not in (None, self._format):
             raise SchemaRefused(
-                f"{self._what} is {found.data_format.value}, not {self._format.value}: set data_format, or use "
+                f"{self._schema_text} is {found.data_format.value}, not {self._format.value}: set data_format, or use "
                 "another schema"
             )
         self._wait_for_check(found)
@@ -165,7 +165,7 @@ class SchemaEncoder:
     def _register(self, definition: str) -> RegisteredVersion:
         if not self._registers:
             raise UnknownSchema(
-                f"{self._what} does not exist, or has no version with this definition: register the definition, use "
+                f"{self._schema_text} does not exist, or has no version with this definition: register the definition, use "
                 "SchemaEncoder(..., register=True), or check region, account and registry_name"
             )
         # Another producer may create the schema between our two calls.
@@ -176,7 +176,7 @@ class SchemaEncoder:
         )
         if found is None:
             raise ResourceBusy(
-                f"{self._what} is being deleted: it can neither be created nor have a new version"
+                f"{self._schema_text} is being deleted: it can neither be created nor have a new version"
             )
         return found
 
@@ -190,7 +190,7 @@ class SchemaEncoder:
             )
             if delay_s is None:
                 raise ResourceBusy(
-                    f"the registry has not checked version {found.version_id} of {self._what} within "
+                    f"the registry has not checked version {found.version_id} of {self._schema_text} within "
                     f"{self._checking.deadline_s:g} s: try again, or raise available_within_s"
                 )
             self._clock.sleep(delay_s)
@@ -199,7 +199,7 @@ class SchemaEncoder:
             attempt += 1
         if status is not VersionStatus.AVAILABLE:
             raise SchemaRefused(
-                f"version {found.version_id} of {self._what} is {status.value}: "
+                f"version {found.version_id} of {self._schema_text} is {status.value}: "
                 + (
                     "the definition is not compatible with the versions before it"
                     if status is VersionStatus.FAILURE
@@ -208,7 +208,7 @@ class SchemaEncoder:
             )
 
     @property
-    def _what(self) -> str:
+    def _schema_text(self) -> str:
         return f"schema {self._name} of {self._registry}"
 
 

@@ -214,12 +214,12 @@ class Autoscaler:
             )
         if not self._take_lease(summary):
             holder = None if self._lease is None else self._lease.holder
-            return [self._held(summary, f"another autoscaler has the lease ({holder})", 0)]
+            return [self._hold_event(summary, f"another autoscaler has the lease ({holder})", 0)]
         if not self._has_checked_readers:
             self._find_reader_behind(summary, set())  # raises an error if a reader has no lease table
             self._has_checked_readers = True
         if summary.status != "ACTIVE":
-            return [self._held(summary, f"the stream is {summary.status}", summary.open_shard_count)]
+            return [self._hold_event(summary, f"the stream is {summary.status}", summary.open_shard_count)]
         return self._act(summary)
 
     # -- one round ------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ class Autoscaler:
         shards, closed, now_ms = self._list()
         load = self._measure(summary, shards, now_ms)
         if isinstance(load, str):
-            return [self._held(summary, load, len(shards))]
+            return [self._hold_event(summary, load, len(shards))]
         self._history.add(self._ports.clock.monotonic_s(), load)
         young = self._young_boundaries(summary, shards, now_ms)
         events: list[AutoscaleEvent] = []
@@ -414,7 +414,7 @@ class Autoscaler:
         self._on_event(event)
         return event
 
-    def _held(self, summary: StreamSummary, reason: str, shards: int) -> AutoscaleEvent:
+    def _hold_event(self, summary: StreamSummary, reason: str, shards: int) -> AutoscaleEvent:
         return self._event(summary, Hold(reason), shards, done=False)
 
 

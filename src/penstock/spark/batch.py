@@ -70,7 +70,7 @@ class KinesisBatchReader(DataSourceReader):
         """Return one task for each shard that may hold records in the range."""
         found = []
         for place, options in enumerate(self._streams):
-            with self._naming(options):
+            with self._naming_stream(options):
                 found += [BoundedPartition(place, each) for each in _plan_reads(options)]
         return found or [BoundedPartition(0, None)]
 
@@ -79,10 +79,10 @@ class KinesisBatchReader(DataSourceReader):
         """Read one shard's range."""
         options = self._streams[partition.place]
         if partition.bounded is not None:
-            with self._naming(options):
+            with self._naming_stream(options):
                 yield from _rows_of_shard(partition.bounded, options)
 
-    def _naming(self, options: BatchOptions) -> AbstractContextManager[None]:
+    def _naming_stream(self, options: BatchOptions) -> AbstractContextManager[None]:
         return naming(options.stream) if len(self._streams) > 1 else nullcontext()
 
 

@@ -59,15 +59,15 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planner: Any = None
         self._starts = BatchStarts(self.initialOffset())
 
-    def _opened(self) -> Any:
+    def _open_planner(self) -> Any:
         if self._planner is None:
             exit_on_termination()
             self._planner = self._source.open()
         return self._planner
 
-    def _joined(self, known: Any) -> Any:
+    def _join_planner(self, known: Any) -> Any:
         """Return the planner, which has joined the application; `known` is the last offset that Spark has logged."""
-        self._opened().join(known)
+        self._open_planner().join(known)
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explained
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the moment up to which to read."""
-        self._opened().prepare_available_now()
+        self._open_planner().prepare_available_now()
 
     @explained
     def latestOffset(  # noqa: N802 - Spark's name
@@ -116,7 +116,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, start: dict[str, Any], *, with_limits: bool = True, may_be_only_batch: bool = False
     ) -> dict[str, Any]:
         offset = self._source.parse(start)
-        following = self._joined(offset).latest(
+        following = self._join_planner(offset).latest(
             offset, with_limits=with_limits, may_be_only_batch=may_be_only_batch
         )
         return start if following is offset else dict(following.to_json())
@@ -132,7 +132,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start == end:
             return []
         until: Any = self._source.parse(end)
-        tasks = self._source.tasks(self._joined(until), start, until)
+        tasks = self._source.tasks(self._join_planner(until), start, until)
         return [ShardPartition(shards, place) for place, shards in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -101,8 +101,8 @@ class Database:
     def _create_view(self, index: int, *, is_stored: bool) -> None:
         name = self.names[index]
         if len(name) > 1:
-            self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quoted(name[0])}")
-        view = ".".join(_quoted(part) for part in name)
+            self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quote_name(name[0])}")
+        view = ".".join(_quote_name(part) for part in name)
         columns = view_columns(index, is_stored=is_stored)
         rows = stored_name(index) if is_stored else _scan_name(index)
         statement = f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {rows}"  # noqa: S608 - quoted
@@ -138,9 +138,9 @@ def select_from(database: Database) -> duckdb.DuckDBPyRelation:
     if not any(str(kind) in _NOT_IN_ARROW for kind in relation.types):
         return relation
     columns = [
-        f"#{place}::VARCHAR AS {_quoted(name)}"
+        f"#{place}::VARCHAR AS {_quote_name(name)}"
         if str(kind) in _NOT_IN_ARROW
-        else f"#{place} AS {_quoted(name)}"
+        else f"#{place} AS {_quote_name(name)}"
         for place, (name, kind) in enumerate(zip(relation.columns, relation.types, strict=True), 1)
     ]
     return relation.project(", ".join(columns))
@@ -196,5 +196,5 @@ def _line_before(match: re.Match[str]) -> str:
     return f"LINE {max(1, int(match[1]) - 1)}:"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'

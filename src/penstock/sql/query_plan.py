@@ -185,8 +185,8 @@ def _need_of_one(text: str, prefix: str) -> Need:
     """Return the rows for which one condition may hold; all rows if the whole text is not understood."""
     between = _BETWEEN.fullmatch(text)
     if between is not None and between["column"] == prefix + ARRIVAL:
-        lower = _bound(">=", between["low"])
-        return lower.and_also(_bound("<=", between["high"]))
+        lower = _need_of_bound(">=", between["low"])
+        return lower.and_also(_need_of_bound("<=", between["high"]))
     shard = _SHARD_IS.fullmatch(text)
     if shard is not None and shard["column"] == prefix + SHARD:
         return Need(shard_id=shard["shard"])
@@ -199,7 +199,7 @@ def _need_of_one(text: str, prefix: str) -> Need:
     return Need()
 
 
-def _bound(operator: str, instant: str) -> Need:
+def _need_of_bound(operator: str, instant: str) -> Need:
     match = re.fullmatch(_INSTANT, instant)
     return Need() if match is None else _need_by(operator, match)
 

@@ -57,10 +57,10 @@ class WatchedLeaseTable(MemoryLeaseTable):
             if isinstance(write, Create):
                 self.take_by_another(write.key)
         else:
-            self._note(outcome.lease.checkpoint)
+            self._add_checkpoint(outcome.lease.checkpoint)
         return outcome
 
-    def _note(self, checkpoint: Position) -> None:
+    def _add_checkpoint(self, checkpoint: Position) -> None:
         is_one = checkpoint.is_record or checkpoint.is_shard_end
         if is_one and checkpoint != self.start and checkpoint not in self.checkpoints[-1:]:
             self.checkpoints.append(checkpoint)

@@ -52,7 +52,7 @@ class Recorder:
 
     def __init__(self, clock: Clock, before: Callable[[int], None], after: Callable[[int], None]) -> None:
         self.calls: list[Call] = []
-        self.under_way: set[Future[object]] = set()
+        self.running_calls: set[Future[object]] = set()
         """Calls that last until these are done."""
         self.interruption: BaseException | None = None
         """An error that is not the handler's, but ends the test: Ctrl-C, or `pytest.fail`."""
@@ -95,7 +95,7 @@ class Recorder:
             self._end(call, places, number, error)
             raise
         if isinstance(result, Future):
-            self.under_way.add(result)
+            self.running_calls.add(result)
             result.add_done_callback(lambda ended: self._end_later(call, places, number, ended))
         else:
             self._end(call, places, number, None)
@@ -104,7 +104,7 @@ class Recorder:
     def _end_later(
         self, call: Call, places: Sequence[Position | CallKind], number: int, ended: Future[object]
     ) -> None:
-        self.under_way.discard(ended)
+        self.running_calls.discard(ended)
         self._end(call, places, number, failure_of(ended))
 
     def _end(

@@ -56,24 +56,24 @@ class Replay:
     @property
     def failed(self) -> list[Verdict]:
         """The verdicts of records whose batch stopped its shard."""
-        return self._with("failed")
+        return self._with_outcome("failed")
 
     @property
     def dead_letters(self) -> list[Verdict]:
         """The verdicts of records that went to the dead-letter handler."""
-        return self._with("dead_letter")
+        return self._with_outcome("dead_letter")
 
     @property
     def not_reached(self) -> list[Verdict]:
         """The verdicts of records after a failure."""
-        return self._with("not_reached")
+        return self._with_outcome("not_reached")
 
     @property
     def is_green(self) -> bool:
         """Whether every record is done."""
         return all(verdict.outcome == "done" for verdict in self.verdicts)
 
-    def _with(self, outcome: Outcome) -> list[Verdict]:
+    def _with_outcome(self, outcome: Outcome) -> list[Verdict]:
         return [verdict for verdict in self.verdicts if verdict.outcome == outcome]
 
 

@@ -143,27 +143,27 @@ class VirtualDriver:
         while not self.worker.has_ended.is_set():
             if self.step():
                 continue
-            if self.recorder.under_way:
-                wait(tuple(self.recorder.under_way), return_when=FIRST_COMPLETED)
+            if self.recorder.running_calls:
+                wait(tuple(self.recorder.running_calls), return_when=FIRST_COMPLETED)
             else:
-                self._go_on()
+                self._pass_time_or_stop()
 
     async def drive_on_loop(self) -> None:
         """Run the worker to its end; calls of user code run on the event loop."""
         while not self.worker.has_ended.is_set():
             if self.step():
                 continue
-            if self.recorder.under_way:
-                calls = [asyncio.wrap_future(call) for call in tuple(self.recorder.under_way)]
+            if self.recorder.running_calls:
+                calls = [asyncio.wrap_future(call) for call in tuple(self.recorder.running_calls)]
                 await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
             else:
-                self._go_on()
+                self._pass_time_or_stop()
 
     def drive_until_called(self) -> None:
         """Run the worker until user code has been called."""
         while not self.recorder.calls:
             if not self.step():
-                self._go_on()
+                self._pass_time_or_stop()
 
     def let_pass(self, duration_s: float) -> None:
         """Pass time without calls of user code."""
@@ -181,7 +181,7 @@ class VirtualDriver:
         if self._handlers.tasks:
             self._handlers.tasks.popleft()()
             return True
-        if self.worker.leases.is_finished and not self.recorder.under_way:
+        if self.worker.leases.is_finished and not self.recorder.running_calls:
             self.worker.finish()
             return True
         return False
@@ -215,7 +215,7 @@ class VirtualDriver:
             self.clock.now_s = max(self.clock.now_s, min(wake_s, until_s))
             return wake_s < until_s
 
-    def _go_on(self) -> None:
+    def _pass_time_or_stop(self) -> None:
         """Stop when everything is done, or let time pass."""
         if self._is_at_rest():
             self.worker.request_stop()

@@ -38,7 +38,7 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
     if snapshot.problems:
         why = snapshot.problems[0]
     elif snapshot.shards:
-        why = _why(snapshot.shards[0])
+        why = _reason_text(snapshot.shards[0])
     else:
         why = "no leases yet"
     trouble = (
@@ -75,7 +75,7 @@ def state_text(snapshot: ApplicationSnapshot, if_running: str) -> str:
     return if_running if snapshot.state == "running" else snapshot.state
 
 
-def _why(row: ShardRow) -> str:
+def _reason_text(row: ShardRow) -> str:
     return f"{short_shard(row.shard)}: {row.why}" if row.why else ""
 
 

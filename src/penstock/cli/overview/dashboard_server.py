@@ -140,11 +140,11 @@ class Contents:
         row = next((row for row in named.shards if row.shard == shard), None)
         if row is None:
             return Answer(404, _HTML, page_without_shard(named, shard, self.interval_s))
-        following = self._following(named.streams.get(stream_id_of(row.shard), named.stream), row)
+        following = self._fetch_following(named.streams.get(stream_id_of(row.shard), named.stream), row)
         page = page_of_shard(named, row, following, self.interval_s, shows_records=self.shows_records)
         return Answer(200, _HTML, page)
 
-    def _following(self, stream: str | None, row: ShardRow) -> Following | str:
+    def _fetch_following(self, stream: str | None, row: ShardRow) -> Following | str:
         if stream is None:
             return "The leases do not name their stream: give --stream."
         if not row.checkpoint or row.state == "ended":
@@ -270,11 +270,11 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     """
     host = headers.get("host")
     if host is None or not _is_this_machine(_name_of(host)):
-        return f"the Host {_printable(host)} is no name of this machine. {_WAY_OUT}."
+        return f"the Host {_header_text(host)} is no name of this machine. {_WAY_OUT}."
     origin = headers.get("origin")
     if origin is not None:
         if not _is_this_machine(_name_of(origin.partition("://")[2])):
-            return f"the Origin {_printable(origin)} is a web page of another host. {_WAY_OUT}."
+            return f"the Origin {_header_text(origin)} is a web page of another host. {_WAY_OUT}."
     elif headers.get("sec-fetch-site") == "cross-site":
         return "the request was made by a web page of another host (Sec-Fetch-Site: cross-site)."
     return None
@@ -301,5 +301,5 @@ def _name_of(authority: str) -> str:
     return authority.partition(":")[0].lower().removesuffix(".")
 
 
-def _printable(value: str | None) -> str:
+def _header_text(value: str | None) -> str:
     return "(none)" if value is None else repr(value[:100])

@@ -66,14 +66,14 @@ def explain(row: ShardRow, trouble: Trouble) -> str:
         Trouble.STANDING: f"{owner} renews the lease, and the checkpoint has not moved for {row.checkpoint_stands_s:.0f} s: "
         "a handler that does not return, or a batch that takes long",
         Trouble.THROTTLED: "the service refuses reads: the five reads a second of the shard are used up",
-        Trouble.BEHIND: f"its oldest unread record is {(row.lag_ms or 0) / 1000:.0f} s old{_course(row)}",
+        Trouble.BEHIND: f"its oldest unread record is {(row.lag_ms or 0) / 1000:.0f} s old{_lag_trend(row)}",
         Trouble.IDLE: "the workers have ended and given their leases back",
         Trouble.UNKNOWN: row.why_lag_unknown,
         Trouble.NONE: "",
     }[trouble]
 
 
-def _course(row: ShardRow) -> str:
+def _lag_trend(row: ShardRow) -> str:
     change = row.lag_change or 0.0
     if abs(change) < LAG_STEADY:
         return ""

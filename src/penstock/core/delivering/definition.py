@@ -41,7 +41,7 @@ _STREAM_OF_RECORDS: Final = "stream"
 _TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)+")
 
 
-def _every(kind: Kind) -> Kind:
+def _rate_kind(kind: Kind) -> Kind:
     """Return the kind of a rate: a duration, with or without `every` before it."""
     return Kind(kind.form, lambda text: kind.read(text.removeprefix("every ")))
 
@@ -57,7 +57,7 @@ _KINDS: Final[dict[str, Kind]] = {
     "since": TEXT,
     "until": TEXT,
     "freshness": duration(FRESHNESS_MIN_S, 86_400),
-    "compact": _every(duration(60, 30 * 86_400)),
+    "compact": _rate_kind(duration(60, 30 * 86_400)),
     "checkpoint": TEXT,
     "application": TEXT,
     "time-zone": TEXT,

@@ -32,7 +32,7 @@ _UNREADABLE: Final = "Spark cannot read {}: a name or a number is too long, or i
 _OR_UNREADABLE: Final = f", or {_UNREADABLE.format('the record')}"
 
 
-def _none(name: str) -> str | None:
+def _no_refusal(name: str) -> str | None:
     del name
     return None
 
@@ -43,7 +43,7 @@ def _none_inside(name: str, path: str) -> str | None:
 
 
 def infer_columns(
-    texts: Iterable[str], known: Collection[str], refusal: Callable[[str], str | None] = _none
+    texts: Iterable[str], known: Collection[str], refusal: Callable[[str], str | None] = _no_refusal
 ) -> dict[str, str]:
     """Return the new columns of records, in order of their names.
 
@@ -136,7 +136,7 @@ class KnownColumns(Struct, frozen=True):
 
     types: Mapping[str, str]
     structs: Mapping[str, Any] = {}
-    refusal: Callable[[str], str | None] = _none
+    refusal: Callable[[str], str | None] = _no_refusal
     inner_refusal: Callable[[str, str], str | None] = _none_inside
 
 

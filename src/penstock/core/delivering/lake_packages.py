@@ -44,8 +44,8 @@ def lake_settings(formats: Collection[str], line: str | None, given: Mapping[str
     """
     lakes = [each for each in PACKAGES if each in formats]
     settings: dict[str, str] = {}
-    packages = _listed(given.get("spark.jars.packages"))
-    extensions = _listed(given.get("spark.sql.extensions"))
+    packages = _split_list(given.get("spark.jars.packages"))
+    extensions = _split_list(given.get("spark.sql.extensions"))
     for lake in lakes:
         shown = (*packages, given.get("spark.jars", ""))
         if line is not None and not any(_JARS[lake] in each for each in shown):
@@ -83,5 +83,5 @@ def _package(lake: str, line: str) -> str:
     return package
 
 
-def _listed(text: str | None) -> list[str]:
+def _split_list(text: str | None) -> list[str]:
     return [each.strip() for each in (text or "").split(",") if each.strip()]

@@ -311,7 +311,7 @@ class ShardDelivery(Generic[R]):
             self._free_queue(piece.key)  # everything was acknowledged before the failure
             return None
         if piece.attempt <= self.options.retries_max:
-            return self._repeat(piece, now_s, chance)
+            return self._plan_repeat(piece, now_s, chance)
         if piece.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
             return self._halve_or_send(piece, error)
         self.waiting_bytes -= self._memory_of(piece.records)
@@ -500,7 +500,7 @@ class ShardDelivery(Generic[R]):
 
     # --- inside: failures ---
 
-    def _repeat(self, piece: _Piece[R], now_s: float, chance: float) -> Repeat:
+    def _plan_repeat(self, piece: _Piece[R], now_s: float, chance: float) -> Repeat:
         backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
         at_s = now_s + backoff.delay_s(piece.attempt, chance)
         piece.attempt += 1

@@ -226,7 +226,7 @@ class Subscription(Generic[P]):
         if not self._is_current(number):
             return []
         if self._phase is _Phase.CONNECTING:
-            return self._fail(Unavailable(f"{self._where}: the answer has no events"))
+            return self._fail(Unavailable(f"{self._call_name}: the answer has no events"))
         self._phase = _Phase.IDLE
         return self._connect(now_s) if self._wanted is _Wanted.PAGE else []
 
@@ -256,13 +256,13 @@ class Subscription(Generic[P]):
         if self._phase is _Phase.WAITING:
             return self._connect(now_s)
         reset = Reset(self._number)
-        silence = f"{self._where}: nothing arrived for {_SILENCE_S:g} s, so the connection is closed"
+        silence = f"{self._call_name}: nothing arrived for {_SILENCE_S:g} s, so the connection is closed"
         return [reset, *self._fail(Unavailable(silence, operation="SubscribeToShard"))]
 
     # --- inside ---
 
     @property
-    def _where(self) -> str:
+    def _call_name(self) -> str:
         return f"SubscribeToShard on shard {self._shard_id}"
 
     def _is_current(self, number: int) -> bool:
@@ -287,7 +287,7 @@ class Subscription(Generic[P]):
         return [Connect(self._number, start)]
 
     def _expire(self, why: str) -> list[Effect[P]]:
-        return self._fail(ExpiredIterator(f"{self._where}: {why}", operation="SubscribeToShard"))
+        return self._fail(ExpiredIterator(f"{self._call_name}: {why}", operation="SubscribeToShard"))
 
     def _fail(self, error: PenstockError) -> list[Effect[P]]:
         self._phase = _Phase.IDLE

@@ -31,14 +31,14 @@ class Sum(Struct, frozen=True):
 
 def sum_of(item: str, *factors: float, over: float = 1) -> Sum:
     """Return an item of a bill; its amount is calculated from the factors as rounded for display."""
-    texts = [_shown(each) for each in factors]
+    texts = [_amount_text(each) for each in factors]
     amount = 1.0
     for text in texts:
         amount *= float(text)
     return Sum(item, " \u00d7 ".join(texts) + ("" if over == 1 else f" / {over:.0f}"), amount / over)
 
 
-def _shown(value: float) -> str:
+def _amount_text(value: float) -> str:
     text = f"{value:.6g}"
     return f"{value:.12f}".rstrip("0").rstrip(".") if "e" in text else text
 

@@ -207,19 +207,19 @@ def take_aggregate(
     shard_id: str,
     aggregate_bytes_max: int,
     aggregate_count_max: int,
-    without_keys: AbstractSet[str] = frozenset(),
+    taken_keys: AbstractSet[str] = frozenset(),
 ) -> PackedEntry | None:
-    """Take as many records from the front as fit into one aggregate, in order, up to the first one with a key of `without_keys`.
+    """Take as many records from the front as fit into one aggregate, in order, up to the first one with a taken key.
 
     A record that is larger than the largest aggregate, or that must be sent alone, becomes a plain entry. Return None if the
-    first record has a key of `without_keys`.
+    first record has a key of `taken_keys`: the request has records of these keys, which must be stored first.
     """
-    if waiting[0].partition_key in without_keys:
+    if waiting[0].partition_key in taken_keys:
         return None
     first = waiting.popleft()
     if first.is_solo or not waiting or waiting[0].is_solo:
         return pack_one(first, shard_id)
-    builder = AggregateBuilder(is_marked=True)
+    builder = AggregateBuilder(is_marked=True)  # misplaced aggregates are sent again
     builder.add(first.data, first.partition_key, first.explicit_hash_key)
     taken = [first]
     records_bytes = first.size_bytes
@@ -227,7 +227,7 @@ def take_aggregate(
         record = waiting[0]
         if (
             record.is_solo
-            or record.partition_key in without_keys
+            or record.partition_key in taken_keys
             or builder.size_with(record.data, record.partition_key, record.explicit_hash_key)
             > aggregate_bytes_max
         ):

@@ -186,7 +186,7 @@ class LeaseRecreation:
                 "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are created again at "
                 "this query's positions",
                 table,
-                _some(created),
+                _first_keys(created),
             )
         if plan.repeated:
             reason = (
@@ -198,7 +198,7 @@ class LeaseRecreation:
                 "stream %s: the end of batch %d in %s is unknown (%s). Its records are read again: from %s on",
                 self._options.stream,
                 offset.batch,
-                _some(plan.repeated),
+                _first_keys(plan.repeated),
                 reason,
                 ", ".join(
                     f"{position} in {key}" for key, position in sorted(plan.repeated.items())[:_NAMED_MAX]
@@ -259,5 +259,5 @@ class LeaseRecreation:
         return True
 
 
-def _some(keys: Collection[str]) -> str:
+def _first_keys(keys: Collection[str]) -> str:
     return f"{', '.join(sorted(keys)[:_NAMED_MAX])}{' ...' if len(keys) > _NAMED_MAX else ''}"

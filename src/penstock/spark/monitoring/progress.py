@@ -121,7 +121,7 @@ def lags_by_source(progress: Any, *, is_waiting: bool = False) -> list[StreamLag
     """Return the lags of each Kinesis source: one, or one for each of its streams. The arguments are those of `lags_of_progress`."""
     batch_ms = _duration_of_batch(progress)
     found = []
-    for source in _field(progress, "sources"):
+    for source in _value_of(progress, "sources"):
         report = report_of(source)
         if report is None:
             continue
@@ -140,7 +140,7 @@ def with_report(offset: Mapping[str, Any], report: Mapping[str, Any]) -> dict[st
 
 def report_of(source: Any) -> Mapping[str, Any] | None:
     """Return a Kinesis source's figures from its progress; None for another source, or before the first figures."""
-    report = _field(source, "latestOffset")
+    report = _value_of(source, "latestOffset")
     if isinstance(report, str):
         report = _parse(report)
     if isinstance(report, Mapping):
@@ -154,16 +154,16 @@ def _waits_for_data(query: _Query) -> bool:
     if not query.isActive:
         return False
     status = query.status
-    return not _field(status, "isDataAvailable") and _field(status, "message") == _WAITING
+    return not _value_of(status, "isDataAvailable") and _value_of(status, "message") == _WAITING
 
 
 def _duration_of_batch(progress: Any) -> int | None:
     """Return the duration of the progress's batch, or None if no batch ran."""
-    took = _field(progress, "durationMs")
+    took = _value_of(progress, "durationMs")
     return int(took["triggerExecution"]) if "addBatch" in took and "triggerExecution" in took else None
 
 
-def _field(holder: Any, name: str) -> Any:
+def _value_of(holder: Any, name: str) -> Any:
     return holder[name] if isinstance(holder, Mapping) else getattr(holder, name)
 
 

@@ -106,7 +106,7 @@ def _of_primitive(kind: str, path: str) -> SparkAvro:
         raise UnsupportedSchema(f"{_at(path)} cannot be a column of Spark: {why}")
     if kind in INTEGER_ENDS:
         return SparkAvro(_PRIMITIVE[kind], False, _integer(kind, path))
-    return SparkAvro(_PRIMITIVE[kind], False, _bytes if kind in ("bytes", "fixed") else _same)
+    return SparkAvro(_PRIMITIVE[kind], False, _bytes if kind in ("bytes", "fixed") else _unchanged)
 
 
 def _of_record(schema: Mapping[str, Any], path: str) -> SparkAvro:
@@ -142,14 +142,14 @@ def _of_union(branches: list[Any], path: str) -> SparkAvro:
     if kinds == {"int", "long"} and not any(map(_logical, others)):
         member = _of_primitive("long", path)
     elif kinds == {"float", "double"}:
-        member = SparkAvro(t.DoubleType(), False, _same)
+        member = SparkAvro(t.DoubleType(), False, _unchanged)
     elif len(others) == 1:
         member = _type_of(others[0], path)
     else:
         return _of_members(others, path, is_nullable=is_nullable)
     convert = member.convert
     return SparkAvro(
-        member.type, is_nullable, lambda value: None if value is None else convert(_unnamed(value))
+        member.type, is_nullable, lambda value: None if value is None else convert(_without_name(value))
     )
 
 
@@ -205,7 +205,7 @@ def _branch_test(branch: Any) -> Callable[[Any], bool]:
     return lambda value: type(value) is expected
 
 
-def _unnamed(value: Any) -> Any:
+def _without_name(value: Any) -> Any:
     # A value of a named type in a union is read as the pair of name and value.
     return value[1] if isinstance(value, tuple) else value
 
@@ -279,7 +279,7 @@ def _bytes(value: bytes | str) -> bytes:
     return value.encode("iso-8859-1") if isinstance(value, str) else value
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 

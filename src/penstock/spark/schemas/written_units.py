@@ -81,8 +81,8 @@ class _Match:
         kind = column["type"]
         found = [each for each in self._branches(writers) if _kind(each) in _READABLE.get(kind, (kind,))]
         if "name" in column:
-            names = {_short(each) for each in (column["name"], *column.get("aliases", ()))}
-            found = [each for each in found if _short(each["name"]) in names]
+            names = {_short_name(each) for each in (column["name"], *column.get("aliases", ()))}
+            found = [each for each in found if _short_name(each["name"]) in names]
         if kind == "record":
             return {**column, "fields": [self._field(field, found, path) for field in column["fields"]]}
         for inner in ("items", "values"):
@@ -123,7 +123,7 @@ def _is_same(first: _Meaning, second: _Meaning) -> bool:
     return first.logical.rpartition("-")[0] == second.logical.rpartition("-")[0]
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.rpartition(".")[2]
 
 

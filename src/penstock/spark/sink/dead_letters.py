@@ -65,8 +65,8 @@ class DeadLetters:
         letter = json.dumps(
             {
                 "stream": stream,
-                "partitionKey": _shown(key),
-                "explicitHashKey": _shown(hash_key),
+                "partitionKey": _as_text(key),
+                "explicitHashKey": _as_text(hash_key),
                 "data": _base64(data),
                 "row": row_number,
                 "reason": reason,
@@ -80,7 +80,7 @@ class DeadLetters:
                 self._lines = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - closed by `close`
             self._lines.write(letter.encode() + b"\n")
             return
-        self._write_to_stream(letter, (_shown(key) or "dead-letter")[:_KEY_CHARACTERS_MAX], row_number)
+        self._write_to_stream(letter, (_as_text(key) or "dead-letter")[:_KEY_CHARACTERS_MAX], row_number)
 
     def _write_to_stream(self, letter: str, key: str, row_number: int) -> None:
         target = self._options.dead_letter_stream or ""
@@ -148,7 +148,7 @@ def _base64(value: bytes | None) -> str | None:
     return None if value is None else base64.b64encode(value).decode()
 
 
-def _shown(text: Text) -> str | None:
+def _as_text(text: Text) -> str | None:
     return text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
 
 

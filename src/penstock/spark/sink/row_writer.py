@@ -34,14 +34,14 @@ def write_rows(
     Raises:
         RecordError, DeliveryFailed: As in `SinkTask.write`.
     """
-    ports = SinkPorts(open_kinesis, Folder, partial(_name_letters, write_id))
+    ports = SinkPorts(open_kinesis, Folder, partial(_dead_letters_name, write_id))
     try:
         return SinkTask(options, columns, ports).write(rows)
     finally:
         freeze_once()
 
 
-def _name_letters(write_id: str | None) -> str:
+def _dead_letters_name(write_id: str | None) -> str:
     from pyspark import TaskContext
 
     from penstock.spark.sink.dead_letters import file_name

@@ -132,11 +132,11 @@ class _Router:
         if self._stream is not None:
             if named is not None and named != self._stream and not _is_same(named, self._stream):
                 self.overruled_count += 1
-                self.overruled_stream = self.overruled_stream or _shown(named)
+                self.overruled_stream = self.overruled_stream or _short_repr(named)
             return self._stream
         if named not in self._named:
             if not isinstance(named, str) or not is_name_or_arn(named):
-                why = "is null" if named is None else f"does not name a stream ({_shown(named)})"
+                why = "is null" if named is None else f"does not name a stream ({_short_repr(named)})"
                 raise RecordError(
                     f"row {row_number} of the task: the column streamName {why}, and option streamName is not set"
                 )
@@ -153,7 +153,7 @@ def _is_same(named: Text, stream: str) -> bool:
     )
 
 
-def _shown(value: str | bytes) -> str:
+def _short_repr(value: str | bytes) -> str:
     return f"{value!r:.80}"
 
 
@@ -163,4 +163,4 @@ def _reason_not_sendable(values: Values) -> str:
     if data is None or key is None:
         return f"the column {'data' if data is None else 'partitionKey'} is null"
     name, value = ("partitionKey", key) if isinstance(key, bytes) else ("explicitHashKey", hash_key)
-    return f"the column {name} is not UTF-8 text ({_shown(value or b'')}); encode it, for instance with base64(...)"
+    return f"the column {name} is not UTF-8 text ({_short_repr(value or b'')}); encode it, for instance with base64(...)"

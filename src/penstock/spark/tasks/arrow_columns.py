@@ -41,7 +41,7 @@ def constant_text(value: str, count: int) -> pa.StringArray:
 
 def constant_number(value: float, kind: pa.DataType, count: int) -> pa.Array:
     """Return a column that holds one number in every row."""
-    return _fixed(kind, np.full(count, value, kind.to_pandas_dtype()))
+    return _fixed_width(kind, np.full(count, value, kind.to_pandas_dtype()))
 
 
 def binaries(values: Sequence[bytes]) -> pa.BinaryArray:
@@ -51,22 +51,22 @@ def binaries(values: Sequence[bytes]) -> pa.BinaryArray:
 
 def integers(values: Sequence[int]) -> pa.Int64Array:
     """Return a column of whole numbers of 64 bits."""
-    return _fixed(pa.int64(), array("q", values))
+    return _fixed_width(pa.int64(), array("q", values))
 
 
 def decimals(values: Sequence[float]) -> pa.DoubleArray:
     """Return a column of floating point numbers."""
-    return _fixed(pa.float64(), array("d", values))
+    return _fixed_width(pa.float64(), array("d", values))
 
 
 def booleans(values: Sequence[bool]) -> pa.BooleanArray:
     """Return a column of truth values."""
-    return _fixed(pa.int8(), array("b", values)).cast(pa.bool_())
+    return _fixed_width(pa.int8(), array("b", values)).cast(pa.bool_())
 
 
 def repeated(values: pa.Array, counts: Sequence[int]) -> pa.Array:
     """Return each value as often as its count says."""
-    return values.take(_fixed(pa.int64(), np.repeat(np.arange(len(counts), dtype=np.int64), counts)))
+    return values.take(_fixed_width(pa.int64(), np.repeat(np.arange(len(counts), dtype=np.int64), counts)))
 
 
 def _lengths(values: Sequence[Any]) -> Any:
@@ -82,7 +82,7 @@ def _of_lengths(kind: pa.DataType, lengths: Any, data: bytes) -> Any:
     return pa.Array.from_buffers(kind, len(lengths), [None, pa.py_buffer(ends), pa.py_buffer(data)])
 
 
-def _fixed(kind: pa.DataType, values: Any) -> Any:
+def _fixed_width(kind: pa.DataType, values: Any) -> Any:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
 
 

@@ -166,7 +166,7 @@ class ClaimedRead:
             self._shard.keep_subscription(self._progress.end, is_cut=self._rest is not None)
 
     def close(self) -> None:
-        """Drop the last page, and end the subscription unless it is kept."""
+        """Drop the last page, and end the subscription unless `keep_subscription` was called."""
         self._rest = None
         if self._pages is not None:
             self._pages.close()

@@ -40,7 +40,7 @@ class PushedReading:
     Args:
         kept: Subscriptions that the process keeps between batches.
         key: Of the subscription: service, consumer and shard.
-        is_eager: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
+        subscribes_always: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
             quota.
         after_s: Seconds from the start of the read in which no subscription begins.
     """
@@ -51,7 +51,7 @@ class PushedReading:
         fan_out: FanOut,
         key: Key,
         *,
-        is_eager: bool,
+        subscribes_always: bool,
         after_s: float = 0.0,
         clock: Clock,
         chance: Chance,
@@ -60,7 +60,7 @@ class PushedReading:
         self._kept = kept
         self._fan_out = fan_out
         self._key = key
-        self._is_eager = is_eager
+        self._subscribes_always = subscribes_always
         self._clock = clock
         self._not_before_s = clock.monotonic_s() + after_s
         self._chance = chance
@@ -93,7 +93,7 @@ class PushedReading:
         """Subscribe at the position that was read to, if it is needed and allowed now. Does not wait."""
         self._drop_if_ended()
         now_s = self._clock.monotonic_s()
-        is_wanted = self._subscription is None and (self._is_eager or self._is_needed)
+        is_wanted = self._subscription is None and (self._subscribes_always or self._is_needed)
         if not is_wanted or now_s < self._not_before_s:
             return
         if not _is_fixed(position) or not self._kept.may_subscribe(self._key, now_s):
@@ -149,7 +149,7 @@ class PushedReading:
         if subscription is None:
             return
         now_s = self._clock.monotonic_s()
-        if self._is_eager or self._is_needed:
+        if self._subscribes_always or self._is_needed:
             subscription.needed_s = now_s
         is_needed = now_s - subscription.needed_s < NEEDED_FOR_S
         is_usable = is_needed and subscription.continue_from(position.sequence_number, is_cut=is_cut)

@@ -31,7 +31,7 @@ def _pushed_reading(
         kept_subscriptions(),
         fan_out,
         (process.kinesis, task.consumer_arn, task.shard_id),
-        is_eager=options.consumer_type == "fan-out",
+        subscribes_always=options.consumer_type == "fan-out",
         after_s=task.subscribe_after_s,
         clock=process.clock,
         chance=process.chance,

@@ -28,7 +28,7 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
         query.plan(p.SPECULATION)
         has_rows = False
         for number, task in enumerate(query.tasks()):
-            first, second = _overlapping(source, task)
+            first, second = _run_overlapping(source, task)
             has_rows = has_rows or first != [] or second != []
             if isinstance(first, Exception) and isinstance(second, Exception):
                 first = _attempts(task, _ATTEMPTS_MAX - 1)
@@ -57,7 +57,7 @@ def _expect_replay(query: Query, tasks: list[Task]) -> None:
         raise PromiseBroken(p.REPLAY, f"tasks that are read twice, one read after the other: {other}")
 
 
-def _overlapping(source: SourceUnderTest, task: Task) -> tuple[Answer, Answer]:
+def _run_overlapping(source: SourceUnderTest, task: Task) -> tuple[Answer, Answer]:
     """Return the answers of two attempts, of which the second runs within the first."""
     attempt = task.rows()
     begun: list[Row] = []

@@ -78,7 +78,7 @@ def left_after_stop(data_source: bytes, schema: Any, start: str, stop_s: float) 
         stop_s: How long threads and connections may take to end after `stop`.
     """
     for count in (0, *range(1, len(CALLS) + 1)):  # the first turn opens what readers share
-        before = _held()
+        before = _threads_and_sockets()
         for _ in range(_READERS):
             driver = Driver(data_source, schema)
             _make_calls(driver, start, count or len(CALLS))
@@ -89,7 +89,7 @@ def left_after_stop(data_source: bytes, schema: Any, start: str, stop_s: float) 
             del driver  # as Spark's process forgets its reader
         gc.collect()
         deadline_s = time.monotonic() + stop_s
-        while count and (grown := _grown(before)) and time.monotonic() < deadline_s:
+        while count and (grown := _find_leaks(before)) and time.monotonic() < deadline_s:
             time.sleep(_PAUSE_S)
         if count and grown:
             return f"{_READERS} readers, each stopped after {CALLS[count - 1]}, left {grown}"
@@ -109,11 +109,11 @@ def _make_calls(driver: Driver, start: str, count: int) -> None:
             driver.commit(end)
 
 
-def _grown(before: set[tuple[str, int]]) -> str:
+def _find_leaks(before: set[tuple[str, int]]) -> str:
     """Return the threads and connections of which each reader left one; empty if there are none."""
-    new = _held() - before
+    new = _threads_and_sockets() - before
     sockets = [each for each in new if each[0].startswith(_SOCKET)]
-    lost = [each for each in before - _held() if each[0].startswith(_SOCKET)]
+    lost = [each for each in before - _threads_and_sockets() if each[0].startswith(_SOCKET)]
     names = sorted(name for name, _ in new if not name.startswith(_SOCKET))
     found = names if len(names) >= _READERS else []
     if len(sockets) - len(lost) >= _READERS:
@@ -121,7 +121,7 @@ def _grown(before: set[tuple[str, int]]) -> str:
     return ", ".join(found)
 
 
-def _held() -> set[tuple[str, int]]:
+def _threads_and_sockets() -> set[tuple[str, int]]:
     """Return the threads and sockets of this process."""
     threads = {(f"thread {each.name}", id(each)) for each in threading.enumerate()}
     folder = Path("/proc/self/fd")

@@ -39,15 +39,15 @@ class Query:
         self.committed_count = 0
         self.sink: dict[int, list[Row]] = {}
         self.initial = ""
-        self.driver = self._resumed(driver)
+        self.driver = self._resume(driver)
 
     # --- drivers ------------------------------------------------------------------------------------------
 
     def new_driver(self) -> Driver:
         """Return a driver that has only the log, as after a restart; the query's own stays."""
-        return self._resumed(self.bare_driver())
+        return self._resume(self.bare_driver())
 
-    def _resumed(self, driver: Driver) -> Driver:
+    def _resume(self, driver: Driver) -> Driver:
         if self.committed_count == 0:
             self.initial = driver.initial()
         if self.committed_count and self.committed_count == len(self.log):
