@@ -31,12 +31,12 @@ def reports_nothing(version):
     return False
 
 
-@planted("a lock of the dead is believed", KCL3, 6, FleetModeDetector, "_is_led")
+@planted("a lock of the dead is believed", KCL3, 6, FleetModeDetector, "_has_leader")
 def believes_every_lock(self, rows, now_s, wall_s):
     return self._lock is not None
 
 
-@planted("no leader is seen", KCL3, 1, FleetModeDetector, "_is_led")
+@planted("no leader is seen", KCL3, 1, FleetModeDetector, "_has_leader")
 def sees_no_lock(self, rows, now_s, wall_s):
     return False
 

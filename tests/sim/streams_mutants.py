@@ -43,7 +43,7 @@ def covers_with_every_row(self):
 
 
 def deletes(self, rows, is_unwanted):
-    kept = self._stream_check.keep_own(rows)
+    kept = self._stream_check.keep_own_streams(rows)
     for row in rows:
         if row not in kept and is_unwanted(row):
             delete = Delete(row.key, row.counter, row.checkpoint)
@@ -51,12 +51,14 @@ def deletes(self, rows, is_unwanted):
     return kept
 
 
-@planted("an old list deletes a new stream", "KCL 2.x in multi-stream mode", 0, Coordinator, "_keep_own")
+@planted(
+    "an old list deletes a new stream", "KCL 2.x in multi-stream mode", 0, Coordinator, "_keep_own_streams"
+)
 def deletes_what_it_does_not_read(self, rows):
     return deletes(self, rows, lambda row: True)
 
 
-@planted("a clean-up by name takes the stream created anew", SEVERAL, 4, Coordinator, "_keep_own")
+@planted("a clean-up by name takes the stream created anew", SEVERAL, 4, Coordinator, "_keep_own_streams")
 def deletes_what_has_the_name(self, rows):
     names = {stream_name_of(stream_id) for stream_id in self.options.streams}
     return deletes(self, rows, lambda row: stream_name_of(stream_id_of(row.key)) in names)

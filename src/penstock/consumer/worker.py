@@ -212,6 +212,7 @@ class Worker:
             self.leases.post(StopRequested())
 
     def _on_standstill(self) -> None:
+        """Stop the worker: it holds only shards that user code has stopped, and shards that wait for those."""
         self._fail_at_standstill()
         if self.failure is not None:
             log.critical("%s", self.failure)

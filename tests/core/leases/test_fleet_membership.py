@@ -1,13 +1,13 @@
 """When a worker may ask for its share: not before a round has passed in which every worker could appear."""
 
-from penstock.core.leases.move_planner import FleetMembership
+from penstock.core.leases.move_planner import FleetSettling
 
 ROUND_S = 8.0
 
 
 def watching(*sights):
     """A watcher that saw these workers at these seconds."""
-    membership = FleetMembership()
+    membership = FleetSettling()
     for at_s, workers in sights:
         membership.on_workers(workers.split(), at_s, ROUND_S)
     return membership

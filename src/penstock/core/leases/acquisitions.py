@@ -79,7 +79,7 @@ class Acquisitions:
         # Leases whose hand-over this worker has requested.
         self._requests: dict[str, _Request] = {}
         # Leases that named this worker as the reader when they were last read, although it did not hold them.
-        self._unheld: set[str] = set()
+        self._own_unheld: set[str] = set()
 
     def stop(self) -> None:
         """Handle the stop of this worker: a lease that is handed over from now on is released at once."""
@@ -174,7 +174,7 @@ class Acquisitions:
         request.fetch_s = now_s + self._poll_s()
         row = self.view.get(key)
         is_gone = row is None or row.is_ended or row.owner != self.me or key in self._held_leases
-        if row is None or is_gone or self._later_runs.leaves_alone(row, now_s):
+        if row is None or is_gone or self._later_runs.may_hold(row, now_s):
             del self._requests[key]
         elif row.checkpoint_owner is None:
             self._on_handed_over(row)
@@ -202,7 +202,7 @@ class Acquisitions:
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
     def _is_overdue(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
-        if self._membership.is_led:
+        if self._membership.has_leader:
             return False  # the leader requested it, and ends a hand-over that lasts too long
         if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
             return True
@@ -218,32 +218,33 @@ class Acquisitions:
 
     def are_own_held(self) -> bool:
         """Return whether this worker holds every lease that was seen in its name, or another worker owns it by now."""
-        rows = (self.view.get(key) for key in self._unheld if key not in self._held_leases)
+        rows = (self.view.get(key) for key in self._own_unheld if key not in self._held_leases)
         return not any(row is not None and not row.is_ended and row.reader == self.me for row in rows)
 
     def on_rows(self, rows: Iterable[Lease], now_s: float) -> None:
         """Reacquire leases in this worker's name among rows that were read."""
         for lease in rows:
-            self._unheld.discard(lease.key)
+            self._own_unheld.discard(lease.key)
             if self.me in (lease.owner, lease.checkpoint_owner):
                 self._on_own_row(lease, now_s)
 
     def _on_own_row(self, lease: Lease, now_s: float) -> None:
-        """Reacquire or release a lease in this worker's name; wait for its release if another worker is still the reader."""
+        """Reacquire or release a lease in this worker's name that it does not hold, unless another worker still reads it."""
         key = lease.key
         if lease.is_ended or key in self._held_leases:
             return
         if lease.reader == self.me:
-            self._unheld.add(key)
+            self._own_unheld.add(key)
         if self._writes.is_busy(key) or not self.view.is_usable(key):
             return
-        if self._later_runs.leaves_alone(lease, now_s):
+        if self._later_runs.may_hold(lease, now_s):
             return
-        if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
-            self._request(key, now_s)
+        if lease.reader != self.me:
+            self._request(key, now_s)  # wait until the reader releases it to this worker
         else:
-            own = Reason.ASSIGNED if self._membership.is_led else Reason.OWN
-            reason = Reason.HANDED_OVER if key in self._requests else own
+            reason = Reason.ASSIGNED if self._membership.has_leader else Reason.OWN
+            if key in self._requests:
+                reason = Reason.HANDED_OVER
             self._writes.enqueue(self._write_for(lease, now_s), ForAcquisition(reason))
 
     def _write_for(self, lease: Lease, now_s: float) -> LeaseWrite:

@@ -267,7 +267,7 @@ def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> lis
         return []
     for entry in fleet:
         owner = entry.lease.owner
-        if owner in by_donor and _may_be_requested(entry):
+        if owner in by_donor and _may_move(entry):
             by_donor[owner].append(entry)
     keys = []
     for donor, entries in by_donor.items():
@@ -277,7 +277,7 @@ def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> lis
     return sorted(keys, key=tie_break)
 
 
-def _may_be_requested(entry: FleetLease) -> bool:
+def _may_move(entry: FleetLease) -> bool:
     # Another hand-over of the lease may be in progress already.
     return entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
 
@@ -353,9 +353,10 @@ def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Acqui
 def _release_surplus(
     fleet: Sequence[FleetLease], me: str, counts: Mapping[str, int], limits: BalanceLimits
 ) -> list[Move]:
+    """Release what this worker holds above `max_leases`: first leases that still wait for their parents."""
     if limits.max_leases is None or counts[me] <= limits.max_leases:
         return []
-    held = [entry for entry in fleet if entry.lease.owner == me and _may_be_requested(entry)]
+    held = [entry for entry in fleet if entry.lease.owner == me and _may_move(entry)]
     held.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
     return [ReleaseLease(entry.lease.key) for entry in held[: counts[me] - limits.max_leases]]
 

@@ -208,7 +208,7 @@ class Coordinator:
         """
         return (
             self._table_stats.table_leases > 0
-            and self._scans.has_seen_whole
+            and self._scans.has_scanned_whole_table
             and not self.view.set_aside
             and self._scans.is_quiet
             and self._acquisitions.are_own_held()
@@ -222,7 +222,7 @@ class Coordinator:
             self.worker,
             now_s,
             has_room=self.options.has_room(len(self.held_leases)),
-            is_led=self._membership.is_led,
+            has_leader=self._membership.has_leader,
         )
 
     @property
@@ -257,7 +257,7 @@ class Coordinator:
             case TableReady(row_count):
                 self._scans.on_row_count(row_count)
                 self._membership.begin(now_s)
-                if self._membership.is_known:
+                if self._membership.is_mode_known:
                     self._scans.on_table_ready(now_s)
             case TableFailed():
                 self._scans.on_table_failed(now_s)
@@ -309,11 +309,12 @@ class Coordinator:
         self._stop.advance(now_s)
 
     def _on_fleet(self, event: FleetEvent, now_s: float) -> None:
-        was_known = self._membership.is_known
+        """Handle an answer about KCL 3 workers. Scans begin once it is known whether those have a leader."""
+        was_known = self._membership.is_mode_known
         is_full = not self.options.has_room(len(self.held_leases))
         if self._membership.handle(event, now_s, is_full=is_full):
             self._scans.request()
-        if self._membership.is_known and not was_known:
+        if self._membership.is_mode_known and not was_known:
             self._scans.on_table_ready(now_s)
         if self._membership.is_refused:
             self._stop.begin(now_s)
@@ -322,7 +323,7 @@ class Coordinator:
 
     def _on_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
         """Handle leases that the index lists under this worker's name: a round without a scan, in a fleet with a leader."""
-        leases = self._keep_own(assigned)
+        leases = self._keep_own_streams(assigned)
         for lease in leases:
             self.view.on_row_found(lease, now_s)
             self._later_runs.on_row(lease)
@@ -341,9 +342,9 @@ class Coordinator:
         self.held_leases.report_stalls(now_s)
         self._turn.emit(AuditReaders())
 
-    def _keep_own(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
+    def _keep_own_streams(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
         """Return the rows of streams that this worker reads, and report the others if a leader assigns them."""
-        kept = self._stream_check.keep_own(rows)
+        kept = self._stream_check.keep_own_streams(rows)
         if len(kept) < len(rows) and self._stream_check.foreign is None:
             self._membership.report_unread_streams(
                 row for row in rows if self.options.stream_of(row.key) is None
@@ -368,7 +369,7 @@ class Coordinator:
         is_free_lease_scan = self._scans.is_free_lease_scan
         self._scans.on_scan_done()
         self._streams.remember_known_rows(self._last_known())
-        scan = replace(scan, leases=self._keep_own(scan.leases))
+        scan = replace(scan, leases=self._keep_own_streams(scan.leases))
         self._on_scanned_rows(scan, now_s, runs_round=not is_free_lease_scan)
         if is_free_lease_scan:
             self._take_free_leases(now_s)
@@ -377,7 +378,7 @@ class Coordinator:
             plan = self._run_round(scan, now_s)
             self._check_held_leases(now_s)
             self._schedule_round(plan, now_s, is_whole_table=scan.is_whole_table)
-        if not self._stop.is_begun and not self._membership.is_led:
+        if not self._stop.is_begun and not self._membership.has_leader:
             self._scans.schedule_free_lease_scan(now_s)
 
     def _on_scanned_rows(self, scan: ScanDone, now_s: float, *, runs_round: bool) -> None:
@@ -440,12 +441,12 @@ class Coordinator:
         5. Begin this worker's moves of the balance.
         """
         existing = {lease.key for lease in event.leases} | self.view.damaged.keys()
-        started = self._streams.start_new(existing, now_s)
-        if not started:
+        streams = self._streams.start_new(existing, now_s)  # those that have leases
+        if not streams:
             self._table_stats = CoordinatorStats(ended_leases=len(self.view))
-        if not started or started.restore_if_gone(existing, now_s):
+        if not streams or streams.restore_if_gone(existing, now_s):
             return NOTHING_TO_MOVE
-        started.remember(self._last_known(), now_s)
+        streams.remember(self._last_known(), now_s)
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
@@ -458,10 +459,8 @@ class Coordinator:
         self._live = frozenset(live)
         self._membership.on_live_workers(live)
         self._scans.on_whole_table(live)
-        blocks_reading = self.view.missing_parents() & self.held_leases.parents_of_waiting()
-        needed = self.held_leases.missing_parents() | blocks_reading
-        if started.sync(sorted(live), needed, now_s):
-            self._scans.request_next_round(now_s, are_rare=self._membership.finds_by_index)
+        if streams.sync(sorted(live), self.held_leases.parents_without_lease(), now_s):
+            self._scans.request_next_round(now_s, are_scans_rare=self._membership.finds_by_index)
         plan = self._planner.plan(
             fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
         )
@@ -481,7 +480,7 @@ class Coordinator:
 
     def _take_free_leases(self, now_s: float) -> None:
         """Take free leases, after a scan that was only for them."""
-        if self._stop.is_begun or self._membership.is_led:
+        if self._stop.is_begun or self._membership.has_leader:
             return
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
@@ -504,6 +503,7 @@ class Coordinator:
         return self._scans.plan.round_s
 
     def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole_table: bool) -> None:
+        """Schedule the scan of the next round: earlier for an overdue hand-over or first leases, later if an index is read."""
         scan_s = plan.scan_s
         if self._scans.plan.part is None:
             scan_s = min(scan_s, self.view.handovers.next_overdue_s(now_s))

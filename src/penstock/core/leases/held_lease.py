@@ -371,6 +371,7 @@ class HeldLease(Struct):
         self.retry_s = now_s + _RETRY_MIN_S / 4 + backoff.delay_s(self.failures, turn.draw())
 
     def _on_applied(self, write: LeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[LeaseAction]:
+        """Handle the row of a write that was applied: the lease is released, ended or kept."""
         self.failures = 0
         self.retry_s = 0.0
         if isinstance(write, Release):
@@ -379,7 +380,7 @@ class HeldLease(Struct):
             return self._on_ended()
         assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
         if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
-            self.tip = None  # the row has it; if written again later, it could replace a claim's later mark
+            self.tip = None  # the row has it: a second write could replace a later one that a claim has set
         return self._on_renewed(row, sent_s, turn)
 
     def _on_renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:

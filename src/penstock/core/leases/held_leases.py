@@ -427,9 +427,10 @@ class HeldLeases:
         }
         return unfinished | self.missing_parents()
 
-    def parents_of_waiting(self) -> set[str]:
-        """Return all parents of the leases that are held and not read yet."""
-        return {parent for held in self._waiting() for parent in held.lease.parents}
+    def parents_without_lease(self) -> set[str]:
+        """Return the missing parents that keep held shards from being read, or finished ones from being ended."""
+        parents = {parent for held in self._waiting() for parent in held.lease.parents}
+        return self.missing_parents() | (parents & self.view.missing_parents())
 
     def missing_parents(self) -> set[str]:
         """Return the parents without a lease that keep finished shards from being ended."""

@@ -165,7 +165,7 @@ class FleetModeDetector:
             return FleetMode.UPGRADING
         if rows.version not in _NATIVE:
             return FleetMode.OWN
-        if self._is_led(rows, now_s, wall_s):
+        if self._has_leader(rows, now_s, wall_s):
             return FleetMode.LED
         is_java_here = any(
             self._is_alive(stats, now_s, wall_s) for stats in rows.workers if not stats.is_penstock
@@ -197,7 +197,7 @@ class FleetModeDetector:
         _, since_s = self._reports[stats.worker]
         return stats.is_fresh(wall_s) and now_s - since_s <= FRESH_S
 
-    def _is_led(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> bool:
+    def _has_leader(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> bool:
         lock = self._lock
         if lock is None or lock.is_released or now_s - self._changed_s >= lock.lease_s:
             return False

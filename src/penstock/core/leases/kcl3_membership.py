@@ -64,7 +64,7 @@ class Kcl3Membership:
         self._wall_s = 0.0  # as of the last read
         self._detector = FleetModeDetector(context.me)
         self.mode: FleetMode = FleetMode.OWN
-        self.is_known: bool = not context.options.kcl3
+        self.is_mode_known: bool = not context.options.kcl3
         """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
         self._fetch_due_s = math.inf  # when to fetch the fleet's rows next
@@ -93,7 +93,7 @@ class Kcl3Membership:
         return min(fetch_s, math.inf if self._is_finding else self._find_due_s)
 
     @property
-    def is_led(self) -> bool:
+    def has_leader(self) -> bool:
         """Whether a leader assigns every lease."""
         return self.mode is FleetMode.LED
 
@@ -105,7 +105,7 @@ class Kcl3Membership:
     @property
     def finds_by_index(self) -> bool:
         """Whether this worker finds its leases by the index, without scanning the table."""
-        return self.is_led and self._rows.has_index and self._may_query_index
+        return self.has_leader and self._rows.has_index and self._may_query_index
 
     @property
     def is_quiet(self) -> bool:
@@ -174,9 +174,9 @@ class Kcl3Membership:
         if not is_known_version(rows.version):
             self._refuse(FleetRefusal.UNKNOWN_VERSION, str(rows.version))
             return False
-        before, was_known = self.mode, self.is_known
+        before, was_known = self.mode, self.is_mode_known
         self.mode = self._detector.detect(rows, now_s, wall_s)
-        self.is_known = True
+        self.is_mode_known = True
         self._report_mode(was_known=was_known)
         self._schedule_reads(now_s)
         if wants_reports(rows.version) and not self._is_stopping and not self._is_reporting:
@@ -192,9 +192,9 @@ class Kcl3Membership:
 
     def _on_fetch_failed(self, problem: Problem, detail: str, now_s: float) -> None:
         self._is_fetching = False
-        if problem is Problem.REFUSED and not self.is_known:
+        if problem is Problem.REFUSED and not self.is_mode_known:
             self._refuse(FleetRefusal.UNREADABLE, detail)
-        pause_s = REPORT_INTERVAL_S if self.is_known else _FIRST_FETCH_RETRY_S
+        pause_s = REPORT_INTERVAL_S if self.is_mode_known else _FIRST_FETCH_RETRY_S
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, 0.5)
 
     def _schedule_reads(self, now_s: float) -> None:
@@ -202,7 +202,7 @@ class Kcl3Membership:
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, _JITTER)
         due_s = self._detector.leader_due_s
-        if self.is_led and due_s is not None:
+        if self.has_leader and due_s is not None:
             self._fetch_due_s = min(self._fetch_due_s, due_s)
         if not self.finds_by_index:
             self._find_due_s = math.inf
@@ -212,7 +212,7 @@ class Kcl3Membership:
     def _report_mode(self, *, was_known: bool) -> None:
         """Report the fleet's mode if it has changed. The first mode is reported only in a table that KCL 3 workers have used."""
         rows = self._rows
-        leader = rows.leader.owner if self.is_led and rows.leader is not None else ""
+        leader = rows.leader.owner if self.has_leader and rows.leader is not None else ""
         mode = f"{self.mode.name} {leader}"
         if mode == self._reported_mode or (rows.version is None and not was_known):
             self._reported_mode = mode
@@ -237,7 +237,7 @@ class Kcl3Membership:
         Args:
             rows: Leases of streams that are not read here.
         """
-        if not self.is_led:
+        if not self.has_leader:
             return
         assigned = {stream_id_of(row.key) for row in rows if row.owner == self.me and not row.is_ended}
         for stream_id in sorted(assigned - self._reported_unread_streams):

@@ -80,7 +80,7 @@ def plan_reset(
 
 
 def _plan_trim_horizon(leases: tuple[Lease, ...], shards: tuple[Shard, ...] | None) -> ResetPlan:
-    """Return the plan by which every shard is read again; without a listing, not those with finished leases: they may be gone."""
+    """Plan to read every shard again. Without a listing, finished leases are kept: their shards may be gone."""
     if shards is None:
         return ResetPlan(
             targets={lease.key: TRIM_HORIZON for lease in leases if not lease.is_ended},

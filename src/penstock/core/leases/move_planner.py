@@ -26,7 +26,7 @@ _WAIT_ROUNDS_MAX: Final = 3.0  # longest wait while workers start one after the 
 _MEMORY_ROUNDS: Final = 4.0  # a worker that was without a lease for less than this is not new
 
 
-class FleetMembership:
+class FleetSettling:
     """Decides when the fleet is settled: until then a worker requests one live lease at most. Not thread-safe.
 
     Workers of a deployment start within seconds of each other, and a worker without a lease is invisible. If each requested
@@ -36,7 +36,7 @@ class FleetMembership:
     """
 
     def __init__(self) -> None:
-        self._seen_s: dict[str, float] = {}
+        self._last_seen_s: dict[str, float] = {}  # by live worker
         self._began_s: float | None = None  # when the current wait began
         self.due_s: float = math.inf
         """When the fleet will be settled, if no other worker appears."""
@@ -51,12 +51,12 @@ class FleetMembership:
             whole_scan_s: Mean time between two scans that show all workers, if it is longer. A worker is new if
                 it was not seen for `_MEMORY_ROUNDS` times the longer of the two.
         """
-        is_first = not self._seen_s
+        is_first = not self._last_seen_s
         known_s = now_s - _MEMORY_ROUNDS * max(round_s, whole_scan_s)
         seen = set(workers)
-        has_newcomers = any(self._seen_s.get(worker, -math.inf) < known_s for worker in seen)
-        self._seen_s = {worker: at_s for worker, at_s in self._seen_s.items() if at_s >= known_s}
-        self._seen_s.update(dict.fromkeys(seen, now_s))
+        has_newcomers = any(self._last_seen_s.get(worker, -math.inf) < known_s for worker in seen)
+        self._last_seen_s = {worker: at_s for worker, at_s in self._last_seen_s.items() if at_s >= known_s}
+        self._last_seen_s.update(dict.fromkeys(seen, now_s))
         if has_newcomers:
             if self.is_settled(now_s):
                 self._began_s = self.due_s = now_s
@@ -97,11 +97,11 @@ class MovePlanner:
     def __init__(self, me: str, options: CoordinatorOptions) -> None:
         self.me = me
         self.options = options
-        self._membership = FleetMembership()
+        self._settling = FleetSettling()
 
     def is_settled(self, now_s: float) -> bool:
         """Return whether the fleet has settled: no new worker has appeared lately."""
-        return self._membership.is_settled(now_s)
+        return self._settling.is_settled(now_s)
 
     def plan(
         self,
@@ -118,7 +118,7 @@ class MovePlanner:
             chance: In [0, 1), for policies whose choices are random.
         """
         options, round_s = self.options, scans.settling_s
-        self._membership.on_workers(live_workers(fleet, self.me), now_s, round_s, scans.whole_s)
+        self._settling.on_workers(live_workers(fleet, self.me), now_s, round_s, scans.whole_s)
         left_over_s = _LEFT_OVER_ROUNDS * round_s
         moves = plan_balance(
             fleet,
@@ -131,11 +131,11 @@ class MovePlanner:
         scan_s = math.inf
         if options.has_room(held_count):
             scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
-        if options.policy is not BalancePolicy.KCL2 and not self._membership.is_settled(now_s):
+        if options.policy is not BalancePolicy.KCL2 and not self._settling.is_settled(now_s):
             of_live_leases = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
             if of_live_leases:
                 moves = self._without_most_of(of_live_leases, moves, fleet)
-                scan_s = min(scan_s, self._membership.due_s)
+                scan_s = min(scan_s, self._settling.due_s)
         if scans.part is not None:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
         return RoundPlan(moves, scan_s)

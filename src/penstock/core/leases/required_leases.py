@@ -125,38 +125,37 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
     Returns:
         Leases in the order of their hash ranges. Names that are not listed are left out: see `unknown_names`.
     """
-    named = {key: position for key, position in start.by_shard.items() if key in graph}
-    # The shards that count as read.
-    passed = graph.ancestors(named) - named.keys()
-    passed -= graph.descendants(key for key, position in named.items() if not position.is_shard_end)
-    positions = {**named, **dict.fromkeys(_ready_children(graph, named, passed), TRIM_HORIZON)}
+    starts = {key: position for key, position in start.by_shard.items() if key in graph}
+    read = graph.ancestors(starts) - starts.keys()  # the shards that count as read
+    read -= graph.descendants(key for key, position in starts.items() if not position.is_shard_end)
+    positions = {**starts, **dict.fromkeys(_ready_children(graph, starts, read), TRIM_HORIZON)}
     followed = set(positions)  # has a lease now, or gets one when its parents end
     for shard in graph:  # parents before their children
-        if shard.shard_id not in passed and any(parent in followed for parent in shard.parents):
+        if shard.shard_id not in read and any(parent in followed for parent in shard.parents):
             followed.add(shard.shard_id)
     covered = [graph[key].hash_range for key, position in positions.items() if not position.is_shard_end]
-    rest = graph.snapshot_at(start.default, covered=covered, without=passed | followed)
+    rest = graph.snapshot_at(start.default, covered=covered, without=read | followed)
     positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
     if start.default.sentinel is Sentinel.LATEST:
         # A merged shard waits for both its parents, so the parent that is not followed gets a lease too. It is closed, and its
         # reader at LATEST finds the end at once.
-        partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - passed
+        partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - read
         positions |= dict.fromkeys(sorted(partners), start.default)
     leases = [lease_of(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
     return sorted(leases, key=lambda lease: (graph[lease.key].hash_range, lease.key))
 
 
-def _ready_children(graph: ShardGraph, named: Mapping[str, Position], passed: AbstractSet[str]) -> list[str]:
-    """Return the children whose parents are all read: named with their end, or passed.
+def _ready_children(graph: ShardGraph, starts: Mapping[str, Position], read: AbstractSet[str]) -> list[str]:
+    """Return the children of shards that start at their end, if all their parents do so or count as read.
 
     They need leases now: no worker reads these parents, so none creates the children's leases at their end.
     """
-    ended = {key for key, position in named.items() if position.is_shard_end}
+    ended = {key for key, position in starts.items() if position.is_shard_end}
     children = {child.shard_id for key in ended for child in graph.children(key)}
     return sorted(
         child
-        for child in children - named.keys() - passed
-        if all(parent.shard_id in ended | passed for parent in graph.parents(child))
+        for child in children - starts.keys() - read
+        if all(parent.shard_id in ended | read for parent in graph.parents(child))
     )
 
 

@@ -119,7 +119,7 @@ class StreamCheck:
         # By stream: the service's time in milliseconds, and when it was received.
         self._clocks: dict[str, tuple[int, float]] = {}
 
-    def keep_own(self, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+    def keep_own_streams(self, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
         """Return the rows of streams that this worker reads; all rows unless it reads several streams.
 
         Set `foreign` if a row is of the other mode: of a table of several streams instead of one, or the reverse.
@@ -221,15 +221,15 @@ class LaterRuns:
         """The later run, once it is known to live."""
         self._view = view
         self._run_name = run_name
-        self._run: WorkerRun | None = None  # fixed before the first write
-        self._number = 1  # until then: higher than those of the worker's runs that were seen
-        self._later: dict[str, Lease] = {}  # rows of later runs, as they were seen first
+        self._run: WorkerRun | None = None  # this process's run: fixed before the first write
+        self._next_number = 1  # one above the highest run of this worker that was read
+        self._later: dict[str, Lease] = {}  # rows of later runs, as they were read first
 
     @property
     def run(self) -> WorkerRun | None:
         """This process's run; the first use fixes its number."""
         if self._run is None and self._run_name:
-            self._run = WorkerRun(self._number, self._run_name)
+            self._run = WorkerRun(self._next_number, self._run_name)
         return self._run
 
     def on_row(self, row: Lease) -> None:
@@ -238,7 +238,7 @@ class LaterRuns:
         if run is None or not self._run_name or not run.is_of(self.me):
             self._later.pop(row.key, None)
         elif self._run is None:  # this run has no number yet
-            self._number = max(self._number, run.number + 1)
+            self._next_number = max(self._next_number, run.number + 1)
         elif row.reader == self.me and run > self._run:
             self._on_later_run(row, run, self._run)
         else:
@@ -251,8 +251,8 @@ class LaterRuns:
         elif row.counter > before.counter and self.later_run is None:
             self.later_run = LaterRun(row.key, run, own_run)
 
-    def leaves_alone(self, row: Lease, now_s: float) -> bool:
-        """Return whether a lease in this worker's name belongs to a later run that may live."""
+    def may_hold(self, row: Lease, now_s: float) -> bool:
+        """Return whether a later run of this worker, which may live, holds a lease in its name."""
         return row.key in self._later and self._view.owner_state(row.key, now_s) is OwnerState.ALIVE
 
 

@@ -215,7 +215,7 @@ class Streams:
         waits_s = (stream.syncer.first_listing_s for stream in self._streams.values())
         return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
 
-    def describe_unread(self, me: str, now_s: float, *, has_room: bool, is_led: bool) -> str | None:
+    def describe_unread(self, me: str, now_s: float, *, has_room: bool, has_leader: bool) -> str | None:
         """Return why some part of the streams may have no living reader, or None.
 
         When this worker starts, it assumes that every owner is alive. So an owner counts as a living reader here only after this
@@ -224,10 +224,10 @@ class Streams:
         Args:
             me: This worker's id. Leases with this id as their reader have a reader.
             has_room: Whether this worker has room for free leases.
-            is_led: Whether a leader assigns the leases, including those of dead workers.
+            has_leader: Whether a leader assigns the leases, including those of dead workers.
         """
         view, gap = self._view, self._describe_gap()
-        if gap is not None or is_led:
+        if gap is not None or has_leader:
             return gap
         for lease, state, _ in view.with_owner_states(now_s, view.watched):
             if state is OwnerState.ENDED or lease.reader == me:

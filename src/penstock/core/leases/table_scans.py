@@ -207,7 +207,7 @@ class TableScans:
         self.plan: ScanPlan = plan_scans(options, me, 0)
         self.part: TablePart | None = None
         """The part that the next regular scan reads; None for the whole table."""
-        self.has_seen_whole: bool = False
+        self.has_scanned_whole_table: bool = False
         self._turn = turn
         self._first_part_owners: set[str] | None = None  # other workers, in the first scan of a part
         self._state = TableState.UNKNOWN
@@ -231,12 +231,9 @@ class TableScans:
         """When `advance` must be called next; infinity while an answer is pending."""
         if self._state is TableState.UNKNOWN:
             return self._state_due_s
-        is_waiting = self._state is not TableState.READY or self._is_scanning
-        return (
-            math.inf
-            if is_waiting
-            else max(self._retry_s, min(self._due_s, self._whole_s, self._free_lease_scan_s))
-        )
+        if self._state is not TableState.READY or self._is_scanning:
+            return math.inf
+        return max(self._retry_s, min(self._due_s, self._whole_s, self._free_lease_scan_s))
 
     @property
     def _whole_s(self) -> float:
@@ -291,15 +288,15 @@ class TableScans:
         """Request a scan of the whole table that begins by a moment; one in flight does not count."""
         self._whole_requested_by_s = min(self._whole_requested_by_s, at_s)
 
-    def request_next_round(self, now_s: float, *, are_rare: bool) -> None:
+    def request_next_round(self, now_s: float, *, are_scans_rare: bool) -> None:
         """Request a scan of the whole table about one round from now, if the regular scans would not make one.
 
         Args:
-            are_rare: Whether the regular scans are further apart than rounds.
+            are_scans_rare: Whether the regular scans are further apart than rounds.
         """
         if self.plan.part is not None:
             self.request_by(now_s + self._turn.jittered(self.options.interval_s, _JITTER))
-        elif are_rare:
+        elif are_scans_rare:
             self.request_by(now_s + self._turn.jittered(self.plan.round_s, _JITTER))
 
     def schedule(self, at_s: float) -> None:
@@ -412,12 +409,12 @@ class TableScans:
 
     def on_row_count(self, row_count: int) -> None:
         """Handle the table's row count, as the service estimates it."""
-        if not self.has_seen_whole:
+        if not self.has_scanned_whole_table:
             self._follow(plan_scans(self.options, self.me, row_count))
 
     def on_whole_table(self, workers: Collection[str]) -> None:
         """Handle a scan of the whole table, which is in the view, and the live workers that it shows."""
-        self.has_seen_whole = True
+        self.has_scanned_whole_table = True
         self._follow(plan_scans(self.options, self.me, len(self.view), workers))
 
     def _follow(self, plan: ScanPlan) -> None:
@@ -429,7 +426,7 @@ class TableScans:
     def on_part(self, fleet: Sequence[FleetLease], now_s: float) -> None:
         """Handle a scan of a part: the second one of a new worker schedules its first scan of the whole table."""
         home = self.plan.part
-        if self.has_seen_whole or home is None or self._is_whole_scheduled:
+        if self.has_scanned_whole_table or home is None or self._is_whole_scheduled:
             return
         owners = {entry.lease.owner for entry in fleet if entry.owner_state is OwnerState.ALIVE}
         others = {owner for owner in owners if owner not in (None, self.me)}
