@@ -336,7 +336,7 @@ def finds_its_batch_empty(lease, execution):
     "this query: actions that read nothing",
     30,
     QueryShards,
-    "unclaimed",
+    "find_unclaimed",
 )
 def leaves_no_end_to_fix(self, start, rows):
     return []

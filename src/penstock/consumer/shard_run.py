@@ -125,18 +125,21 @@ class ShardRun:
         processor: ShardProcessor,
     ) -> None:
         self.key: str = start.key
-        self.shard_id: str = shard_id_of(start.key)
-        self.stream = stream
         self.epoch: int = start.epoch
+        self.stream = stream
+        self.shard_id: str = shard_id_of(start.key)
         self.hash_range: HashRange | None = start.lease.hash_range
         self.processor = processor
+        self._stream_id = stream_id_of(start.key)
+        stream_label = {"stream": stream} if self._stream_id else {}
+        self.labels: dict[str, str] = {"shard": self.shard_id, **stream_label}
         self.lock: threading.RLock = threading.RLock()
-        self._awaited: list[PendingCheckpoint] = []  # for which callers wait
-        self._clock = clock
-        self._chance = chance
-        self._metrics = metrics
-        self._is_checkpoint_urgent = is_checkpoint_urgent
-        self._start = start.position
+        self._clock, self._chance, self._metrics = clock, chance, metrics
+        # Set by the loop.
+        self.is_paused = False  # nothing is read, and no call of user code begins
+        self.is_reported = False  # the coordinator has the run's last event
+        self.wake_s: float | None = None
+        # Reading: the reader's records are unread until they are deaggregated, as far as there is room for delivery.
         self._reader = ShardReader(
             stream,
             self.shard_id,
@@ -145,38 +148,36 @@ class ShardRun:
             tip_ms=start.lease.tip_ms_at(start.position),
             is_foreign=start.lease.has_foreign_checkpoint and start.position == start.lease.checkpoint,
         )
+        self._is_fetching = False  # a planned read, or a deaggregation, is under way
+        self._read_error: PenstockError | None = None  # of the last failed read
+        self._unread: deque[RawRecord] = deque()
+        self._unread_bytes = 0
+        self._has_dropped = False  # unread records were dropped, so the reader stays ahead of delivery
+        self._has_deaggregation_failed = False
+        # Delivery.
+        self._start = start.position
+        self._taken_through = start.position  # the last record that was passed to delivery
         self._delivery = ShardDelivery(
             f"{start.key} of stream {self.stream}", start.position, delivery_options, memory_bytes_of
         )
         self._deliver_until_s = start.deliver_until_s
+        # Checkpoints.
+        self._is_checkpoint_urgent = is_checkpoint_urgent
         self._durable = start.position  # the last checkpoint that is written
-        self._is_fetching = False  # a planned read, or a deaggregation, is under way
-        self._unread: deque[RawRecord] = deque()  # fetched, and not deaggregated yet for lack of room
-        self._unread_bytes = 0
-        self._has_deaggregation_failed = False
-        self._has_dropped = False  # unread records were dropped, so the reader stays ahead of delivery
-        self._taken_through = start.position  # the last record that was given to delivery
-        self._arrivals = ArrivalMarks()
-        self._read_error: PenstockError | None = None  # of the last failed read
-        self._service_clock = ServiceClock()
-        self._lost_arrival_s: float | None = None  # arrival of the first record after a loss
+        self._awaited: list[PendingCheckpoint] = []  # checkpoints for which callers wait
+        # The end of the run.
         self._stop_why: StopWhy | None = None
         self._grace_until_s: float | None = None  # after a loss: until then calls may acknowledge
-        self._has_reported_end = False  # the coordinator has got the last event
-        self._done_bytes = 0  # since the last `take_progress`
-        self._done_since_s = clock.monotonic_s()
-        self._stream_id = stream_id_of(start.key)
-        self.labels: dict[str, str] = {
-            "shard": self.shard_id,
-            **({"stream": stream} if self._stream_id else {}),
-        }
-        self._read_through = ""  # the positions read and done at the last progress, and when that was
-        self._progress_s = clock.monotonic_s()
-        self.failure: PenstockError | None = None  # stops the shard, or the whole worker
-        self.worker_failure: PenstockError | None = None
-        self.is_paused = False  # set by the loop: nothing is read, and no call of user code begins
-        self.is_reported = False  # set by the loop once the coordinator's answer is posted
-        self.wake_s: float | None = None
+        self._has_reported_end = False  # the last event is planned
+        self.failure: PenstockError | None = None  # of the shard
+        self.worker_failure: PenstockError | None = None  # of a call, which stops the whole worker
+        # Lag and progress.
+        self._arrivals = ArrivalMarks()
+        self._lost_arrival_s: float | None = None  # arrival of the first record after a loss
+        self._service_clock = ServiceClock()
+        self._done_bytes = 0  # since the last `take_progress`, which was at `_done_since_s`
+        self._done_since_s = self._progress_s = clock.monotonic_s()
+        self._read_through = ""  # the positions read and done at the last progress
 
     # --- state ---
 
@@ -304,6 +305,7 @@ class ShardRun:
         return [CheckpointRequested(self.key, self.epoch, position, self._is_checkpoint_urgent)]
 
     def _plan_last_event(self, now_s: float) -> list[Event]:
+        """Return the event that reports the end of the run, once; nothing while the run goes on."""
         if self._has_reported_end:
             return []
         delivery = self._delivery
@@ -315,11 +317,8 @@ class ShardRun:
             is_done = delivery.is_quiet
             if self._grace_until_s is not None:
                 is_done = delivery.call_count == 0 or now_s >= self._grace_until_s
-            return (
-                self._report_end(ReaderStopped(self.key, self.epoch, low_water, self._tip()))
-                if is_done
-                else []
-            )
+            stopped = ReaderStopped(self.key, self.epoch, low_water, self._tip())
+            return self._report_end(stopped) if is_done else []
         if delivery.phase is Phase.FAILED and delivery.is_quiet:
             self.failure = delivery.failure
         elif not delivery.is_idle:

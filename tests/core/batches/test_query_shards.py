@@ -454,7 +454,7 @@ def test_a_shard_that_came_meanwhile_is_looked_at():
 def test_what_no_execution_of_a_batch_fixed_is_left_to_the_driver(row, expected):
     shards = holding("a", "b")
     rows = {} if row is None else {"a": row}
-    assert shards.unclaimed(reading(2, "a", runs=RUNS), rows) == expected
+    assert shards.find_unclaimed(reading(2, "a", runs=RUNS), rows) == expected
 
 
 def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
@@ -656,7 +656,7 @@ def test_a_restored_query_reads_freely_from_a_position_that_was_reset(batch):
     shards.start(StartReader("a", 1, AT5, row, 0.0), 1000)
     assert (
         shards.claims_of_another_driver([row], logged.known_batches),
-        shards.replaced_claims(logged, {"a": row}),
+        shards.find_replaced_claims(logged, {"a": row}),
     ) == ([], [])
     settle(shards, replace(logged, limit=Limit(None, None, ())), row)
     assert (positions(shards), shards.promotions()) == ({"a": AT5}, [])
@@ -676,7 +676,7 @@ def test_a_lease_that_was_reset_during_a_batch_and_came_back_still_counts_as_res
     claim = replace(planned("r1", batch=3).claims[0], run="new")
     row = lease(claims=(claim,))
     shards.start(StartReader("a", 2, AT5, row, 0.0), 1000)
-    assert shards.replaced_claims(done(4, runs=RUNS), {"a": row}) == [("a", claim)]
+    assert shards.find_replaced_claims(done(4, runs=RUNS), {"a": row}) == [("a", claim)]
 
 
 @pytest.mark.parametrize(
@@ -686,10 +686,10 @@ def test_a_lease_that_comes_back_between_batches_with_an_earlier_claim_was_reset
     shards = holding("a")
     settle(shards, done(3, runs=RUNS), planned("r1", batch=3))
     row = lease() if kept is None else planned("r1", batch=kept)
-    claim = shards.reset_claim(row)
+    claim = shards.find_reset_claim(row)
     assert (None if claim is None else claim.batch) == expected
     shards.on_batch_start()
-    assert shards.reset_claim(row) is None
+    assert shards.find_reset_claim(row) is None
 
 
 # --- which shards share a task ----------------------------------------------------------------------------------
@@ -795,8 +795,8 @@ def test_a_lost_lease_was_created_again_unless_it_has_the_last_claim(says, befor
     shards.start(StartReader("a", 1, AT5, before, 0.0), 1000)
     if why is not None:
         shards.stop(StopReader("a", 1, why))
-    assert shards.recreated({"a": now}) == expected
-    assert shards.recreated({}) == set()
+    assert shards.find_recreated({"a": now}) == expected
+    assert shards.find_recreated({}) == set()
 
 
 @pytest.mark.parametrize(("counter", "expected"), [(1_000_007, AT9), (0, AT9), (4, None)])

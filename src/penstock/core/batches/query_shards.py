@@ -105,7 +105,7 @@ class QueryShards:
         # Shards that were read to their end since the last batch began, with their parents.
         self._ended: dict[str, frozenset[str]] = {}
         self._last_claims: dict[str, SeenClaim] = {}  # the query's last seen claim of each shard
-        self._not_held: dict[str, Lease] = {}
+        self._rows_before_start: dict[str, Lease] = {}
         """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
         self.unverified: set[str] = set()
         self._last_claimed_before = last_batch
@@ -130,14 +130,14 @@ class QueryShards:
     def start(self, effect: StartReader, now_ms: int) -> None:
         """Handle StartReader: add a shard, which is read from the next batch on."""
         held = self._held[effect.key] = _HeldShard(effect.epoch, effect.position, effect.lease)
-        row = self._not_held.pop(effect.key, effect.lease)
+        row = self._rows_before_start.pop(effect.key, effect.lease)
         if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator read it
             effect = replace(effect, lease=row)
         if effect.lease.claim_of(self.worker) is None and effect.key in self._last_claims:
             # Either this row is older than the query's claim, or the claim was dropped as too old. A new read of the row shows
             # which.
             self.unverified.add(effect.key)
-        # During a batch, keep the claim that its tasks expect: `replaced_claims` compares the row with it.
+        # During a batch, keep the claim that its tasks expect: `find_replaced_claims` compares the row with it.
         if self.is_settled or effect.key not in self._last_claims:
             self.on_row(effect.lease)
         if self.is_settled:
@@ -213,7 +213,9 @@ class QueryShards:
         # read may return claims that were removed.
         return claim.batch > self._last_claimed_before and claim.identity != seen
 
-    def replaced_claims(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[tuple[str, BatchClaim]]:
+    def find_replaced_claims(
+        self, start: StreamOffset, rows: Mapping[str, Lease]
+    ) -> list[tuple[str, BatchClaim]]:
         """Return claims of earlier batches that the tasks of a done batch did not expect on its leases, by shard.
 
         The tasks expected the last claim that this driver saw. There are two possible causes for another one: while this driver was
@@ -230,15 +232,15 @@ class QueryShards:
             and claim.identity != self.last_claim(key)
         ]
 
-    def reset_claim(self, row: Lease) -> BatchClaim | None:
-        """Return the query's claim on a lease that it gets, if it is of an earlier batch than one that it saw there before.
+    def find_reset_claim(self, row: Lease) -> BatchClaim | None:
+        """Return the query's claim on a lease that it gets, if this driver saw a later one there; None while a batch is under way.
 
         Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
-        While a batch is under way, None: when the batch is done, `replaced_claims` checks the row that is read then.
+        When a batch is done, `find_replaced_claims` checks the row that is read then.
         """
         if not self.is_settled:
             return None
-        later = self._not_held.get(row.key, row)
+        later = self._rows_before_start.get(row.key, row)
         claim = (later if later.counter >= row.counter else row).claim_of(self.worker)
         seen = self.last_claim(row.key)
         return claim if claim is not None and seen is not None and claim.batch < seen[0] else None
@@ -247,7 +249,7 @@ class QueryShards:
         """Return the shards whose leases are read to settle a batch: those that it read, and those added since."""
         return sorted({*start.shares(), *(key for key in self._held if key not in self.states)})
 
-    def unclaimed(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
+    def find_unclaimed(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
         """Return the shards of a done batch that belong to this query and have no claim of the batch."""
         found = []
         for key in start.shares():
@@ -287,7 +289,7 @@ class QueryShards:
         unread = frozenset() if keys_read is None else self.states.keys() - set(keys_read)
         self._promotions = {} if keys_read is None else _without_keys(self._promotions, keys_read)
         self._released = {}
-        self._not_held = {
+        self._rows_before_start = {
             key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
         }
         settled: dict[str, SettledShard] = {}
@@ -379,7 +381,7 @@ class QueryShards:
     def _plan_promotion(self, row: Lease, state: ShardState) -> None:
         """Plan to make the claimed end of the done batch the checkpoint while the query is idle."""
         claim = row.claim_of(self.worker)
-        if claim is not None and claim.end.is_record:  # SHARD_END is written by a write of its own
+        if claim is not None and claim.end.is_record:  # SHARD_END is written with `End`
             tip_ms = state.tip_seen_ms if claim.end == state.position else None
             self._promotions[row.key] = Promote(row.key, self.worker, claim.batch, claim.end, tip_ms)
 
@@ -394,7 +396,7 @@ class QueryShards:
         """Return the shards that are read to their end and whose children no claim names."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
-    def recreated(self, rows: Mapping[str, Lease]) -> frozenset[str]:
+    def find_recreated(self, rows: Mapping[str, Lease]) -> frozenset[str]:
         """Return the shards whose leases may have been deleted and created again since the query got them.
 
         The new row may be read before the coordinator reports the loss: then its counter shows it. A lost lease that was not

@@ -312,23 +312,19 @@ class _Plan:
         Args:
             keys: Children that may be created.
         """
-        ended_leases = self._ended_without_lease()
-        missing = plan_missing(
-            self._rows | ended_leases,
-            list(self._shards.values()),
-            self._holes(),
-            StartingPosition(TRIM_HORIZON),
-        )
-        finished = ancestors_of({**self._offset.shards, **self._rows}, self._parents_of)
-        finished |= ended_leases.keys() - self._vanished.keys()
-        for lease in (
-            each.lease for each in missing if each.why is CreationReason.CHILD and each.lease.key in keys
-        ):
-            self._create_ended_parents(lease.parents & finished)
+        ended = self._ended_without_lease()
+        read = ancestors_of({**self._offset.shards, **self._rows}, self._parents_of)
+        read |= ended.keys() - self._vanished.keys()
+        start = StartingPosition(TRIM_HORIZON)
+        for missing in plan_missing(self._rows | ended, list(self._shards.values()), self._holes(), start):
+            lease = missing.lease
+            if missing.why is not CreationReason.CHILD or lease.key not in keys:
+                continue
+            self._create_ended_parents(lease.parents & read)
             # A parent that still has no lease belongs to another worker, and nothing shows how far it and its ancestors are
             # read. The hole in the hash range makes the lease coordinator create their leases again. A lease of the child would
             # close that hole, and they would count as read to their end.
-            if not any(key in self._shards and key not in self._rows for key in lease.parents):
+            if lease.parents.isdisjoint(self._shards.keys() - self._rows.keys()):
                 self._write(Create(replace(lease, stream=self._stream)))
 
     def _ended_without_lease(self) -> dict[str, Lease]:

@@ -104,7 +104,7 @@ class Settlement(Struct, frozen=True):
         claim_count: Shards whose end its tasks claimed.
         kept_iterator_count: Of those, how many began with an iterator that was kept from an earlier batch.
         unexpected_starts: Shards that do not start at the end of the previous batch, and why.
-        progress: For the coordinator's watch and its balance by throughput.
+        progress: For the coordinator, which reports stalled shards and balances by throughput.
         queries: Spark's ids of the queries whose tasks made the claims of this worker.
         processes: The processes that made the claims.
         pushed_count: User records of the batch that a subscription delivered.

@@ -117,12 +117,12 @@ class BatchSettler:
                 rows = self.fetch_leases(None)
         refuse_another_driver(start.known_batches, shards, rows.values())
         _refuse_replaced_claims(start, shards, rows)
-        unclaimed = shards.unclaimed(start, rows)
+        unclaimed = shards.find_unclaimed(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
                 f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
             )
-        recreated = shards.recreated({key: rows[key] for key in unclaimed})
+        recreated = shards.find_recreated({key: rows[key] for key in unclaimed})
         # This must precede `_claim_ends`: the driver's own tasks, like those on executors, expect the claims of these rows.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
@@ -169,11 +169,11 @@ class BatchSettler:
         Raises:
             AnotherDriver: The lease has the query's claim of an earlier batch than the last one that this driver saw.
         """
-        if shards.reset_claim(row) is None:
+        if shards.find_reset_claim(row) is None:
             return
         # The coordinator may have read the row before the query's last claim: read it again.
         for fresh in self.fetch_leases([row.key]).values():
-            claim = shards.reset_claim(fresh)
+            claim = shards.find_reset_claim(fresh)
             if claim is not None:
                 raise _reset_error(
                     f"shard {fresh.key}: its lease was reset to batch {claim.batch} of {shards.worker}"
@@ -190,8 +190,8 @@ class BatchSettler:
         deleted = {key: mark for key, mark in lost.items() if key not in existing}
         if not deleted:
             return
-        no_shards = Limit(None, None, ())  # of a batch: none is under way, so none is repeated
         positions = {key: mark.position for key, mark in deleted.items()}
+        no_shards = Limit(None, None, shards=())  # no batch is under way, so no shard repeats one
         offset = StreamOffset(worker=shards.worker, shards=positions, limit=no_shards)
         tip_marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
         self._recreation.recreate_lost(self.fetch_leases(None), offset, query.stream, tip_marks)
@@ -313,7 +313,7 @@ def _reset_error(what: str) -> AnotherDriver:
 
 def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
     # Without this check the driver would claim the batch's end again, and Spark may have accepted a different end.
-    for key, claim in shards.replaced_claims(start, rows):
+    for key, claim in shards.find_replaced_claims(start, rows):
         raise _reset_error(
             f"shard {key}: its lease was reset to batch {claim.batch} during batch {start.batch} of {shards.worker}"
         )

@@ -45,9 +45,9 @@ class BatchTasks:
         self._clock = clock
         self._run = run
         self._slots = TaskSlots()
-        self._permits = SubscriptionPermits()
-        self._weights: dict[str, int] = {}
-        self._task_counts: dict[int, int] = {}  # of the batch that was planned last
+        self._subscription_permits = SubscriptionPermits()
+        self._weights: dict[str, int] = {}  # bytes of the last batch, by shard
+        self._task_counts: dict[int, int] = {}  # of the batch that was planned last, by its number
 
     def plan(
         self, batch: PlannedBatch, query: JoinedQuery, partitions_max: int | None
@@ -57,8 +57,9 @@ class BatchTasks:
         Args:
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
-        by_shard = {task.shard_id: self._with_permit(task) for task in self.of_shards(batch, query)}
-        self._permits.keep_only(query.shards.held)
+        tasks = map(self._with_subscription_permit, self.of_shards(batch, query))
+        by_shard = {task.shard_id: task for task in tasks}
+        self._subscription_permits.keep_only(query.shards.held)
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         task_count = self._task_count(len(weights), partitions_max or self._options.partitions_max)
         split = plan_tasks(weights, task_count)
@@ -101,10 +102,11 @@ class BatchTasks:
             self._slots.on_batch_done(task_count, len(settlement.processes))
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
 
-    def _with_permit(self, task: ShardTask) -> ShardTask:
+    def _with_subscription_permit(self, task: ShardTask) -> ShardTask:
         if task.consumer_arn is None:
             return task
-        return replace(task, subscribe_after_s=self._permits.plan(task.shard_id, self._clock.monotonic_s()))
+        wait_s = self._subscription_permits.plan(task.shard_id, self._clock.monotonic_s())
+        return replace(task, subscribe_after_s=wait_s)
 
     def _task_count(self, shard_count: int, partitions_max: int | None) -> int:
         shards_per_task = self._options.shards_per_task

@@ -54,11 +54,11 @@ class Search(Struct):
     Args:
         start: The offset of the batch, which is done.
         may_be_only_batch: The batch that it finds may be the only one of the run.
-        is_patient: It ends only when every shard has answered, or at its deadline.
+        is_patient: If it finds no records, it ends only when every shard has answered, or at its deadline.
         wait_s: Its longest duration.
         deadline_s: Its end, on the monotonic clock.
-        wanted: The shards with records to read, as of the last call of `Planner.search`.
-        wake_s: When to call it again, on the monotonic clock.
+        wanted: The shards with records to read, as of the last call of `Planner.search_once`.
+        wake_s: When to call that again, on the monotonic clock.
     """
 
     start: StreamOffset
@@ -164,7 +164,7 @@ class Planner:
             Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read.
         """
         search = self.begin_search(start, may_be_only_batch=may_be_only_batch)
-        while not self.search(search):
+        while not self.search_once(search):
             self.wait(search.wake_s - self._clock.monotonic_s())
         limits = Limits(self._options.record_count_max, self._options.bytes_max)
         return self.plan(search, limits if with_limits else NO_LIMITS)
@@ -175,9 +175,6 @@ class Planner:
         A search is patient if a run that finds nothing ends: every shard must have answered first, for a minute at least. So is
         the first one of a query whose first leases are late: without leases it would find nothing in a full stream, and
         `processAllAvailable` would return.
-
-        Args:
-            may_be_only_batch: This may be the only batch of the run.
         """
         self._last_done, self._known_batches = start, start.known_batches
         self._await_first_leases()
@@ -189,8 +186,10 @@ class Planner:
             wait_s = max(_PATIENT_WAIT_S_MIN, 4 * self._options.lease_duration_s)
         return Search(start, may_be_only_batch, is_patient, wait_s, self._clock.monotonic_s() + wait_s)
 
-    def search(self, search: Search) -> bool:
+    def search_once(self, search: Search) -> bool:
         """Search once for records to read. Return whether the search has ended; if not, call again at `search.wake_s`.
+
+        It ends at the first records. If the run may have only this batch, it goes on and collects the records of all shards.
 
         Raises:
             Unavailable: As `latest`.
@@ -201,7 +200,7 @@ class Planner:
         shards = self._query.shards
         self._settler.promote(shards, at_once=search.is_patient)  # the run may end with this search
         self._report_tips()
-        is_complete = search.is_patient and self._check_complete()
+        is_complete = search.is_patient and self._has_every_answer()
         now_s = self._clock.monotonic_s()
         if is_complete or now_s >= search.deadline_s:
             self._has_late_leases = False
@@ -398,7 +397,7 @@ class Planner:
         self._children_due_s = now_s + self._options.probe_interval_s
         return find_children(childless, self._kinesis.fetch_shards(self._options.stream).shards)
 
-    def _check_complete(self) -> bool:
+    def _has_every_answer(self) -> bool:
         """Return whether nothing of the stream can be missing from a patient search.
 
         Each shard of this query must have new records or was probed, and live workers must read all other shards. The second

@@ -183,7 +183,7 @@ class SeveralPlanner:
             for stream_id in list(going_on):
                 stream = self._streams[stream_id]
                 with naming(stream.name):
-                    if stream.planner.search(searches[stream_id]):
+                    if stream.planner.search_once(searches[stream_id]):
                         del going_on[stream_id]
             has_found = any(search.wanted for search in searches.values())
             if not going_on or (has_found and not may_be_only_batch):
