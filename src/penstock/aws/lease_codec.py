@@ -156,11 +156,6 @@ def _keys(item: Item, name: str) -> frozenset[str]:
     )
 
 
-def write_shard_ids(keys: Iterable[str]) -> list[str]:
-    """Return the shard ids that an attribute names, for leases of one stream."""
-    return sorted(shard_id_of(key) for key in keys)
-
-
 def _number(item: Item, name: str) -> int | None:
     return int(item[name]["N"]) if name in item else None
 
@@ -273,8 +268,7 @@ def _read_past_claims(
         yield PastClaim(batch, start, end, planner)
 
 
-def write_stop_note(note: StopNote) -> dict[str, dict[str, Any]]:
-    """Return the map that stores a note."""
+def _write_stop_note(note: StopNote) -> dict[str, dict[str, Any]]:
     return {"worker": {"S": note.worker}, "reason": {"S": note.reason}}
 
 
@@ -282,8 +276,7 @@ def _read_stop_note(document: Mapping[str, Any]) -> StopNote:
     return StopNote(document["worker"]["S"], document["reason"]["S"])
 
 
-def write_term(term: LeaseTerm) -> dict[str, dict[str, Any]]:
-    """Return the map that stores a lease's own duration."""
+def _write_term(term: LeaseTerm) -> dict[str, dict[str, Any]]:
     return {"worker": {"S": term.worker}, "millis": {"N": str(term.duration_ms)}}
 
 
@@ -298,44 +291,69 @@ def _hash_range(item: Item) -> HashRange | None:
 
 def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
     """Return the row of a new lease."""
-    item: dict[str, dict[str, Any]] = {
-        KEY: {"S": lease.key},
-        COUNTER: {"N": str(lease.counter)},
-        SWITCHES: {"N": str(lease.owner_switches)},
-        CHECKPOINT: {"S": checkpoint_text(lease.checkpoint)},
-        CHECKPOINT_SUB: {"N": str(lease.checkpoint.sub_sequence_number)},
-    }
-    if lease.checkpoint.timestamp_ms is not None:
-        item[START_MILLIS] = {"N": str(lease.checkpoint.timestamp_ms)}
-    optional: dict[str, tuple[str, Any]] = {
-        OWNER: ("S", lease.owner),
-        PARENTS: ("SS", write_shard_ids(lease.parents) or None),
-        CHILDREN: ("SS", write_shard_ids(lease.children) or None),
-        PENDING_STATE: ("B", lease.pending_state),
-        CHECKPOINT_OWNER: ("S", lease.checkpoint_owner),
-        THROUGHPUT: ("N", None if lease.throughput_kbps is None else str(lease.throughput_kbps)),
-        STREAM: ("S", None if lease.stream is None else str(lease.stream)),
-        STOPPED: ("M", None if lease.stopped is None else write_stop_note(lease.stopped)),
-        TERM: ("M", None if lease.term is None else write_term(lease.term)),
-        RUN: ("S", None if lease.run is None else str(lease.run)),
-    }
-    optional |= {claim_attribute(claim.worker): ("M", write_claim(claim)) for claim in lease.claims}
+    item: dict[str, dict[str, Any] | None] = {KEY: {"S": lease.key}}
+    for field in _FIELDS:
+        item |= attributes_of(field, getattr(lease, field))
+    item |= {claim_attribute(claim.worker): {"M": write_claim(claim)} for claim in lease.claims}
     if stream_id_of(lease.key):
-        optional[STREAM_ID] = ("S", stream_id_of(lease.key))
-        optional[SHARD_ID] = ("S", shard_id_of(lease.key))
-    if lease.mark is not None:
-        optional[MARK] = ("S", str(lease.mark.position))
-        optional[TIP_MILLIS] = ("N", None if lease.mark.tip_ms is None else str(lease.mark.tip_ms))
-    if lease.hash_range is not None:
-        optional[HASH_START] = ("S", str(lease.hash_range.start))
-        optional[HASH_END] = ("S", str(lease.hash_range.end))
-    if lease.pending is not None:
-        optional[PENDING] = ("S", checkpoint_text(lease.pending))
-        optional[PENDING_SUB] = ("N", str(lease.pending.sub_sequence_number))
-        if lease.pending.timestamp_ms is not None:
-            optional[PENDING_MILLIS] = ("N", str(lease.pending.timestamp_ms))
-    item.update({name: {kind: value} for name, (kind, value) in optional.items() if value is not None})
-    return item
+        item |= {STREAM_ID: {"S": stream_id_of(lease.key)}, SHARD_ID: {"S": shard_id_of(lease.key)}}
+    return {name: value for name, value in item.items() if value is not None}
+
+
+_FIELDS: Final = tuple(field for field in Lease.__struct_fields__ if field not in ("key", "claims"))
+_TEXT_OR_NUMBER: Final = {
+    "counter": ("N", COUNTER),
+    "owner": ("S", OWNER),
+    "owner_switches": ("N", SWITCHES),
+    "checkpoint_owner": ("S", CHECKPOINT_OWNER),
+    "throughput_kbps": ("N", THROUGHPUT),
+    "stream": ("S", STREAM),
+    "run": ("S", RUN),
+}
+"""The fields of a lease that are one attribute, as text."""
+
+
+def attributes_of(field: str, value: Any) -> dict[str, dict[str, Any] | None]:  # noqa: PLR0911 - one table
+    """Return the attributes that store a field of a lease, with their values; None for an attribute that is not in the row."""
+    match field:
+        case "checkpoint":
+            return _stored_position(value, CHECKPOINT, CHECKPOINT_SUB, START_MILLIS)
+        case "pending" if value is None:
+            return dict.fromkeys((PENDING, PENDING_SUB, PENDING_MILLIS))
+        case "pending":
+            return _stored_position(value, PENDING, PENDING_SUB, PENDING_MILLIS)
+        case "pending_state":
+            return {PENDING_STATE: None if value is None else {"B": value}}
+        case "mark":
+            position, tip_ms = (None, None) if value is None else (value.position, value.tip_ms)
+            return {MARK: _stored_value("S", position), TIP_MILLIS: _stored_value("N", tip_ms)}
+        case "hash_range":
+            start, end = (None, None) if value is None else (value.start, value.end)
+            return {HASH_START: _stored_value("S", start), HASH_END: _stored_value("S", end)}
+        case "parents" | "children":
+            # The attribute names shards, and the service takes no empty set.
+            shard_ids = sorted(map(shard_id_of, value))
+            return {PARENTS if field == "parents" else CHILDREN: {"SS": shard_ids} if shard_ids else None}
+        case "stopped":
+            return {STOPPED: None if value is None else {"M": _write_stop_note(value)}}
+        case "term":
+            return {TERM: None if value is None else {"M": _write_term(value)}}
+    kind, name = _TEXT_OR_NUMBER[field]
+    return {name: _stored_value(kind, value)}
+
+
+def _stored_value(kind: str, value: object) -> dict[str, Any] | None:
+    return None if value is None else {kind: str(value)}
+
+
+def _stored_position(
+    position: Position, text: str, sub: str, millis: str
+) -> dict[str, dict[str, Any] | None]:
+    return {
+        text: {"S": checkpoint_text(position)},
+        sub: {"N": str(position.sub_sequence_number)},
+        millis: _stored_value("N", position.timestamp_ms),
+    }
 
 
 def checkpoint_text(position: Position) -> str:

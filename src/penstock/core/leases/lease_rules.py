@@ -1,7 +1,7 @@
 """The effect of each write on a row, or the reason why it is refused: pure functions.
 
-`apply_write(row, write)` decides a write. The DynamoDB adapter has the same rule as a condition expression, the simulator
-calls this one, and a contract test asks both the same questions.
+`apply_write(row, write)` decides a write. The DynamoDB adapter has the same rule as a condition expression, and sets the fields
+that `changes_of` names. The simulator calls this one, and a contract test asks both the same questions.
 
 Source:
     The conditions of KCL 2.x's lease refresher (take, renew, checkpoint), KCL 3's hand-over fields; the
@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from typing import assert_never
+from typing import Any, Final, assert_never
 
 from msgspec.structs import replace
 
@@ -180,120 +180,97 @@ def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
     return None if forwards else Refusal.BACKWARDS
 
 
-def _row_after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
+def _row_after(row: Lease, write: LeaseUpdate) -> Lease | None:
     """Return the row after an accepted write; None after a delete."""
-    next_counter = row.counter + 1
-    without_pending = replace(row, pending=None, pending_state=None)
+    if isinstance(write, Delete):
+        return None
+    changes = changes_of(write)
+    if counts_switch(write, row.owner):
+        changes["owner_switches"] = row.owner_switches + 1
+    new_claims = claims_of(write)
+    if new_claims:
+        claims = {claim.worker: claim for claim in row.claims} | new_claims
+        changes["claims"] = tuple(claim for _, claim in sorted(claims.items()) if claim is not None)
+    return replace(row, **changes)
+
+
+_NO_PENDING: Final = {"pending": None, "pending_state": None}
+_NO_NOTES: Final = {**_NO_PENDING, "checkpoint_owner": None, "stopped": None, "term": None}
+
+
+def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PLR0912 - one table
+    """Return the new values of the fields that a write sets, except the claims and a counted owner switch."""
+    counted: dict[str, Any] = {}
+    if isinstance(write, Take | Renew | Checkpoint | End | Release | Reset):
+        counted["counter"] = write.counter + 1
     match write:
         case Take():
-            is_stolen = row.owner is not None and row.owner != write.worker
-            return replace(
-                without_pending,
-                owner=write.worker,
-                counter=next_counter,
-                owner_switches=row.owner_switches + (1 if is_stolen else 0),
-                checkpoint_owner=None,
-                checkpoint=row.checkpoint
-                if write.pin_ms is None
-                else pin_latest(row.checkpoint, write.pin_ms),
-                stream=write.stream or row.stream,
-                stopped=None,
-                term=None,
-                run=write.run,
-            )
+            pinned = None if write.pin_ms is None else pin_latest(LATEST, write.pin_ms)
+            taken = {"owner": write.worker, "run": write.run}
+            return counted | _NO_NOTES | taken | _given_fields(checkpoint=pinned, stream=write.stream)
         case Renew():
-            throughput_kbps = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
-            return replace(
-                row,
-                counter=next_counter,
-                throughput_kbps=throughput_kbps,
-                mark=write.tip or row.mark,
-                stream=write.stream or row.stream,
-                stopped=write.stopped,
-                term=write.term,
-                run=write.run or row.run,
+            kept = _given_fields(
+                throughput_kbps=write.throughput_kbps, mark=write.tip, stream=write.stream, run=write.run
             )
-        case Checkpoint():
-            mark = mark_at(write.position, write.tip_ms)
-            return replace(
-                without_pending, counter=next_counter, checkpoint=write.position, owner_switches=0, mark=mark
-            )
+            return counted | {"stopped": write.stopped, "term": write.term} | kept
+        case Checkpoint() | Promote():
+            return counted | _NO_PENDING | _moved_checkpoint(write.position, write.tip_ms)
         case LateCheckpoint():
-            return replace(row, checkpoint=write.position, mark=mark_at(write.position))
-        case Promote():
-            mark = mark_at(write.position, write.tip_ms)
-            return replace(without_pending, checkpoint=write.position, owner_switches=0, mark=mark)
+            return {"checkpoint": write.position, "mark": mark_at(write.position)}
         case End():
-            return replace(
-                without_pending,
-                counter=next_counter,
-                checkpoint=SHARD_END,
-                owner=None,
-                checkpoint_owner=None,
-                owner_switches=0,
-                children=write.children or row.children,
-                mark=None,
+            freed = {"owner": None, "checkpoint_owner": None}
+            return (
+                counted
+                | _NO_PENDING
+                | freed
+                | _moved_checkpoint(SHARD_END)
+                | _given_fields(children=write.children or None)
             )
         case Release():
-            position = write.position
-            return replace(
-                without_pending,
-                counter=next_counter,
-                owner=write.next_owner,
-                checkpoint_owner=None,
-                checkpoint=row.checkpoint if position is None else position,
-                owner_switches=(row.owner_switches if position is None else 0)
-                + (write.next_owner not in (None, write.worker)),
-                mark=write.tip or (row.mark if position is None else mark_at(position)),
-                stopped=None,
-                term=None,
-            )
+            moved = {} if write.position is None else _moved_checkpoint(write.position)
+            if moved and _hands_lease_on(write):
+                moved["owner_switches"] = 1
+            return counted | _NO_NOTES | {"owner": write.next_owner} | moved | _given_fields(mark=write.tip)
         case RequestHandover():
-            return replace(row, owner=write.worker, checkpoint_owner=write.owner)
+            return {"owner": write.worker, "checkpoint_owner": write.owner}
         case Claim():
-            return _after_claim(row, write)
+            # The batch starts where the previous one ended, and that one is done. So the batch's start becomes the checkpoint if
+            # it is ahead of the row's. Others see the batch's end as the pending checkpoint. A forfeit changes only the claims.
+            if write.forfeits:
+                return {}
+            moved = _moved_checkpoint(write.claim.start, write.tip_ms) if write.moves_checkpoint else {}
+            return {"pending": write.claim.end, "pending_state": None} | moved
         case Reset():
-            return replace(
-                without_pending,
-                counter=next_counter,
-                owner=None,
-                checkpoint_owner=None,
-                checkpoint=write.position,
-                owner_switches=0,
-                claims=_claims_after_reset(row, write),
-                mark=mark_at(write.position) if write.is_followed else None,
-                stopped=None,
-                term=None,
-            )
+            mark = mark_at(write.position) if write.is_followed else None
+            return counted | _NO_NOTES | _moved_checkpoint(write.position) | {"owner": None, "mark": mark}
         case Delete():
-            return None
+            return {}
     assert_never(write)
 
 
-def _claims_after_reset(row: Lease, write: Reset) -> tuple[BatchClaim, ...]:
-    kept = [claim for claim in row.claims if claim.worker != write.forget]
-    existing = [] if write.claim is None else [write.claim]
-    return tuple(sorted([*kept, *existing], key=lambda claim: claim.worker))
+def _given_fields(**fields: Any) -> dict[str, Any]:
+    """Return the fields whose value is not None: the row keeps the others."""
+    return {name: value for name, value in fields.items() if value is not None}
 
 
-def _after_claim(row: Lease, write: Claim) -> Lease:
-    """Replace the worker's claim, drop old claims of other workers, and show the batch's end as the pending checkpoint.
+def _moved_checkpoint(position: Position, tip_ms: int | None = None) -> dict[str, Any]:
+    return {"checkpoint": position, "owner_switches": 0, "mark": mark_at(position, tip_ms)}
 
-    The batch starts where the previous one ended, and that one is done. So the batch's start becomes the checkpoint if it is
-    ahead of the row's. A forfeit changes only the claims.
-    """
-    gone = {worker for worker, _ in write.dropped} | {write.claim.worker}
-    kept = [claim for claim in row.claims if claim.worker not in gone]
-    claims = tuple(sorted([*kept, write.claim], key=lambda claim: claim.worker))
-    if write.forfeits:
-        return replace(row, claims=claims)
-    moves = write.moves_checkpoint
-    return replace(
-        row,
-        claims=claims,
-        pending=write.claim.end,
-        pending_state=None,
-        checkpoint=write.claim.start if moves else row.checkpoint,
-        owner_switches=0 if moves else row.owner_switches,
-        mark=mark_at(write.claim.start, write.tip_ms) if moves else row.mark,
-    )
+
+def _hands_lease_on(write: Release) -> bool:
+    return write.next_owner not in (None, write.worker)
+
+
+def counts_switch(write: LeaseUpdate, owner: str | None) -> bool:
+    """Return whether a write adds 1 to the owner switches of a row with this owner."""
+    if isinstance(write, Take):
+        return owner not in (None, write.worker)
+    return isinstance(write, Release) and write.position is None and _hands_lease_on(write)
+
+
+def claims_of(write: LeaseUpdate) -> dict[str, BatchClaim | None]:
+    """Return the claims that a write sets (or removes: None), by worker."""
+    if isinstance(write, Claim):
+        dropped: dict[str, BatchClaim | None] = dict.fromkeys(worker for worker, _ in write.dropped)
+        return dropped | {write.claim.worker: write.claim}
+    return {write.forget: write.claim} if isinstance(write, Reset) and write.forget is not None else {}
