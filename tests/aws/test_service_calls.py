@@ -107,9 +107,18 @@ def test_the_faults_of_a_parameter_are_on_one_line():
     assert str(ours) == "PutRecords on orders: Parameter validation failed: Missing a; Unknown b"
 
 
+def test_the_lines_of_a_credential_process_are_on_one_line():
+    printed = "\nThe SSO session has expired.\nRun aws sso login.\n"
+    error = sdk.CredentialRetrievalError(provider="custom-process", error_msg=printed)
+    text = str(translate(error, "PutRecords", "orders", is_write=True))
+    assert "custom-process: The SSO session has expired.; Run aws sso login; check the credentials" in text
+
+
 def test_the_way_out_is_named():
     denied = translate(refusal("AccessDeniedException"), "GetRecords", "stream s", is_write=False)
     assert str(denied).endswith("check the credentials, the role and its policy")
+    expired = translate(refusal("ExpiredTokenException"), "GetRecords", "stream s", is_write=False)
+    assert "; log in again, or fetch new keys" in str(expired)
     unknown = translate(sdk.NoCredentialsError(), "GetRecords", "stream s", is_write=False)
     assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in str(unknown)
     assert 'eval "$(penstock local --export)"' in str(unknown)

@@ -61,6 +61,13 @@ def test_a_second_run_is_refused_and_a_redelivery_or_a_backfill_is_not(tmp_path)
     lock_run(delivery, is_redelivery=False).release()
 
 
+def test_a_table_below_a_file_is_refused(tmp_path):
+    (tmp_path / "file").touch()
+    delivery = parse_delivery({"stream": "orders", "to": f"{tmp_path}/file/below/orders"})
+    with pytest.raises(DeliveryFailed, match=f"is below {tmp_path}/file, which is a file; choose another"):
+        lock_run(delivery, is_redelivery=False)
+
+
 def test_a_process_that_is_killed_leaves_no_lock(tmp_path):
     program = (
         "import sys; from penstock.delivery.run_lock import try_lock; lock = try_lock(sys.argv[1], 'query'); "

@@ -30,7 +30,7 @@ from penstock.aws.connecting import (
 )
 from penstock.aws.connection import client_for, credentials_in_use, region_of, renew_credentials
 from penstock.aws.credential_errors import is_of_credentials, sdk_error
-from penstock.core.service_codes import STALE_CREDENTIALS, is_of_key, kind_of
+from penstock.core.service_codes import EXPIRED_CREDENTIALS, STALE_CREDENTIALS, is_of_key, kind_of
 from penstock.errors import (
     AccessDenied,
     NotFound,
@@ -53,6 +53,7 @@ _NO_CREDENTIALS: Final = (
     'eval "$(penstock local --export)"'
 )
 _NO_LOGIN: Final = "log in again: aws sso login --profile NAME"
+_EXPIRED: Final = "log in again, or fetch new keys; a program that has its keys from its environment or its options has to be started again with new ones"
 _NO_PROFILE: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config and ~/.aws/credentials"
 _NO_CONNECTION: Final = "check the region and the endpoint, and whether it can be reached from here"
 _STATUS_OF_PROXY: Final = 407
@@ -168,14 +169,19 @@ def translate(
             resource=resource,
         )
     if isinstance(error, _CREDENTIALS) or is_of_credentials(error):
-        message = str(error).removesuffix(".")
+        # A credential_process prints lines, such as those of `aws configure export-credentials`.
+        message = _in_one_line(error).removesuffix(".")
         return AccessDenied(
             f"{where}: {message}; {_way_out_of_credentials(error)}", operation=operation, resource=resource
         )
     way_out = f": {way_out_of_parsing(error)}" if isinstance(error, sdk.ConfigParseError) else ""
     # botocore lists the faults of a parameter in lines of their own.
-    text = str(error).replace(":\n", ": ").replace("\n", "; ")
-    return Rejected(f"{where}: {text}{way_out}", operation=operation, resource=resource)
+    return Rejected(f"{where}: {_in_one_line(error)}{way_out}", operation=operation, resource=resource)
+
+
+def _in_one_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines()]
+    return "; ".join(filter(None, lines)).replace(":; ", ": ")
 
 
 def _way_out_of_credentials(error: Exception) -> str:
@@ -208,7 +214,9 @@ def _translate_answer(
     has_code = code not in ("", str(status))
     way_out = "" if has_code or status >= 500 else f"; {_UNKNOWN_SENDER}"
     if kind is AccessDenied:
-        way_out = f"; {_KEY_UNUSABLE if is_of_key(code) else _DENIED}"
+        way_out = (
+            f"; {_KEY_UNUSABLE if is_of_key(code) else _EXPIRED if code in EXPIRED_CREDENTIALS else _DENIED}"
+        )
     if kind is NotFound:
         asked = "the region" if region is None else f"the region ({region})"
         way_out = (

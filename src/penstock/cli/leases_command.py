@@ -12,7 +12,7 @@ from penstock import wiring
 from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, print_line, safe_json, warn
-from penstock.errors import OptionError, PenstockError, ServiceError
+from penstock.errors import NotFound, OptionError, PenstockError, ServiceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +85,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.create:
         table.ensure_exists()
-    sightings, scan = watch(table, wiring.SystemClock(), observe_s)
+    try:
+        sightings, scan = watch(table, wiring.SystemClock(), observe_s)
+    except NotFound as error:
+        if args.restore is None:
+            raise
+        raise PenstockError(f"{error}; for a new application add --create") from error
     _warn_of_skipped(scan)
     if args.reset_to is None and args.restore is None:
         return _show(args, sightings)

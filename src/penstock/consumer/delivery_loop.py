@@ -352,7 +352,7 @@ class DeliveryLoop(Loop[ShardRun]):
             if read_failure is not None:
                 log.error("shard %s cannot be read: %s", run.key, read_failure)
         for key, failure in self.stopped.failures.items():
-            log.error("shard %s is still stopped, restart the worker once it can go on: %s", key, failure)
+            log.error("shard %s is still stopped; restart once it can go on: %s", key, failure)
 
     def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLeaseStatus], now_s: float) -> None:
         """Set the gauges of the shards that this worker holds, and remove those of other shards."""

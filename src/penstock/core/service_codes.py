@@ -103,17 +103,14 @@ _FAILURES: Final = frozenset(
     {"InternalFailure", "InternalServer", "InternalService", "Internal", "KMSInternal"}
 )
 
-STALE_CREDENTIALS: Final = frozenset(
-    {
-        "ExpiredTokenException",
-        "ExpiredToken",
-        "InvalidAccessKeyId",
-        "InvalidClientTokenId",
-        "InvalidToken",
-        "TokenRefreshRequired",
-        "UnrecognizedClientException",
-    }
-)
+EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredTokenException", "ExpiredToken", "TokenRefreshRequired"})
+"""These credentials were accepted until their time was over."""
+STALE_CREDENTIALS: Final = EXPIRED_CREDENTIALS | {
+    "InvalidAccessKeyId",
+    "InvalidClientTokenId",
+    "InvalidToken",
+    "UnrecognizedClientException",
+}
 """The service does not, or no longer, accept these credentials. Newer ones may have been issued since."""
 
 

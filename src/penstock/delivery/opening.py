@@ -8,6 +8,7 @@ import logging
 import os
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 from msgspec import Struct, structs
@@ -180,6 +181,11 @@ def lock_run(delivery: Delivery, *, is_redelivery: bool) -> RunLock:
     kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
     try:
         lock = try_lock(delivery.state, kind)
+    except NotADirectoryError as error:
+        file = next((each for each in Path(delivery.state).parents if each.is_file()), None)
+        raise DeliveryFailed(
+            f"{delivery.state} is below {file}, which is a file; choose another folder"
+        ) from error
     except OSError as error:
         raise DeliveryFailed(f"{delivery.state} cannot be written: {error}") from error
     if lock is None:

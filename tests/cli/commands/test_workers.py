@@ -204,6 +204,8 @@ def test_an_application_gets_another_name_by_a_backup_of_its_leases(kinesis, str
     wait_until(lambda: len(worker.lines()) == 20)
     worker.stop()
     assert penstock(capsys, "leases", "old-name", "--backup", "old.json")[0] == 0
+    status, _, err = penstock(capsys, "leases", "new-name", "--restore", "old.json")
+    assert (status, "for a new application add --create" in err) == (1, True)
     status, out, _ = penstock(capsys, "leases", "new-name", "--restore", "old.json", "--create")
     assert (status, out) == (0, "4 leases restored from old.json\n")
     checkpoints = [
