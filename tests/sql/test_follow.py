@@ -93,7 +93,7 @@ def follow():
 
 
 @pytest.mark.parametrize(
-    ("sql", "is_over_rows"),
+    ("sql", "is_row_by_row"),
     [
         ("SELECT * FROM orders", True),
         ("SELECT json->>'a' FROM orders WHERE arrived > now() - INTERVAL 1 HOUR AND text LIKE 'x%'", True),
@@ -109,8 +109,8 @@ def follow():
         ("SELECT 1", False),
     ],
 )
-def test_a_query_over_single_rows_is_recognised(follow, sql, is_over_rows):
-    assert follow(sql)[0].is_over_rows == is_over_rows
+def test_a_query_over_single_rows_is_recognised(follow, sql, is_row_by_row):
+    assert follow(sql)[0].is_row_by_row == is_row_by_row
 
 
 def test_a_query_over_rows_gives_new_rows(follow):

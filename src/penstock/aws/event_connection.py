@@ -368,7 +368,7 @@ class EventConnection(asyncio.Protocol):
         self._flush()
 
     def return_window(self, receiver: Receiver, freed_bytes: int) -> None:
-        """Open a stream's window by so many bytes."""
+        """Open a stream's window by this many bytes."""
         if self.is_open and receiver.number in self._receivers:
             self._h2.increment_flow_control_window(freed_bytes, receiver.number)
             self._flush()

@@ -45,7 +45,7 @@ class FinishedRecordsTable:
     Args:
         table: Name of the table. Several queues may share one.
         queue: Name of the queue, a part of each row's key: a record has the same id in every queue of its stream.
-        keep_s: Rows expire after so many seconds: at least the stream's retention, after which no record is delivered any more.
+        keep_s: Rows expire after this many seconds: at least the stream's retention, after which no record is delivered any more.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further connection options (docs/api.md). `deadline_s`, `read_timeout_s` and `connect_timeout_s` are at most 3 s.

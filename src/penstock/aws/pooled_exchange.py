@@ -31,7 +31,7 @@ _IDLE_S_MAX: Final = 50.0
 """A connection that was idle for longer is replaced. Firewalls and load balancers drop idle ones silently, often after 60 s: the
 next request over it would wait for its whole read timeout, and its outcome would be unknown."""
 _ANSWER_TIMEOUTS: Final = 4
-"""A whole answer may take so many read timeouts: each byte restarts the timeout, so a slow answer might never end."""
+"""A whole answer may take this many read timeouts: each byte restarts the timeout, so a slow answer might never end."""
 _NO_CONTENT: Final = (204, 304)
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _END_OF_LINE: Final = re.compile(rb"\r?\n")
@@ -217,7 +217,7 @@ class _Reader:
         return got[: found.start()]
 
     def exactly(self, count: int) -> bytes:
-        """Return so many bytes."""
+        """Return this many bytes."""
         got = self._left
         if len(got) >= count:
             self._left = got[count:]

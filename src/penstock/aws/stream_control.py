@@ -34,7 +34,7 @@ class StreamControl:
             arguments = {"ExclusiveStartStreamName": names[-1]}
 
     def create(self, name: str, shard_count: int | None) -> None:
-        """Create a stream with so many shards, or an on-demand one."""
+        """Create a stream with this many shards, or an on-demand one."""
         shape: dict[str, Any] = {"StreamModeDetails": _ON_DEMAND}
         if shard_count is not None:
             shape = {"ShardCount": shard_count, "StreamModeDetails": _PROVISIONED}
@@ -55,7 +55,7 @@ class StreamControl:
         self._call("MergeShards", stream, {**named(stream), **arguments})
 
     def scale(self, stream: str, shard_count: int) -> None:
-        """Reshard uniformly to so many shards."""
+        """Reshard uniformly to this many shards."""
         arguments = {"TargetShardCount": shard_count, "ScalingType": "UNIFORM_SCALING"}
         self._call("UpdateShardCount", stream, {**named(stream), **arguments})
 

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--observe",
         type=float,
         metavar="S",
-        help="watch the counters for at most so many seconds, to distinguish live owners from silent ones (default: 4; before "
+        help="watch the counters for at most S seconds, to distinguish live owners from silent ones (default: 4; before "
         "a reset as long as the leases last, and no shorter)",
     )
     reset = parser.add_argument_group("resetting checkpoints (stop the workers first)")

@@ -37,12 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="an application that polls the stream; may be repeated",
     )
-    parser.add_argument(
-        "--min", type=int, default=1, metavar="N", help="at least so many shards (default: 1)"
-    )
-    parser.add_argument(
-        "--max", type=int, default=500, metavar="N", help="at most so many shards (default: 500)"
-    )
+    parser.add_argument("--min", type=int, default=1, metavar="N", help="at least N shards (default: 1)")
+    parser.add_argument("--max", type=int, default=500, metavar="N", help="at most N shards (default: 500)")
     parser.add_argument(
         "--target",
         type=float,

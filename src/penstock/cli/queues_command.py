@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     receive = _queue_action(
         actions, "receive", "look at records and give them back; each look counts as a receive"
     )
-    receive.add_argument("--count", type=int, default=10, metavar="N", help="at most so many (default: 10)")
+    receive.add_argument("--count", type=int, default=10, metavar="N", help="at most N (default: 10)")
     receive.add_argument("--json", action="store_true", help="one JSON document per record")
     receive.add_argument(
         "--acknowledge",
@@ -103,7 +103,7 @@ def _add_attributes(parser: argparse.ArgumentParser) -> None:
         "--max-receive-count",
         type=int,
         metavar="N",
-        help="a record becomes a dead letter after so many receives (a new queue's: 6)",
+        help="a record becomes a dead letter after N receives (a new queue's: 6)",
     )
     dead_letters.add_argument(
         "--no-dead-letters", action="store_true", help="a record is delivered until its retention ends"
@@ -111,11 +111,11 @@ def _add_attributes(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_filters(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("which dead letters", "without these, all of them")
+    group = parser.add_argument_group("which dead letters", "all of them by default")
     group.add_argument("--key", metavar="TEXT", help="with this partition key")
-    group.add_argument("--grep", metavar="REGEX", help="whose data, as UTF-8, this finds")
+    group.add_argument("--grep", metavar="REGEX", help="whose data as UTF-8 matches")
     group.add_argument("--record", action="append", metavar="ID", help="with this record id; may be repeated")
-    group.add_argument("--count", type=int, metavar="N", help="at most so many")
+    group.add_argument("--count", type=int, metavar="N", help="at most N")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         required=True,
         metavar="AGE",
-        help=f"records from so long ago: 30s, 10m, 2h, 1d; or from a moment: {FORMS}",
+        help=f"how far back: 30s, 10m, 2h, 1d; or a moment: {FORMS}",
     )
     parser.add_argument(
         "--until",

@@ -98,7 +98,7 @@ class RecordPrinter:
 
     Args:
         record_format: `columns` for people, `json` for one document per line, `data` for the data alone, or a format.
-        count_max: Stop printing after so many; None prints all.
+        count_max: Stop printing after this many; None prints all.
         record_filter: Which records are printed; None: all.
         names_streams: Whether each line names its stream, since there are several.
     """

@@ -8,7 +8,7 @@ from typing import Any, Final
 from penstock.wiring import AwsOptions
 
 _PATIENCE_S: Final = 5.0
-"""A user is waiting, so a service that has not answered for so long is an error.
+"""A user is waiting, so a service that has not answered for this long is an error.
 
 The deadline bounds only the beginning of the last attempt, so each attempt is bounded as well.
 """

@@ -68,9 +68,9 @@ def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) 
 
 
 def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
-    if followed.is_over_rows and name == "parquet":
+    if followed.is_row_by_row and name == "parquet":
         raise OptionError("--follow: rows without an end are written as table, csv or json, not as parquet")
-    writer = open_writer(name, path) if followed.is_over_rows else None
+    writer = open_writer(name, path) if followed.is_row_by_row else None
     results: HandedOver[pa.Table] = HandedOver("penstock-sql", followed.results)
     try:
         with while_output_is_read(results.stop) as is_reader_gone:

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     describe.add_argument("--json", action="store_true", help="print JSON")
     create = _stream_action(actions, "create", "create a stream")
     create.add_argument(
-        "--shards", type=int, metavar="N", help="a provisioned one with so many shards (default: 1)"
+        "--shards", type=int, metavar="N", help="a provisioned one with N shards (default: 1)"
     )
     create.add_argument("--on-demand", action="store_true", help="one whose shards the service manages")
     delete = _stream_action(actions, "delete", "delete a stream with all its records")

@@ -46,9 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POSITION",
         help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {FORMS} (default: LATEST; with an end TRIM_HORIZON)",
     )
-    start.add_argument(
-        "--since", metavar="AGE", help="from so long ago: 30s, 10m, 2h, 1d; or from a moment, as above"
-    )
+    start.add_argument("--since", metavar="AGE", help="how far back: 30s, 10m, 2h, 1d; or a moment, as above")
     end = parser.add_mutually_exclusive_group()
     end.add_argument(
         "-e", "--until-end", action="store_true", help="read the records that exist at the start, and end"

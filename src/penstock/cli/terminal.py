@@ -62,7 +62,7 @@ def shows(text: str) -> bool:
 
 
 def bar(length: int) -> str:
-    """Return a horizontal bar of so many characters."""
+    """Return a horizontal bar of this many characters."""
     return ("█" if shows("█") else "#") * length
 
 

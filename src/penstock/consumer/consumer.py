@@ -234,7 +234,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         self._set_paused(shard_ids, is_paused=False)
 
     def _set_paused(self, shard_ids: tuple[str, ...], *, is_paused: bool) -> None:
-        self._home.check()
+        self._home.refuse_fork()
         if self._running is None:
             raise UsageError("this consumer was not started: start it, then pause it")
         self._running.set_paused(shard_ids, is_paused=is_paused)
@@ -244,7 +244,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
     @property
     def failures(self) -> dict[str, PenstockError]:
         """Shards that this worker holds and stopped delivering, and why."""
-        self._home.check()
+        self._home.refuse_fork()
         return {} if self._running is None else self._running.delivery.stopped.failures
 
     def health(self) -> Health:
@@ -252,7 +252,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
 
         Costs no call to any service. With `PrometheusMetrics` the same is served as `/health` and `/ready`.
         """
-        self._home.check()
+        self._home.refuse_fork()
         if self._running is None:
             return not_started(self.stream, self.application, self.worker_id)
         return self._running.health(self.application)

@@ -45,8 +45,8 @@ class ConsumerOptions:
             for shards whose reads are refused because others read them too, as long as that lasts).
         consumer_name: Of the registered consumer that `fan-out` and `auto` read by, the same for the whole application and
             no other's; registered if it is not there, with `auto` when it is first needed. None: the application's name.
-        fan_out_after_s: With `auto`: a shard changes to fan-out when its reads are refused for so long.
-        polling_after_s: With `auto`: it tries polling again after so long.
+        fan_out_after_s: With `auto`: a shard changes to fan-out when its reads are refused for this long.
+        polling_after_s: With `auto`: it tries polling again after this long.
         idle_time_between_reads_s: Pause between reads of a quiet shard.
         prefetch_bytes_max: Memory for the fetched records of one shard that are not done: payloads, keys and about 400 bytes
             for each record. One page, or one aggregate taken apart, may exceed it.
@@ -68,18 +68,18 @@ class ConsumerOptions:
             `ShardsStopped`, so that its supervisor sees it; `stay` keeps it, and the leases, as they are.
         read_threads: Threads that read, for all shards together.
         handler_threads: Threads that call the handler, for all shards together.
-        lease_duration_s: After so long without renewal a lease is free. The same for the whole application.
+        lease_duration_s: After this long without renewal a lease is free. The same for the whole application.
         round_interval_s: Mean time between two scans of the whole lease table; None: 0.8 of the lease duration.
         policy: `even`, `by_throughput`, `by_zone` or `kcl2`.
-        max_leases: This worker holds at most so many leases; None: no limit.
-        leases_to_acquire: At most so many new leases per round; None: the whole share at once.
+        max_leases: This worker holds at most this many leases; None: no limit.
+        leases_to_acquire: At most this many new leases per round; None: the whole share at once.
         handover: Ask live owners to finish before their leases move.
         handover_timeout_s: How long that may last.
         cold_start_jitter_s: On an empty table each worker waits for a random time before it lists the shards: for 10 ms a
             shard at the longest, and for no longer than this.
         shutdown_timeout_s: Bound of a graceful stop; a handler that runs longer is abandoned, its records are
             delivered again elsewhere.
-        stall_after_s: A shard that is behind without progress for so long is reported.
+        stall_after_s: A shard that is behind without progress for this long is reported.
         metrics_interval_s: Time between two reports of the gauges.
 
     Raises:

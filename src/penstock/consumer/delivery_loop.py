@@ -512,17 +512,17 @@ class RunHandle:
         return self._run.last_delivered
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
-        self._home.check()
+        self._home.refuse_fork()
         self._run.acknowledge(records, ordinals)
         self._loop.post(self._run)
 
     def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
-        self._home.check()
+        self._home.refuse_fork()
         self._run.acknowledge_through(position, ordinal)
         self._loop.post(self._run)
 
     def begin_checkpoint(self) -> PendingCheckpoint:
-        self._home.check()
+        self._home.refuse_fork()
         return self._loop.begin_checkpoint(self._run)
 
     def store_checkpoint(self) -> None:

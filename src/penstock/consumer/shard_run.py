@@ -72,7 +72,7 @@ from penstock.runtime.user_code import UnusableHandlerError
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 READ_FAILURES_REPORTED: Final = 5
-"""After so many failures of reads in a row a warning is logged."""
+"""After this many failures of reads in a row a warning is logged."""
 LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the run reports that it has ended."""
 

@@ -63,7 +63,7 @@ SUBSCRIPTION_LIFE_S: Final = 300.0
 """The service ends a subscription's connection this long after the call succeeded (API reference, SubscribeToShard)."""
 
 SUBSCRIPTIONS_APART_S: Final = 5.0
-"""A consumer's call for a shard is refused for so long after its last one succeeded (API reference, SubscribeToShard)."""
+"""A consumer's call for a shard is refused for this long after its last one succeeded (API reference, SubscribeToShard)."""
 
 SUBSCRIBE_AGAIN_S: Final = SUBSCRIPTIONS_APART_S + 0.2
 """Time from one subscription to the next call: longer than the service's limit, which counts by the service's clock (API

@@ -46,7 +46,7 @@ class QueueStart(Struct, frozen=True):
 
 
 class DeadLetters(Struct, frozen=True):
-    """Whether records that were received too often become dead letters: after so many receives; None: never."""
+    """Whether records that were received too often become dead letters: after this many receives; None: never."""
 
     receive_count_max: int | None
 

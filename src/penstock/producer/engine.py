@@ -56,7 +56,7 @@ class Engine:
         fetch_placement: Fetches again how the stream places records.
         thread_count: Requests that may be in flight at once.
         buffer_bytes_max: Memory for records that are not acknowledged.
-        record_ttl_s: A record that has waited so long fails; None for never.
+        record_ttl_s: A record that has waited this long fails; None for never.
     """
 
     def __init__(

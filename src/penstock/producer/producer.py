@@ -70,14 +70,14 @@ class ProducerOptions:
         buffer_bytes_max: Bytes of memory for records that are not acknowledged and their futures; each takes about
             750 bytes beside data and key.
         put_timeout_s: How long `put` waits for room in that memory; 0 raises at once.
-        no_progress_deadline_s: When a shard acknowledged nothing for so long, all waiting records fail.
-        record_ttl_s: A record that is not acknowledged after so long is dropped, and its future fails with
+        no_progress_deadline_s: When a shard acknowledged nothing for this long, all waiting records fail.
+        record_ttl_s: A record that is not acknowledged after this long is dropped, and its future fails with
             `RecordExpired`; a request in flight is waited for first. None: records do not expire.
         request_count_max: Requests in flight at once, each on its own thread.
         request_record_count_max: Kinesis records in one request, 1 to 500.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
-        map_age_max_s: The shards are listed again after so long; an unexpected answer lists them at once.
+        map_age_max_s: The shards are listed again after this long; an unexpected answer lists them at once.
     """
 
     aggregation: bool = True
@@ -366,7 +366,7 @@ class Producer:
                 parent's counts.
         """
         self._begin_anew()
-        self._home.check()
+        self._home.refuse_fork()
 
     @property
     def _is_own_thread(self) -> bool:

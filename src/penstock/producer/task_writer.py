@@ -35,7 +35,7 @@ _NO_COMPANY_S: Final = 1e9
 """A task's records linger until a request is full, the task ends, or memory runs short."""
 
 _GATHER_S: Final = 0.2
-"""While shards pause, a request that is not full waits for them so long: otherwise each shard's records would be sent on their own."""
+"""While shards pause, a request that is not full waits for them this long: otherwise each shard's records would be sent on their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TaskWriterOptions:
         request_record_count_max: Kinesis records in one request, 1 to 500.
         buffer_bytes_max: Bytes of memory for records that are not acknowledged, about 300 each beside data and key; for
             a writer that shares no `TaskMemory`.
-        no_progress_deadline_s: When a shard acknowledged nothing for so long, writing fails.
+        no_progress_deadline_s: When a shard acknowledged nothing for this long, writing fails.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
         force_aggregation: Aggregate also if it is unknown how the stream places records.

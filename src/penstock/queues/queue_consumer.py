@@ -226,7 +226,7 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
 
     def health(self) -> QueueHealth:
         """Return whether the consumer is healthy, and its counts of records. Makes no call to the service."""
-        self._home.check()
+        self._home.refuse_fork()
         if self._running is None:
             return QueueHealth(
                 is_healthy=False,

@@ -40,22 +40,22 @@ class QueueConsumerOptions:
     Args:
         worker_id: Names this worker in logs, metrics and health. None: host name, process and a random part.
         concurrency: Calls of the handler at once.
-        batch_records_max: None: the handler is called with one record. A number: with a batch of at most so many records, of those
-            that are there.
-        visibility_timeout_s: A record that is in hand is invisible to other consumers for so long, and is renewed when half of it
+        batch_records_max: None: the handler is called with one record. A number: it is called with a batch of at most
+            this many records, and does not wait for more.
+        visibility_timeout_s: A record that is in hand is invisible to other consumers for this long, and is renewed when half of it
             has passed; 1 to 43,200. None: the queue's own.
-        wait_time_s: A receive waits for records for so long; 1 to 20. Longer waits cost fewer calls on an idle queue, and a stop waits for
+        wait_time_s: A receive waits for records for this long; 1 to 20. Longer waits cost fewer calls on an idle queue, and a stop waits for
             the open one.
         receives_max: Receives open at once while their answers are full. An idle consumer has one.
         records_in_hand_max: Kinesis records that are received and not ended yet; at most 120,000.
         bytes_in_hand_max: The same in bytes of data and keys. No receive begins above it; one answer may exceed it.
-        acknowledge_after_s: An acknowledgement waits so long for nine others, with which it leaves.
+        acknowledge_after_s: An acknowledgement waits this long for nine others, and is sent with them.
         backoff_min_s: Upper bound of the time for which a record stays invisible after its handler failed first; it doubles with
             each receive.
         backoff_max_s: Largest upper bound.
-        handling_time_max_s: A visibility is renewed for at most so long. Then other workers get the record, although the handler
+        handling_time_max_s: A visibility is renewed for at most this long. Then other workers get the record, although the handler
             still has it.
-        remember: Results of so many records are remembered while the process lives: a record that is delivered again after it was
+        remember: Results of this many records are remembered while the process lives: a record that is delivered again after it was
             done is acknowledged without a call, and of an aggregate only the undone user records are repeated. 0: none.
         shutdown_timeout_s: Bound of a graceful stop. A handler that runs longer is abandoned, and its records are returned.
         metrics_interval_s: Time between two reports of the gauges.
@@ -125,7 +125,7 @@ class QueueCreation:
         starting_position: `LATEST`, `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601 with its time zone>` or an aware `datetime`. It cannot be
             changed later.
         visibility_timeout_s: The queue's own; 0 to 43,200.
-        max_receive_count: A record becomes a dead letter after so many receives; 1 to 1,000. None: it is delivered until retention
+        max_receive_count: A record becomes a dead letter after this many receives; 1 to 1,000. None: it is delivered until retention
             ends.
         tags: Of the queue, or None.
 

@@ -116,7 +116,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
             UsageError: No handler was given, the consumer was started before, or its starting moment is in the future.
             NotFound, AccessDenied: The stream or the queue cannot be used.
         """
-        self._home.check()
+        self._home.refuse_fork()
         if self._pull is not None:
             raise UsageError("give a handler (or iterate over the consumer, by `for`)")
         self._start()
@@ -127,7 +127,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         Raises:
             PenstockError: The consumer failed.
         """
-        self._home.check()
+        self._home.refuse_fork()
         with StopSignals(self.request_stop):
             self.start()
             self.wait()
@@ -138,7 +138,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
 
         A consumer that has not started yet, or whose `start` is under way, stops as soon as it has started.
         """
-        self._home.check()
+        self._home.refuse_fork()
         self._is_stop_wanted = True
         running = self._running
         if running is not None:
@@ -154,7 +154,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
             PenstockError: The consumer failed before; or it did not stop in time.
             UsageError: The handler calls it, which would wait for itself.
         """
-        self._home.check()
+        self._home.refuse_fork()
         # The lock is checked first: a start that ends between the two checks has set `_running`.
         is_started = self._start_lock.locked() or self._running is not None
         if self._running is not None and self._running.is_in_user_code:
@@ -168,7 +168,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
             self._raise_failure()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until the consumer has ended, at most so many seconds; return whether it has."""
+        """Wait until the consumer has ended, at most this many seconds; return whether it has."""
         running = self._running
         if running is None:
             return True
@@ -198,7 +198,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
             raise self._running.failure
 
     def __enter__(self) -> Self:
-        self._home.check()
+        self._home.refuse_fork()
         self._start()
         return self
 
@@ -223,7 +223,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         Requesting the next item acknowledges the one before. If the loop's body ends the loop (by `break` or an error), the current
         item is delivered again, unless it was acknowledged. Several threads may iterate.
         """
-        self._home.check()
+        self._home.refuse_fork()
         if self._pull is None:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         if hasattr(self._iterations, "has_ended"):

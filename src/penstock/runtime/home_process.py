@@ -68,7 +68,7 @@ class HomeProcess:
         """Whether this is that process, and no child that was forked off it."""
         return self._fork_count == _forks.count
 
-    def check(self) -> None:
+    def refuse_fork(self) -> None:
         """Refuse to go on in a forked child, which has none of its threads.
 
         Raises:

@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 from penstock.errors import OptionError
 
 _CLIENT_TIMEOUT_S: Final = 10.0
-"""A connection without traffic for so long is closed."""
+"""A connection without traffic for this long is closed."""
 _CONNECTIONS_MAX: Final = 64
 _CONNECTION_TIME_MAX_S: Final = 60.0
 """The longest duration of a connection, also of one with slow traffic."""

@@ -23,7 +23,7 @@ def check_are_callable(argument_count: int | None = None, /, **given: object) ->
         argument_count: How many arguments a call passes. A function that takes fewer or needs more would fail for every record.
 
     Raises:
-        UsageError: An argument cannot be called, or not with so many arguments.
+        UsageError: An argument cannot be called, or not with this many arguments.
     """
     for name, code in given.items():
         if code is None:
@@ -50,7 +50,7 @@ def check_is_factory(factory: object, argument_count: int) -> None:
     """Refuse a `processor_factory` whose call does not return the processor of a shard; None is no user code.
 
     Raises:
-        UsageError: It cannot be called with so many arguments, or it is a coroutine function.
+        UsageError: It cannot be called with this many arguments, or it is a coroutine function.
     """
     check_are_callable(argument_count, processor_factory=factory)
     if inspect.iscoroutinefunction(factory):

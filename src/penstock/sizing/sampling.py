@@ -18,7 +18,7 @@ _PROBES: Final = 3
 _SLICE_MS: Final = (500.0, 1000.0)
 """The shortest and the longest slice of time that is read at a moment: the more shards, the shorter."""
 _FULL_SLICES: Final = 100
-"""Up to so many shards are read with the longest slice."""
+"""Up to this many shards are read with the longest slice."""
 _LONG_READ: Final = 5
 _FIRST_PAGE_RECORDS: Final = 50
 _PAGE_RECORDS_MAX: Final = 1000

@@ -31,7 +31,7 @@ _CHECK_INTERVAL_S: Final = 0.25
 _ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
 
 
-def is_over_rows(plan: QueryPlan) -> bool:
+def is_row_by_row(plan: QueryPlan) -> bool:
     """Whether each row of a result depends on one record of one table alone."""
     others = {name for name in plan.operators if "ARROW_SCAN" not in name} - _ROW_OPERATORS
     return plan.scan_count == 1 and len(plan.uses) == 1 and not plan.repeats and not others
@@ -64,7 +64,7 @@ class FollowedQuery:
             _BATCHES_WAITING_MAX
         )
         self._is_stopped = threading.Event()
-        self.is_over_rows = is_over_rows(planned.plan)
+        self.is_row_by_row = is_row_by_row(planned.plan)
 
     def stop(self) -> None:
         """End the results; safe to call from any thread."""
@@ -94,16 +94,16 @@ class FollowedQuery:
         """
         for index in range(len(self._sources)):
             self._database.add_scan(index, scanned_schema(index).empty_table())
-            if not self.is_over_rows:
+            if not self.is_row_by_row:
                 self._database.store(index)
             threading.Thread(
                 target=self._read, args=(index,), name=f"penstock-sql-{index}", daemon=True
             ).start()
         try:
-            if self.is_over_rows:
-                yield from self._over_rows()
+            if self.is_row_by_row:
+                yield from self._new_rows()
             else:
-                yield from self._over_all()
+                yield from self._changed_results()
         except duckdb.InterruptException:
             return
         except (duckdb.Error, pa.ArrowException) as error:
@@ -147,7 +147,7 @@ class FollowedQuery:
             return item
         return None
 
-    def _over_rows(self) -> Iterator[pa.Table]:
+    def _new_rows(self) -> Iterator[pa.Table]:
         """Yield the result over each batch of new rows alone, if it has rows; before the first one, that over no rows."""
         yield self._run()
         while (item := self._next()) is not None:
@@ -157,7 +157,7 @@ class FollowedQuery:
             if found.num_rows:
                 yield found
 
-    def _over_all(self) -> Iterator[pa.Table]:
+    def _changed_results(self) -> Iterator[pa.Table]:
         """Yield the result over all rows that are kept, at each interval if it has changed."""
         before = self._run()
         yield before
@@ -183,7 +183,7 @@ class FollowedQuery:
         for rows in reader:
             batches.append(rows)
             count += rows.num_rows
-            if count > ROWS_MAX and not self.is_over_rows:
+            if count > ROWS_MAX and not self.is_row_by_row:
                 raise StatementError(
                     f"the result has more than {ROWS_MAX:,} rows, and a followed result is recomputed for new records: add a limit"
                 )

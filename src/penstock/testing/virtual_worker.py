@@ -33,7 +33,7 @@ class Faults:
         lease_lost_after: Another worker takes the lease when this call has ended, and before the next one begins.
         lease_lost_during: The same while this call is under way: before user code reads the batch.
         stop_during: The worker is asked to stop, as by SIGTERM, while this call is under way.
-        refused_checkpoints: The lease table refuses so many of the first checkpoints that user code waits for.
+        refused_checkpoints: The lease table refuses this many of the first checkpoints that user code waits for.
 
     Raises:
         OptionError: A number is out of its range.

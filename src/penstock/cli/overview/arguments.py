@@ -45,7 +45,7 @@ def add_watch_arguments(parser: argparse.ArgumentParser, interval_s: float) -> N
         type=int,
         default=100,
         metavar="N",
-        help="ask at most so many shards of an application for their lag in one snapshot, the others in the next; 0: none "
+        help="fetch the lags of at most N shards of an application in one snapshot, the others in the next; 0: none "
         "(default: 100)",
     )
     parser.add_argument(
@@ -59,8 +59,8 @@ def add_watch_arguments(parser: argparse.ArgumentParser, interval_s: float) -> N
         "--silent-after",
         type=float,
         metavar="S",
-        help="an owner that has not renewed its lease for so long counts as silent (default: 30; 4 for a single snapshot, which "
-        "watches up to 64 tables at once for so long at most, and then measures lags)",
+        help="an owner that has not renewed its lease for S seconds counts as silent (default: 30; 4 for a single snapshot, which "
+        "watches up to 64 tables at once for at most S seconds, and then measures lags)",
     )
     add_connection_arguments(parser)
 

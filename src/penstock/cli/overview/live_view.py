@@ -131,7 +131,7 @@ def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
 def render(
     snapshot: Snapshot, place: Place, height: int, fetch_stream_snapshot: FetchStreamSnapshot
 ) -> RenderableType:
-    """Return a page that fits into so many lines."""
+    """Return a page that fits into this many lines."""
     application = place.application_of(snapshot)
     if place.page is Page.APPLICATIONS or application is None:
         body = _applications(snapshot, place, height)

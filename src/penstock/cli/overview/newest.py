@@ -35,7 +35,7 @@ class Newest(Generic[_Overview]):
 
         Args:
             read: Reads the next one, given the one before; must not raise.
-            wait_s: Wait at most so long for one that is being read. If it is not ready then, return the one before.
+            wait_s: Wait at most this long for one that is being read. If it is not ready then, return the one before.
         """
         with self._condition:
             age_s = self._clock.monotonic_s() - self._read_s

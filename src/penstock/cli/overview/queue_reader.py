@@ -45,7 +45,7 @@ class QueueReader:
         """Return the newest overview, and start the next one if it is older than a minute.
 
         Args:
-            wait_s: Wait at most so long for an overview that is being taken. If it is not ready then, return the previous or an empty one.
+            wait_s: Wait at most this long for an overview that is being taken. If it is not ready then, return the previous or an empty one.
         """
         return self._newest.take(self._read, wait_s) or QueueOverview()
 

@@ -75,7 +75,7 @@ class StreamReader:
         Args:
             stream: Name or ARN.
             shards: As last listed; those that are closed are left out.
-            wait_s: Wait at most so long for a snapshot that is being taken. If it is not ready then, return the previous one.
+            wait_s: Wait at most this long for a snapshot that is being taken. If it is not ready then, return the previous one.
 
         Returns:
             None while the first snapshot is under way.

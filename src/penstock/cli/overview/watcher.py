@@ -58,8 +58,8 @@ class WatchOptions:
 
     Args:
         stream: The stream of applications whose leases do not name it.
-        silent_after_s: An owner that has not renewed its lease for so long counts as silent.
-        lag_count_max: One snapshot fetches the lags of at most so many shards of an application; the others
+        silent_after_s: An owner that has not renewed its lease for this long counts as silent.
+        lag_count_max: One snapshot fetches the lags of at most this many shards of an application; the others
             follow in the next.
         limits: Thresholds of problems.
     """

@@ -45,7 +45,7 @@ _EARLY_SHARE: Final = 1 / 3
 """When a renewal is sent, its call also renews deliveries of which this share has passed."""
 _MEAN_WEIGHT: Final = 0.2
 _PREFETCH_S: Final = 0.5
-"""Records are fetched ahead of the handler for about so many seconds of its work."""
+"""Records are fetched ahead of the handler for about this many seconds of its work."""
 _CALL_BACKOFF: Final = Backoff(0.1, 5.0)
 """Pauses before entries that the service refused are sent again."""
 _REJECTED_MAX: Final = 10_000

@@ -16,8 +16,8 @@ class QueueingOptions(Struct, frozen=True):
         batch_records_max: User records per call of the handler.
         records_max: Kinesis records in hand.
         bytes_max: Bytes in hand; one answer may exceed it.
-        linger_s: An acknowledgement waits at most so long for nine others.
-        handling_s_max: The visibility of a record is renewed for at most so long.
+        linger_s: An acknowledgement waits at most this long for nine others.
+        handling_s_max: The visibility of a record is renewed for at most this long.
         receive_count_max: The queue's `MaxReceiveCount`; None if it has no dead letters.
         return_backoff: How long a record that failed stays invisible, by its receive count.
         remember_max: Records whose results are remembered; 0 remembers none.

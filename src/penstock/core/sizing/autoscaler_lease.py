@@ -14,7 +14,7 @@ from penstock.core.leases.lease_writes import Applied, Create, Outcome, Release,
 AUTOSCALER_PREFIX: Final = "autoscale-"
 """Begins the key of such a lease; the stream's name follows."""
 LEASE_S: Final = 90.0
-"""A lease whose counter has not changed for so long is taken."""
+"""A lease whose counter has not changed for this long is taken."""
 _SAFE_PART: Final = 0.5
 """The holder acts only within this part of the duration after its last renewal was sent."""
 

@@ -13,7 +13,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.limits import SHARD_WRITE_BYTES_PER_S_MAX, SHARD_WRITE_RECORDS_PER_S_MAX
 
 _SPREAD_COUNT: Final = 16
-"""Load of unknown keys is spread evenly over so many points of its shard."""
+"""Load of unknown keys is spread evenly over this many points of its shard."""
 
 
 class KeyLoad(Struct, frozen=True):

@@ -248,30 +248,30 @@ class Resharder:
         limits, usage, count = self._limits, _uses_of_shards(view, self._limits.high), len(view.shards)
         if count < limits.shards_min:
             place = max(range(count), key=lambda each: (usage.uses[each], view.shards[each].hash_range.size))
-            return self._halve(
+            return self._plan_halves(
                 view, place, f"{count} {_shards(count)}, at least {limits.shards_min} are required"
             )
         hottest = max(usage.fit, key=lambda place: usage.uses[place], default=None)
         if hottest is not None and (usage.uses[hottest] > limits.high or usage.mean > limits.target):
-            return self._relieve(view, usage, hottest)
-        return self._save(view, usage)
+            return self._plan_relief(view, usage, hottest)
+        return self._plan_fewer_shards(view, usage)
 
-    def _relieve(self, view: StreamView, usage: _ShardUses, hottest: int) -> _Goal | Hold:
+    def _plan_relief(self, view: StreamView, usage: _ShardUses, hottest: int) -> _Goal | Hold:
         """Plan to lower the use of the hottest shard, or return why that is not possible."""
         limits, count, use = self._limits, len(view.shards), usage.uses[hottest]
         why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {usage.summary}"
         # Neighbours share by a split and a merge, in this order: there is one shard more in between.
         if use <= _URGENT and usage.mean <= limits.target and count < limits.shards_max:
-            level = self._level(view, hottest, usage, f"{why}: a neighbour has room")
+            level = self._share_with_neighbours(view, hottest, usage, f"{why}: a neighbour has room")
             if level is not None:
                 return level
         if count >= limits.shards_max:
             return Hold(f"{why}: no more than {limits.shards_max} shards are allowed{usage.hint}")
         if use > _URGENT:
-            return self._halve(view, hottest, why)
-        return self._grow(view, hottest, usage, why)
+            return self._plan_halves(view, hottest, why)
+        return self._spread_over_more(view, hottest, usage, why)
 
-    def _save(self, view: StreamView, usage: _ShardUses) -> _Goal | Hold:
+    def _plan_fewer_shards(self, view: StreamView, usage: _ShardUses) -> _Goal | Hold:
         """Plan one shard less: if there are more than allowed, or if the others have room for its load, now and at its peak."""
         limits, count, peak = self._limits, len(view.shards), view.peak
         has_too_many = count > limits.shards_max
@@ -283,13 +283,13 @@ class Resharder:
         peaks = [peak.use(each.hash_range) for each in view.shards]
         if has_too_many:  # full shards are allowed then, and those with a hot key are merged, too
             why = f"{count} shards, at most {limits.shards_max} are allowed"
-            goal = self._shrink(view, peak, peaks, fit=range(count), fill_max=1.0, why=why)
+            goal = self._spread_over_fewer(view, peak, peaks, fit=range(count), fill_max=1.0, why=why)
         else:
             peak_total = sum(peaks[place] for place in usage.fit)
             if not self._has_room(peak_total, usage.fit):
                 return fits
             why = f"{usage.summary}, at most {peak_total / len(usage.fit):.0%} of late"
-            goal = self._shrink(view, peak, peaks, fit=usage.fit, fill_max=limits.low, why=why)
+            goal = self._spread_over_fewer(view, peak, peaks, fit=usage.fit, fill_max=limits.low, why=why)
         return goal or Hold(
             f"{why}; no two shards have room in one whose boundary is older than {limits.boundary_age_s / 60:.0f} min{usage.hint}"
         )
@@ -298,14 +298,16 @@ class Resharder:
         """Return whether one shard less than these can bear their use."""
         return len(fit) > 1 and use / (len(fit) - 1) <= self._limits.low
 
-    def _halve(self, view: StreamView, place: int, why: str) -> _Goal | Hold:
+    def _plan_halves(self, view: StreamView, place: int, why: str) -> _Goal | Hold:
         shard = view.shards[place]
         cut = view.now.cut(shard.hash_range)
         if cut is None:
             return Hold(f"{why}; {shard.shard_id} has one hash key and cannot be split")
         return _Goal(shard.hash_range, (shard.hash_range.start, cut.at), why)
 
-    def _level(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | None:
+    def _share_with_neighbours(
+        self, view: StreamView, hottest: int, usage: _ShardUses, why: str
+    ) -> _Goal | None:
         """Plan to share the load of the hottest shard with one or two neighbours, without a further shard."""
         for width in (2, 3):
             windows = _windows(view, usage.uses, width, usage.fit, hottest)
@@ -314,7 +316,7 @@ class Resharder:
                 return self._goal_of_equal_loads(view, window, width, view.now, why)
         return None
 
-    def _grow(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
+    def _spread_over_more(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
         """Plan to distribute the load of the hottest shard and some neighbours over one shard more."""
         best_fill, best = 0.0, None
         for width in range(1, _WINDOW_MAX + 1):
@@ -327,9 +329,9 @@ class Resharder:
             if best_fill >= _FILL_MIN:
                 break
         goal = None if best is None else self._goal_of_equal_loads(view, best, len(best) + 1, view.now, why)
-        return goal or self._halve(view, hottest, why)
+        return goal or self._plan_halves(view, hottest, why)
 
-    def _shrink(
+    def _spread_over_fewer(
         self,
         view: StreamView,
         peak: RangeLoad,

@@ -22,8 +22,8 @@ class ShardMap:
 
     Args:
         predicts: Whether the shard of a record can be predicted; then the shards are listed before the first request.
-        age_max_s: After so long the shards are listed again.
-        deadline_s: Writing fails when a needed listing has failed for so long.
+        age_max_s: After this long the shards are listed again.
+        deadline_s: Writing fails when a needed listing has failed for this long.
     """
 
     def __init__(self, *, predicts: bool, age_max_s: float, deadline_s: float) -> None:

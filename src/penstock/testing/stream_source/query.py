@@ -137,7 +137,7 @@ class Query:
         return rows
 
     def run_until(self, count: int, promise: Promise, when: str = "") -> None:
-        """Run batches until the sink has so many rows, or report the promise as broken if they are missing."""
+        """Run batches until the sink has this many rows, or report the promise as broken if they are missing."""
         deadline_s = time.monotonic() + self.source.visible_s
         while len(self.rows()) < count:
             if time.monotonic() > deadline_s:

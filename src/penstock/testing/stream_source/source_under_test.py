@@ -42,7 +42,7 @@ class SourceUnderTest(ABC):
         """Return the id of a record from its row, by column."""
 
     def limited(self, rows: int) -> Mapping[str, str] | None:
-        """Return the options that limit a batch to so many rows, to be added; None if the source has no such option."""
+        """Return the options that limit a batch to this many rows, to be added; None if the source has no such option."""
         del rows
         return None
 
