@@ -17,5 +17,5 @@ def wait_until(is_true, what="what is expected", deadline_s=DEADLINE_S, poll_s=0
 
 
 def wait_by_limited_calls(is_true, what, deadline_s=DEADLINE_S):
-    """Wait for a condition that is asked by GetRecords or ListStreams: five a second are allowed, and others call them too."""
+    """Wait for a condition that is asked by GetRecords or ListStreamConsumers: five a second are allowed, and others call them."""
     wait_until(is_true, what, deadline_s, poll_s=1.0)

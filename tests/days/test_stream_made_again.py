@@ -3,7 +3,7 @@
 import subprocess
 
 from user_programs import CONSUMER, Orders, all_records, once
-from waiting import wait_by_limited_calls, wait_until
+from waiting import wait_until
 
 PRODUCER = """
     import sys
@@ -20,9 +20,7 @@ PRODUCER = """
 def make_again(kinesis) -> None:
     client = kinesis.client()
     client.delete_stream(StreamName="orders", EnforceConsumerDeletion=True)
-    wait_by_limited_calls(
-        lambda: "orders" not in client.list_streams()["StreamNames"], "the end of the old stream"
-    )
+    wait_until(lambda: "orders" not in client.list_streams()["StreamNames"], "the end of the old stream")
     kinesis.create_stream("orders", shards=2)
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from user_programs import Orders, once
-from waiting import wait_by_limited_calls, wait_until
+from waiting import wait_until
 
 
 def start(spark, stream, folder):
@@ -47,9 +47,7 @@ def test_a_query_does_not_take_a_new_stream_for_the_old_one(kinesis, client, str
     query = start(spark, stream, tmp_path)
     query.processAllAvailable()
     client.delete_stream(StreamName=stream, EnforceConsumerDeletion=True)
-    wait_by_limited_calls(
-        lambda: stream not in client.list_streams(Limit=1000)["StreamNames"], "the end of the stream"
-    )
+    wait_until(lambda: stream not in client.list_streams(Limit=1000)["StreamNames"], "the end of the stream")
     kinesis.create_stream(stream, shards=2)
     today = Orders(kinesis, stream)
     today.put(50)

@@ -13,7 +13,7 @@ from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.driver import joining
 from penstock.spark.options.spark_options import parse_batch
 from spark_support import numbered, put
-from waiting import wait_by_limited_calls, wait_until
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _nothing_is_believed(monkeypatch):
 
 def recreate(server, q, shards=2):
     q.client.delete_stream(StreamName=q.stream)
-    wait_by_limited_calls(lambda: q.stream not in q.client.list_streams()["StreamNames"], "the stream to go")
+    wait_until(lambda: q.stream not in q.client.list_streams()["StreamNames"], "the stream to go")
     server.clock.advance(5)
     server.create_stream(q.stream, shards=shards)
 

@@ -20,7 +20,7 @@ from penstock.errors import NotFound, OptionError, PositionError, StreamChanged
 from penstock.spark.engine import PASSES_START
 from several_query import SeveralQuery
 from spark_support import numbered, put, wait_for_next_second
-from waiting import wait_by_limited_calls, wait_until
+from waiting import wait_until
 
 ORDERS, RETURNS = 0, 1000
 """The first number of each stream's records."""
@@ -285,7 +285,7 @@ def test_a_stream_that_is_made_again_is_refused_or_read_anew(several, server, cl
     q.read_until(20)
     q.reader.stop()
     client.delete_stream(StreamName=names[1])
-    wait_by_limited_calls(lambda: names[1] not in client.list_streams()["StreamNames"], "the stream to go")
+    wait_until(lambda: names[1] not in client.list_streams()["StreamNames"], "the stream to go")
     server.clock.advance(5)
     server.create_stream(names[1], shards=2)
     put(client, names[1], numbered(RETURNS + 10, RETURNS + 20))

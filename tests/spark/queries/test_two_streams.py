@@ -14,7 +14,7 @@ import pytest
 from lease_hands import put_java_row
 from penstock.errors import OptionError, PenstockError, StreamChanged
 from spark_support import numbered, put
-from waiting import wait_by_limited_calls, wait_until
+from waiting import wait_until
 
 
 def assert_refused(error, q, other):
@@ -100,7 +100,7 @@ def test_a_stream_that_was_deleted_and_made_again_under_its_name_is_refused(serv
     q.drain()
     q.reader.stop()
     client.delete_stream(StreamName=q.stream)
-    wait_by_limited_calls(lambda: q.stream not in client.list_streams()["StreamNames"], "the stream to go")
+    wait_until(lambda: q.stream not in client.list_streams()["StreamNames"], "the stream to go")
     server.clock.advance(5)
     server.create_stream(q.stream, shards=2)
     put(client, q.stream, numbered(20, 40))

@@ -10,7 +10,7 @@ from pyspark.sql.streaming import StreamingQueryManager
 from docs_blocks import blocks, run_blocks
 from penstock.spark.engine import PASSES_START
 from spark_support import numbered, put, read_batch
-from waiting import DEADLINE_S, wait_by_limited_calls, wait_until
+from waiting import DEADLINE_S, wait_until
 
 ORDERS, RETURNS, BILLED, COPIES = "orders", "returns", "billed", "copies"
 STREAMS = (ORDERS, RETURNS, BILLED, COPIES)
@@ -24,7 +24,7 @@ def streams(kinesis, client):
     yield
     for name in STREAMS:
         client.delete_stream(StreamName=name)
-    wait_by_limited_calls(lambda: not {*STREAMS} & set(client.list_streams()["StreamNames"]), "the deletions")
+    wait_until(lambda: not {*STREAMS} & set(client.list_streams()["StreamNames"]), "the deletions")
 
 
 @pytest.fixture

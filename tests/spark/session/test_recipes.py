@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from docs_blocks import blocks
-from waiting import wait_by_limited_calls
+from waiting import wait_until
 
 JSON, VARIANT, LOGS, HOUR = [
     block.text
@@ -40,7 +40,7 @@ def made(kinesis, client):
     yield make
     for name in names:
         client.delete_stream(StreamName=name)
-    wait_by_limited_calls(lambda: not {*names} & {*client.list_streams()["StreamNames"]}, "the deletions")
+    wait_until(lambda: not {*names} & {*client.list_streams()["StreamNames"]}, "the deletions")
 
 
 def of_stream(text):
