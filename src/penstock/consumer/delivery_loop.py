@@ -121,7 +121,7 @@ class DeliveryLoop(Loop[ShardRun]):
             stream.stream_id: StreamReading(stream, parts, options, subscriptions.get(stream.stream_id))
             for stream in streams
         }
-        self._runs: dict[tuple[str, int], ShardRun] = {}
+        self._runs: dict[tuple[str, int], ShardRun] = {}  # by key and epoch
         self._runs_lock = threading.Lock()
         self._calling = threading.local()  # `is_inside` on a thread that runs user code
         self._current: dict[str, ShardRun] = {}  # the run that is advanced, by shard
@@ -244,7 +244,7 @@ class DeliveryLoop(Loop[ShardRun]):
         return min(self._timers[0][0], due_s) if self._timers else due_s
 
     def _advance(self, run: ShardRun, now_s: float) -> None:
-        if not self._is_current(run):
+        if not self._may_advance(run):
             return
         plan = run.advance(now_s, self._budget.has_room)
         self._budget.hold(run)
@@ -269,11 +269,10 @@ class DeliveryLoop(Loop[ShardRun]):
             self._scheduled[run] = run.wake_s
             heapq.heappush(self._timers, (run.wake_s, next(self._timer_ids), run))
 
-    def _is_current(self, run: ShardRun) -> bool:
-        """Return whether a run may be advanced.
+    def _may_advance(self, run: ShardRun) -> bool:
+        """Return whether a run may be advanced; if an earlier run of its shard has not ended, queue it, or end it.
 
-        If the worker gets a lease back at once, the shard's new run waits until the earlier one has ended, so that calls of
-        one shard never overlap.
+        A worker may lose a lease and get it back at once. Calls of one shard never overlap.
         """
         if self._find(run.key, run.epoch) is not run:
             return False  # it has ended; a late answer posted it again

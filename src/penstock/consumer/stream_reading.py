@@ -57,7 +57,7 @@ class StreamReading:
             metrics=ports.metrics,
             known=known_stream(stream, ports.kinesis, ports.clock),
         )
-        self._pushed: PushedFetcher | None = None
+        self._pushed: PushedFetcher | None = None  # None: the stream is polled
         auto = options.auto_retrieval(stream.retention_s)
         if subscriptions is not None and auto is None:
             self._pushed = PushedFetcher(self._fetcher, subscriptions, parts)

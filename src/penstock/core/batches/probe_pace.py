@@ -15,7 +15,7 @@ READ_COST_S: Final = 0.2
 """The service grants a shard five reads a second."""
 _BURST_S: Final = 1.0  # the five reads may also be made at once
 _READS_OF_NEWS: Final = 2  # the probe, and the task's read if it finds records
-_SOON_COUNT: Final = 4
+_QUICK_PROBES: Final = 4  # after a batch, within one interval
 
 
 class ProbePace:
@@ -25,18 +25,18 @@ class ProbePace:
         read_cost_s: Seconds from one read to the next in the long run, at most half a second; 0 if there is no quota.
     """
 
-    __slots__ = ("_cost_s", "_soon_left", "_spent_s")
+    __slots__ = ("_cost_s", "_quick_probes_left", "_quota_used_until_s")
 
     def __init__(self, read_cost_s: float = READ_COST_S) -> None:
         self._cost_s = read_cost_s
-        # Until this moment the reads so far use up the quota. The burst is left out: reads may be ahead by `_BURST_S`.
-        self._spent_s = float("-inf")
-        self._soon_left = 0
+        # The reads so far use up the quota until this moment. The next read may be earlier by `_BURST_S`.
+        self._quota_used_until_s = float("-inf")
+        self._quick_probes_left = 0
 
     def on_batch(self, now_s: float) -> None:
         """Handle a batch that has read records of the shard."""
-        self._spend(now_s)
-        self._soon_left = _SOON_COUNT
+        self._count_read(now_s)
+        self._quick_probes_left = _QUICK_PROBES
 
     def on_probe(self, now_s: float, interval_s: float) -> float:
         """Handle a probe that is sent. Return the moment of the next one if this one finds nothing.
@@ -44,21 +44,21 @@ class ProbePace:
         Args:
             interval_s: Between two probes of a quiet shard.
         """
-        self._spend(now_s)
-        if not self._soon_left:
+        self._count_read(now_s)
+        if not self._quick_probes_left:
             return now_s + interval_s
-        self._soon_left -= 1
-        return now_s + interval_s / _SOON_COUNT
+        self._quick_probes_left -= 1
+        return now_s + interval_s / _QUICK_PROBES
 
     def on_refusal(self, now_s: float) -> None:
         """Handle a probe that the service has refused for its rate."""
-        self._spent_s = max(self._spent_s, now_s + _BURST_S)
-        self._soon_left = 0
+        self._quota_used_until_s = max(self._quota_used_until_s, now_s + _BURST_S)
+        self._quick_probes_left = 0
 
     @property
     def ready_s(self) -> float:
-        """Return the moment from which the quota has room for a probe and for the read after it."""
-        return self._spent_s - (_BURST_S - _READS_OF_NEWS * self._cost_s)
+        """The moment from which the quota has room for a probe and for the read after it."""
+        return self._quota_used_until_s - (_BURST_S - _READS_OF_NEWS * self._cost_s)
 
-    def _spend(self, now_s: float) -> None:
-        self._spent_s = max(self._spent_s, now_s) + self._cost_s
+    def _count_read(self, now_s: float) -> None:
+        self._quota_used_until_s = max(self._quota_used_until_s, now_s) + self._cost_s

@@ -353,7 +353,7 @@ class QueryShards:
         has_other_reader = row is not None and row.reader != self.worker
         if row is not None and has_other_reader and not self._has_end_ahead(row, known):
             seen = self._last_claims.get(row.key)
-            is_recreated = seen is not None and seen.was_before(row)
+            is_recreated = seen is not None and seen.predates(row)
             if planned is not None and is_recreated and row.checkpoint < planned:
                 return BatchStart(planned, StartReason.LEASE_GONE)
             return None  # the lease's new reader goes on from the checkpoint
@@ -406,7 +406,7 @@ class QueryShards:
         Args:
             rows: Current leases of a batch's shards, before `on_fresh_rows` handles them.
         """
-        new = {key for key, seen in self._last_claims.items() if key in rows and seen.was_before(rows[key])}
+        new = {key for key, seen in self._last_claims.items() if key in rows and seen.predates(rows[key])}
         return frozenset(
             new.union(
                 key

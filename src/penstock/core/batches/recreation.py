@@ -188,7 +188,7 @@ class _Plan:
         self._is_forked = bool(
             find_unknown_claims(self._earlier_rows.values(), self._worker, offset.known_batches)
         )
-        self._rows = dict(rows)
+        self._rows = dict(rows)  # as the planned writes leave them
         self._parents_of = {
             **{key: row.parents for table in (self._earlier_rows, rows) for key, row in table.items()},
             **{key: shard.parents for key, shard in shards.items()},

@@ -20,7 +20,7 @@ from penstock.core.shard import Shard
 from penstock.core.shard_graph import ancestors_of
 
 
-def goes_back(row: Lease, claim: BatchClaim, offset: StreamOffset) -> bool:
+def needs_reset(row: Lease, claim: BatchClaim, offset: StreamOffset) -> bool:
     """Return whether to reset a lease with a claim that the checkpoint location has no record of.
 
     Leases of other workers stay as they are. So does a lease whose claim is no later than the location's last batch, if the
@@ -45,13 +45,13 @@ def plan_rewind(
     - A shard between the offset's shards and the later ones gets a lease at TRIM_HORIZON, if its lease was deleted.
 
     Returns:
-        Writes by shard, without leases that `goes_back` leaves alone and without unlisted shards that have no lease. The
+        Writes by shard, without leases that `needs_reset` leaves alone and without unlisted shards that have no lease. The
         leases with a claim of the latest batch are last: a restart after some of the writes still finds that batch's number.
     """
     parents_of = {key: shard.parents for key, shard in shards.items()}
     done = ancestors_of(offset.shards, parents_of)
     unknown = find_unknown_claims(rows.values(), worker, offset.known_batches)
-    to_reset = [(row, claim) for row, claim in unknown if goes_back(row, claim, offset)]
+    to_reset = [(row, claim) for row, claim in unknown if needs_reset(row, claim, offset)]
     later = [row.key for row, _ in to_reset if row.key not in offset.shards]
     unfinished = {key: place for key, place in offset.shards.items() if not place.is_shard_end}
     places = unfinished | dict.fromkeys(_shards_between(offset, later, parents_of), TRIM_HORIZON)

@@ -130,7 +130,7 @@ class Acquisitions:
         if may_be_own and self._scans.part is None:
             # This worker: Take, applied, and the answer is lost. No other worker takes the lease for a lease duration. The next
             # scan finds the row in this worker's name, as after a restart.
-            self._scans.request_by(now_s + 0.1 * self.options.interval_s)
+            self._scans.request_whole_scan_by(now_s + 0.1 * self.options.interval_s)
 
     def _on_acquired(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
         self._requests.pop(row.key, None)

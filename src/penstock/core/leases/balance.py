@@ -98,7 +98,7 @@ def plan_kcl2(
 def _steal(
     fleet: Sequence[FleetLease], me: str, counts: dict[str, int], *, target: int, need: int, seed: str
 ) -> list[Acquisition]:
-    """Take one lease of the worker with the most leases, if it has more than the target, or as many while this worker needs several."""
+    """Take one lease of the worker with the most, if that is above the target, or at it while this worker needs several."""
     others = {worker: count for worker, count in counts.items() if worker != me}
     if not others:
         return []
@@ -461,8 +461,10 @@ def _even_out(
         if _is_full(receiver, numbers, caps):
             del order[0]
             continue
-        gap, gives, gets = high - low, capacity[donor], capacity[receiver]
-        chosen = _choose_lease(movable[donor], gap / (1 / gives + 1 / gets), (gap - mean * OVERSHOOT) * gets)
+        gap, donor_capacity, receiver_capacity = high - low, capacity[donor], capacity[receiver]
+        ideal = gap / (1 / donor_capacity + 1 / receiver_capacity)
+        useful_max = (gap - mean * OVERSHOOT) * receiver_capacity
+        chosen = _choose_lease(movable[donor], ideal, useful_max)
         if chosen is None:
             order.pop()  # no lease of the donor helps even the least loaded worker
             continue
@@ -472,7 +474,7 @@ def _even_out(
         numbers[donor] -= 1
         numbers[receiver] += 1
         has_moved = True
-        loads[donor], loads[receiver] = high - weight / gives, low + weight / gets
+        loads[donor], loads[receiver] = high - weight / donor_capacity, low + weight / receiver_capacity
         order.pop()
         del order[0]
         insort(order, (loads[donor], tie_break(donor), donor))

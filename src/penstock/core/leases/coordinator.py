@@ -157,7 +157,7 @@ class Coordinator:
         self._stop = GracefulStop(context, held, acquisitions, membership)
         self._table_stats = CoordinatorStats()  # of the table alone
         self._live: frozenset[str] = frozenset()  # as of the last scan of the whole table
-        self._is_refused = False
+        self._is_refused = False  # the table or the worker id cannot be used: the worker stops
 
     # --- the interface --------------------------------------------------------------------------------
 
@@ -313,7 +313,7 @@ class Coordinator:
         was_known = self._membership.is_mode_known
         is_full = not self.options.has_room(len(self.held_leases))
         if self._membership.handle(event, now_s, is_full=is_full):
-            self._scans.request()
+            self._scans.request_whole_scan()
         if self._membership.is_mode_known and not was_known:
             self._scans.on_table_ready(now_s)
         if self._membership.is_refused:
@@ -359,7 +359,7 @@ class Coordinator:
         if event.purpose is ListingPurpose.COMPARE:
             self._stream_check.compare(event.stream_id, event.shards, event.moment_ms, now_s)
             self._refuse_foreign(now_s)
-            self._scans.request()
+            self._scans.request_whole_scan()
 
     # --- rounds ---------------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class Coordinator:
             self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
         if missing and not scan.leases and not (runs_round and scan.is_whole_table):
             # A part that had rows is empty. Only a round on the whole table finds out whether the table was deleted.
-            self._scans.request()
+            self._scans.request_whole_scan()
         to_compare = self._stream_check.on_scan(
             scan.leases, held=self.held_leases, is_whole_table=scan.is_whole_table
         )
@@ -460,7 +460,7 @@ class Coordinator:
         self._membership.on_live_workers(live)
         self._scans.on_whole_table(live)
         if streams.sync(sorted(live), self.held_leases.parents_without_lease(), now_s):
-            self._scans.request_next_round(now_s, are_scans_rare=self._membership.finds_by_index)
+            self._scans.request_whole_scan_in_a_round(now_s, are_scans_rare=self._membership.finds_by_index)
         plan = self._planner.plan(
             fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
         )
@@ -509,11 +509,11 @@ class Coordinator:
             scan_s = min(scan_s, self.view.handovers.next_overdue_s(now_s))
         self._scans.schedule_next(now_s, scan_s, is_whole_table=is_whole_table, is_moving=bool(plan.moves))
         if self._membership.finds_by_index:
-            self._scans.schedule(now_s + LED_SCAN_ROUNDS * self.round_s)
+            self._scans.schedule_at(now_s + LED_SCAN_ROUNDS * self.round_s)
         first_listing_s = self._streams.first_listing_s
         if first_listing_s is not None and not self._stop.is_begun:
             # Only a scan of the whole table shows that a stream still has no leases.
-            self._scans.request_by(max(first_listing_s, now_s + 0.01 * self.round_s))
+            self._scans.request_whole_scan_by(max(first_listing_s, now_s + 0.01 * self.round_s))
 
     def _begin(self, plan: RoundPlan, now_s: float) -> RoundPlan:
         """Begin the moves of a plan that the fleet's mode leaves to this worker, and return them."""
@@ -579,7 +579,7 @@ class Coordinator:
         if is_forestalled and not self._planner.is_settled(now_s):
             # Another newcomer: RequestHandover of the same lease. This worker: its own request, refused. The others count this
             # worker only once it has requested a lease, so it soon scans to find another lease to request.
-            self._scans.request_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_s)
+            self._scans.request_whole_scan_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_s)
 
     def _fetch_rows(self, now_s: float) -> None:
         """Fetch rows by key if scans of the part will not show them."""

@@ -195,8 +195,8 @@ class FailingCalls:
         self._patience_s = _PATIENCE * lease_duration_s
         # Each renewal is sent after the previous one is answered, so two answers in a row must both arrive within `delivery_s`.
         self._answer_due_s = delivery_s / 2
-        self._failing: dict[tuple[LeaseCall, str], FailingCall] = {}
-        self._quiet_until_s: dict[tuple[LeaseCall, str], float] = {}
+        self._failing: dict[tuple[LeaseCall, str], FailingCall] = {}  # by call and stream id
+        self._quiet_until_s: dict[tuple[LeaseCall, str], float] = {}  # no second report until then
         # Reported calls that work again while others fail, each with the moment of its first failure.
         self._recovered: dict[LeaseCall, float] = {}
 
@@ -214,7 +214,7 @@ class FailingCalls:
         if answer is None:
             return
         if answer.problem is None and isinstance(event, WriteDone):
-            answer = self._in_time(answer, sent_s(event.write_id), now_s)
+            answer = self._fail_if_late(answer, sent_s(event.write_id), now_s)
         if answer.problem is None:
             known = self._failing.pop((answer.call, answer.scope), None)
             if known is not None:
@@ -222,7 +222,7 @@ class FailingCalls:
         else:
             self._on_failed(answer, now_s)
 
-    def _in_time(self, answer: CallAnswer, sent_s: float | None, now_s: float) -> CallAnswer:
+    def _fail_if_late(self, answer: CallAnswer, sent_s: float | None, now_s: float) -> CallAnswer:
         """Return the answer, or a failure if it was too late to keep a lease."""
         if sent_s is None or now_s - sent_s < self._answer_due_s:
             return answer
@@ -276,9 +276,9 @@ class FailingCalls:
 
     def forget(self, now_s: float, round_s: float) -> None:
         """Forget calls that are not made any more, for instance because other workers have the leases now."""
-        often_s = 3 * max(self._lease_duration_s, round_s)
+        writes_pause_s = 3 * max(self._lease_duration_s, round_s)
         for kind, known in list(self._failing.items()):
-            pause_s = often_s if known.call in _WRITES.values() else max(often_s, _RARE_PAUSE_S)
+            pause_s = writes_pause_s if known.call in _WRITES.values() else max(writes_pause_s, _RARE_PAUSE_S)
             if now_s - known.last_s > pause_s:
                 del self._failing[kind]
                 self._on_recovered(known, now_s)

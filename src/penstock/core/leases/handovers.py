@@ -69,7 +69,7 @@ class Handovers:
         # Another owner or reader: a new hand-over, or none.
         self._kcl2_taken.discard(key)
         if before is not None:
-            self._on_names_changed(before, now, now_s)
+            self._on_owners_changed(before, now, now_s)
         if now.checkpoint_owner is None:
             self._since_s.pop(key, None)
         else:
@@ -86,8 +86,8 @@ class Handovers:
         if count >= _RENEWALS_WITHOUT_ATTRIBUTES_MIN and reader not in self._ignored_s:
             self._on_ignored(reader, now_s)
 
-    def _on_names_changed(self, before: Lease, now: Lease, now_s: float) -> None:
-        """Handle a change of the owner or of the reader's field: a request, a take by KCL 2.x, or the answer to a request."""
+    def _on_owners_changed(self, before: Lease, now: Lease, now_s: float) -> None:
+        """Handle a change of `owner` or `checkpoint_owner`: a request, a take by KCL 2.x, or the answer to a request."""
         reader = before.checkpoint_owner
         if reader is None:
             if now.checkpoint_owner == before.owner and now.owner is not None:

@@ -80,7 +80,7 @@ class LateCheckpoints:
         self._turn = context.turn
         self._writes = context.writes
         self._kept: dict[str, LateCheckpoint] = {}
-        self._due_s = 0.0
+        self._due_s = 0.0  # of the next writes
 
     def keep(self, key: str, position: Position | None, seen_claim: SeenClaim | None = None) -> None:
         """Keep a position, unless the kept one is later.

@@ -60,7 +60,7 @@ class Kcl3Membership:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self._turn = context.turn
-        self.is_refused: bool = False
+        self.is_refused: bool = False  # this worker cannot work beside the table's KCL 3 workers
         self._wall_s = 0.0  # as of the last read
         self._detector = FleetModeDetector(context.me)
         self.mode: FleetMode = FleetMode.OWN

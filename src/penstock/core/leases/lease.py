@@ -106,9 +106,9 @@ class SeenClaim(Struct, frozen=True):
 
     def expected_on(self, row: Lease) -> SeenClaim:
         """Return the claim that a row must have for a late checkpoint: none if the row was deleted and created again."""
-        return SeenClaim(self.worker) if self.was_before(row) else self
+        return SeenClaim(self.worker) if self.predates(row) else self
 
-    def was_before(self, row: Lease) -> bool:
+    def predates(self, row: Lease) -> bool:
         """Return whether a row was deleted and created again after the claim was seen.
 
         Args:

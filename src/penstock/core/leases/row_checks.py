@@ -292,10 +292,10 @@ class DamagedRows:
         for key, why in self.view.damaged.items():
             if key in self.view or key in listed:
                 self._report_damaged(key, why)
-            elif self._skipped_count <= SKIPPED_REPORTS_MAX and self._is_new(key, why):
+            elif self._skipped_count <= SKIPPED_REPORTS_MAX and self._mark_reported(key, why):
                 self._report_skipped(key, why)
         for key in sorted(self.view.circular):
-            if self._is_new(key, "circular"):
+            if self._mark_reported(key, "circular"):
                 row = self.view.get(key)
                 parents = "" if row is None else ", ".join(sorted(row.parents))
                 self._turn.report(
@@ -321,7 +321,7 @@ class DamagedRows:
         )
 
     def _report_damaged(self, key: str, why: str) -> None:
-        if self._is_new(key, f"damaged {why}"):
+        if self._mark_reported(key, f"damaged {why}"):
             self._turn.report(
                 Topic.ROW_DAMAGED,
                 Level.ERROR,
@@ -332,7 +332,8 @@ class DamagedRows:
                 "unreadable",
             )
 
-    def _is_new(self, key: str, why: str) -> bool:
+    def _mark_reported(self, key: str, why: str) -> bool:
+        """Return True the first time."""
         is_new = (key, why) not in self._reported
         self._reported.add((key, why))
         return is_new

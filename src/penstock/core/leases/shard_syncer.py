@@ -98,6 +98,7 @@ class ShardSyncer:
     """Creates missing leases of one stream. Not thread-safe.
 
     Args:
+        view: The stream's rows in the table.
         listing: Shared with the cleanup.
     """
 
@@ -105,13 +106,13 @@ class ShardSyncer:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view = view
-        self._table = context.view
+        self._table_view = context.view
         self._turn = context.turn
         self._writes = context.writes
         self._listing = listing
         self._scans = context.scans
         self.ranges: dict[str, HashRange] = {}
-        self.first_listing_s: float | None = None
+        self.first_listing_s: float | None = None  # when a stream without leases is listed
         # Leases to be created one after the other: the first ones of an empty table, and those that fill holes.
         self._first_leases: deque[Lease] = deque()
         self._filling: deque[MissingLease] = deque()
@@ -123,7 +124,7 @@ class ShardSyncer:
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
         self._needed_parents: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
         self._unlisted_before: set[str] = set()  # missing parents that the previous listing did not have
-        self._is_table_gone = False
+        self._is_table_gone = False  # a call found no table
         self._memory: dict[str, Lease] = {}  # the rows as they were seen last, in case the table is deleted
         self._remembered_s = float("-inf")  # when a scan last showed them
         self.wants_scan: bool = False
@@ -222,7 +223,7 @@ class ShardSyncer:
             f"{len(leases)} leases are gone with the lease table: they are created again at the "
             "checkpoints that this worker has seen; records after them are delivered again",
         )
-        self._scans.request()
+        self._scans.request_whole_scan()
         return True
 
     def on_table_missing(self) -> None:
@@ -286,10 +287,10 @@ class ShardSyncer:
         ):
             # Another worker: Create of the same lease, pinned to its own moment. This one: Create, refused. The other
             # worker's moment counts for all leases, so it creates the rest too.
-            self._scans.request()
+            self._scans.request_whole_scan()
             return
         if not rest:
-            self._scans.request()
+            self._scans.request_whole_scan()
         for lease in rest:
             self._writes.enqueue(Create(self.options.own(lease)), ForMissingLease(CreationReason.FIRST))
 
@@ -307,7 +308,7 @@ class ShardSyncer:
             self._retries = 0
             # Scan only after the last creation: a half-created table looks full of holes. Takes in flight do no harm.
             if not self._writes.has_creations():
-                self._scans.request()
+                self._scans.request_whole_scan()
         else:
             self._retries += 1
             if self._retries <= _RETRIES_MAX:
@@ -397,7 +398,7 @@ class ShardSyncer:
         self._ended_open = frozenset(key for key in open_keys if key in rows and rows[key].is_ended)
         parents = self._confirmed_missing()
         unlisted = parents - {shard.shard_id for shard in event.shards}
-        self._table.on_shards_vanished(unlisted & self._unlisted_before)  # two listings agree
+        self._table_view.on_shards_vanished(unlisted & self._unlisted_before)  # two listings agree
         self._unlisted_before = unlisted
         plan = [
             missing

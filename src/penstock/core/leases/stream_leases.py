@@ -37,6 +37,7 @@ class LeaseCleanup:
     plans the deletion again.
 
     Args:
+        view: The stream's rows in the table.
         listing: Shared with the shard syncer.
     """
 
@@ -44,12 +45,12 @@ class LeaseCleanup:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view = view
-        self._table = context.view
+        self._table_view = context.view
         self._turn = context.turn
         self._writes = context.writes
         self._listing = listing
-        self._vanished_before: frozenset[str] | None = None
-        self._vanished: frozenset[str] = frozenset()
+        self._vanished_before: frozenset[str] | None = None  # finished leases that the last listing lacked
+        self._vanished: frozenset[str] = frozenset()  # those that the last two listings lacked
         self._listing_due_s: float | None = None
 
     def on_round(self, now_s: float, workers: Sequence[str]) -> None:
@@ -63,7 +64,7 @@ class LeaseCleanup:
             key = deletion.write.key
             # One worker: Create, no answer. Another one: the shard's end, then this deletion. If the Create is still in flight,
             # it brings the row back.
-            if self._table.unchanged_s(key, now_s) < _REST_DURATIONS * self.options.lease_duration_s:
+            if self._table_view.unchanged_s(key, now_s) < _REST_DURATIONS * self.options.lease_duration_s:
                 continue
             if begun < _DELETIONS_PER_ROUND and chosen_worker(workers, key) == self.me:
                 begun += self._writes.enqueue(deletion.write, ForCleanup(deletion.why))
@@ -76,7 +77,7 @@ class LeaseCleanup:
 
     def _has_old_leases(self, now_s: float) -> bool:
         return any(
-            row.is_ended and self._table.unchanged_s(key, now_s) >= self.options.garbage_interval_s
+            row.is_ended and self._table_view.unchanged_s(key, now_s) >= self.options.garbage_interval_s
             for key, row in self.view.rows().items()
         )
 
@@ -88,7 +89,7 @@ class LeaseCleanup:
     def on_deleted(self, key: str, why: DeletionReason, outcome: WriteOutcome) -> None:
         """Handle the answer to a deletion."""
         if isinstance(outcome, Applied):
-            self._table.forget(key)
+            self._table_view.forget(key)
             message = f"lease {key} deleted: {why.value}"
             self._turn.report(Topic.DELETED, Level.INFO, message, key, why.name.lower())
 

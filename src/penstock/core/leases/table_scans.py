@@ -280,26 +280,26 @@ class TableScans:
         # The scan is strongly consistent only if every scan reads the whole table: see `ScanTable`.
         self._turn.emit(ScanTable(WHOLE_TABLE if is_whole_table and self.part is not None else self.part))
 
-    def request(self) -> None:
+    def request_whole_scan(self) -> None:
         """Request a scan of the whole table that begins after this moment: one in flight may have begun too early."""
         self._is_requested = True
 
-    def request_by(self, at_s: float) -> None:
+    def request_whole_scan_by(self, at_s: float) -> None:
         """Request a scan of the whole table that begins by a moment; one in flight does not count."""
         self._whole_requested_by_s = min(self._whole_requested_by_s, at_s)
 
-    def request_next_round(self, now_s: float, *, are_scans_rare: bool) -> None:
+    def request_whole_scan_in_a_round(self, now_s: float, *, are_scans_rare: bool) -> None:
         """Request a scan of the whole table about one round from now, if the regular scans would not make one.
 
         Args:
             are_scans_rare: Whether the regular scans are further apart than rounds.
         """
         if self.plan.part is not None:
-            self.request_by(now_s + self._turn.jittered(self.options.interval_s, _JITTER))
+            self.request_whole_scan_by(now_s + self._turn.jittered(self.options.interval_s, _JITTER))
         elif are_scans_rare:
-            self.request_by(now_s + self._turn.jittered(self.plan.round_s, _JITTER))
+            self.request_whole_scan_by(now_s + self._turn.jittered(self.plan.round_s, _JITTER))
 
-    def schedule(self, at_s: float) -> None:
+    def schedule_at(self, at_s: float) -> None:
         """Schedule the next regular scan; requested scans stay."""
         self._due_s = at_s
 
@@ -402,7 +402,7 @@ class TableScans:
         if self.is_free_lease_scan:
             self._free_lease_scan_s = self._retry_s
         elif self._is_scanning_whole:
-            self.request_by(self._retry_s)
+            self.request_whole_scan_by(self._retry_s)
         else:
             self._due_s = self._retry_s
         return is_gone
@@ -447,7 +447,7 @@ class TableScans:
         self._owner_unknown.add(key)
         self._resolved_by_scan.discard(key)
         if self.part is None:
-            self.request_by(now_s + self.options.interval_s)
+            self.request_whole_scan_by(now_s + self.options.interval_s)
 
     def on_owner_known(self, key: str) -> None:
         """Handle a row that was read by its key."""

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards
-from penstock.core.batches.rewind import goes_back
+from penstock.core.batches.rewind import needs_reset
 from penstock.core.leases.lease import Lease, name_run
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, PenstockError
@@ -180,7 +180,7 @@ def name_worker(options: SourceOptions, known: str, chance: Chance) -> str:
 def _is_behind_claims(rows: Mapping[str, Lease], worker: str, offset: StreamOffset) -> bool:
     """Return whether leases must be reset: the checkpoint location has no record of their claims."""
     unknown = find_unknown_claims(rows.values(), worker, offset.known_batches)
-    return any(claim.batch > offset.batch or goes_back(row, claim, offset) for row, claim in unknown)
+    return any(claim.batch > offset.batch or needs_reset(row, claim, offset) for row, claim in unknown)
 
 
 def register_consumer(ports: DriverPorts, options: SourceOptions, stream: StreamIdentity) -> str | None:

@@ -284,18 +284,15 @@ class NewsPoller:
             return self._answers.popleft() if self._answers else None
 
     def _on_answer(self, answer: _Answer, current: _States) -> None:
-        """Handle the answer of a probe, unless a batch has read the shard since: then only the failures end."""
+        """Handle the answer of a probe. If a batch has read the shard since, a success only ends the series of failures."""
         key, state = answer.shard_id, answer.state
         if answer.error is None:
             self._failing.pop(key, None)
         if current.get(key) is not state:
             return
         if answer.page is not None:
-            self._on_page(
-                state,
-                answer.page,
-                self._on_answer_time(answer.received_s, answer.received_ms, answer.page.server_ms),
-            )
+            now_ms = self._on_answer_time(answer.received_s, answer.received_ms, answer.page.server_ms)
+            self._on_page(state, answer.page, now_ms)
         elif answer.error is not None:
             self._on_failure(answer, answer.error)
 
