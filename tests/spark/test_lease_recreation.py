@@ -12,7 +12,7 @@ from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Create
-from penstock.core.position import at_record
+from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import DataLossError, NotFound, Unavailable
@@ -102,6 +102,25 @@ def test_a_lease_that_is_lost_is_told_with_what_comes_again(caplog):
     assert "has lost the leases of shardId-1" in made[1]
     assert "the end of batch 3 in shardId-1 is unknown" in repeated[1]
     assert "read again: from 7.0 in shardId-1 on" in repeated[1]
+
+
+def test_the_lease_of_a_child_is_not_told_as_lost(caplog):
+    table, kinesis = (
+        MemoryLeaseTable(),
+        LaggingKinesis([(*WHOLE, Shard("shardId-2", FULL_RANGE, ("shardId-1",), "9"))]),
+    )
+    table.write(Create(Lease("shardId-1", hash_range=FULL_RANGE, stream=STREAM)))
+    recreation = LeaseRecreation(kinesis, table, OPTIONS, kinesis.clock, {}.__getitem__)
+    recreation.repair_at_start(
+        {lease.key: lease for lease in table.scan().leases},
+        StreamOffset(batch=3, worker="q", shards={"shardId-1": SHARD_END}),
+        STREAM,
+    )
+    assert {lease.key: lease.checkpoint for lease in table.scan().leases} == {
+        "shardId-1": SHARD_END,
+        "shardId-2": TRIM_HORIZON,
+    }
+    assert caplog.records == []
 
 
 def test_a_lease_that_is_carried_over_is_told_without_alarm(caplog):

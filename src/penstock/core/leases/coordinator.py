@@ -204,7 +204,8 @@ class Coordinator:
         """Whether this worker holds every lease that it can get for now: leases were seen, and nothing is in flight.
 
         False until the table was scanned after a loss or a take with an unknown outcome, and while rows still have to be
-        compared with the stream's shards. Hand-overs that wait for other workers do not count.
+        compared with the stream's shards. Hand-overs that wait for other workers do not count, nor does the end of a shard that
+        was merged with one whose parent is still read.
         """
         return (
             self._table_stats.table_leases > 0
@@ -213,7 +214,7 @@ class Coordinator:
             and self._scans.is_quiet
             and self._acquisitions.are_own_held()
             and self._writes.is_idle()
-            and all(held.phase in _RESTING for held in self.held_leases)
+            and all(held.phase in _RESTING or held.missing_parents(self.view) for held in self.held_leases)
         )
 
     def describe_unread(self, now_s: float) -> str | None:

@@ -366,9 +366,9 @@ class ShardSyncer:
                 if spans
                 else f"no lease for parent {min(missing)}"
             )
-            self._turn.report(
-                Topic.HOLE, Level.WARNING, f"{what}; the shards are listed to find the missing leases"
-            )
+            # A parent without a lease is ordinary while its own parent is read; if it is not, the lease's creation is a warning.
+            level = Level.WARNING if spans else Level.INFO
+            self._turn.report(Topic.HOLE, level, f"{what}; the shards are listed to find the missing leases")
             self._listing.begin(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
 
     def _coverage(self, also_covered: Iterable[str] = ()) -> Coverage:

@@ -181,7 +181,9 @@ class LeaseRecreation:
                 earlier,
                 offset.batch,
             )
-        elif created and not is_moved:
+        elif (
+            not offset.shards.keys().isdisjoint(created) and not is_moved
+        ):  # not only children of an ended shard
             _log.warning(
                 "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are created again at "
                 "this query's positions",
