@@ -277,3 +277,16 @@ def test_a_partition_that_is_no_single_value_is_refused_before_the_first_write(
         return
     with pytest.raises(OptionError, match=message):
         _check_expressions(running_spark, delivery, parse_schema(delivery))
+
+
+def test_the_columns_of_a_schema_are_made_for_its_first_batch_only(batches, monkeypatch):
+    delivery = batches(schema="id BIGINT", **{"partition-by": ["date(arrived)"]})
+    delivery.write([b'{"id": 1}'])
+
+    def is_called(*_args, **_options):
+        raise AssertionError("a column was made again")
+
+    for name in ("from_json", "expr", "when", "count_if"):
+        monkeypatch.setattr(f"pyspark.sql.functions.{name}", is_called)
+    delivery.write([b'{"id": 2}'])
+    assert read(delivery.table, "id") == [(1,), (2,)]

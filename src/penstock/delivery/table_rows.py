@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from penstock.delivery.record_texts import RecordTexts
 from penstock.errors import OptionError
 from penstock.spark.schema import COLUMNS
 
+_ARRIVAL: Final = "approximateArrivalTimestamp"
 _KEPT: Final = "_penstock_row_"
 _FOLDER_BYTES_MAX: Final = 255
 """Longest name of a folder on most file systems. A longer one would end the delivery."""
@@ -28,23 +30,35 @@ _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
     """Return the table's rows for source rows that match its schema: its columns, then the partition columns."""
-    arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
+    for columns in _table_columns(delivery, schema):
+        rows = rows.select(*columns)
+    return rows
+
+
+@functools.lru_cache(maxsize=json_rows.KEPT_SCHEMAS_MAX)
+def _table_columns(delivery: Delivery, schema: StructType | None) -> tuple[tuple[Column, ...], ...]:
+    """Return the columns that `table_rows` selects, in two steps."""
     if schema is None:
+        fields: list[Column] = []
         names = [*COLUMNS]
     else:
         metadata = [F.col(METADATA[name]).alias(f"_{name}") for name in delivery.metadata]
+        fields = [*metadata, *json_rows.fields_of(schema)]
         names = [*schema.names, *(f"_{name}" for name in delivery.metadata)]
-        # Partition expressions may also use the source's columns; a field hides the source's column of the same name.
-        hidden = {name.lower() for name in schema.names}
-        beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
-        arrived = arrived.select(*beside, *metadata, *json_rows.fields_of(schema))
     known = {name.lower() for name in names}
     parts = [
         F.expr(each.expression).alias(each.name)
         for each in delivery.partitions
         if each.name.lower() not in known  # a partition by a column itself
     ]
-    return arrived.select(*(F.col(quoted(name)) for name in names), *parts)
+    return (*_source_columns(schema), *fields), (*(F.col(quoted(name)) for name in names), *parts)
+
+
+def _source_columns(schema: StructType | None) -> list[Column]:
+    """Return the source's columns and `arrived` for partition expressions; a field hides the source's column of its name."""
+    hidden = {name.lower() for name in ([] if schema is None else schema.names)}
+    columns = {**{name: F.col(name) for name in COLUMNS}, "arrived": F.col(_ARRIVAL).alias("arrived")}
+    return [column for name, column in columns.items() if name.lower() not in hidden]
 
 
 def with_verdict(
@@ -55,18 +69,31 @@ def with_verdict(
     A record does not fit if a partition column has no value although every field in its expression has one. Except in Iceberg, an empty
     text does not fit either: readers of partition folders take it for null.
     """
-    if schema is None:
-        return _with_folders(batch, delivery)
-    rows = json_rows.with_verdict(batch, schema, texts)
-    if not delivery.partitions or not schema.fields or delivery.format == "stream":
-        return rows
-    hidden = {name.lower() for name in schema.names}
+    if schema is not None:
+        batch = json_rows.with_verdict(batch, schema, texts)
+        if not delivery.partitions or not schema.fields or delivery.format == "stream":
+            return batch
+    for columns in _judged_columns(delivery, schema):
+        batch = batch.select(*columns)
+    return batch
+
+
+@functools.lru_cache(maxsize=json_rows.KEPT_SCHEMAS_MAX)
+def _judged_columns(delivery: Delivery, schema: StructType | None) -> tuple[tuple[Column, ...], ...]:
+    """Return the columns that `with_verdict` selects, in two steps, to judge the partitions of rows."""
+    if schema is None:  # here a partition may be null
+        verdict = F.lit(json_rows.FITS)
+        for part in delivery.partitions:
+            for is_unfit, reason in _unfit_folders(F.expr(part.expression), part.name, delivery.format):
+                verdict = F.when(is_unfit, F.lit(f"partition column {part.name}: {reason}")).otherwise(
+                    verdict
+                )
+        source = tuple(F.col(name) for name in COLUMNS)
+        return tuple(_source_columns(schema)), (*source, verdict.alias(json_rows.VERDICT))
     # A field hides the source's column of its name in expressions, but not in the rows that are returned.
-    kept = [F.col(name).alias(f"{_KEPT}{name}") for name in rows.columns]
-    arrived = rows.withColumn("arrived", F.col("approximateArrivalTimestamp"))
-    beside = [F.col(name) for name in arrived.columns if name.lower() not in hidden]
-    columns = {name.lower(): F.col(quoted(name)) for name in (*arrived.columns, *schema.names)}
-    known = arrived.select(*kept, *beside, *json_rows.fields_of(schema))
+    names = (*COLUMNS, *json_rows.ADDED)
+    kept = [F.col(name).alias(f"{_KEPT}{name}") for name in (*names, json_rows.VERDICT)]
+    columns = {name.lower(): F.col(quoted(name)) for name in (*COLUMNS, "arrived", *schema.names)}
     verdict = F.col(f"{_KEPT}{json_rows.VERDICT}")
     for part in delivery.partitions:
         value = F.expr(part.expression)
@@ -85,20 +112,10 @@ def with_verdict(
         for is_unfit, reason in _unfit_folders(value, part.name, delivery.format):
             verdict = verdict.when(is_unfit, F.lit(f"{refusal}{reason}"))
         verdict = verdict.otherwise(F.lit(json_rows.FITS))
-    return known.select(
-        *(F.col(f"{_KEPT}{name}").alias(name) for name in rows.columns if name != json_rows.VERDICT),
-        verdict.alias(json_rows.VERDICT),
+    return (
+        (*kept, *_source_columns(schema), *json_rows.fields_of(schema)),
+        (*(F.col(f"{_KEPT}{name}").alias(name) for name in names), verdict.alias(json_rows.VERDICT)),
     )
-
-
-def _with_folders(batch: DataFrame, delivery: Delivery) -> DataFrame:
-    """Return rows of the source with the verdict whether their partitions can have folders. Here a partition may be null."""
-    arrived = batch.withColumn("arrived", F.col("approximateArrivalTimestamp"))
-    verdict = F.lit(json_rows.FITS)
-    for part in delivery.partitions:
-        for is_unfit, reason in _unfit_folders(F.expr(part.expression), part.name, delivery.format):
-            verdict = F.when(is_unfit, F.lit(f"partition column {part.name}: {reason}")).otherwise(verdict)
-    return arrived.withColumn(json_rows.VERDICT, verdict).drop("arrived")
 
 
 def _unfit_folders(value: Column, name: str, table_format: str) -> list[tuple[Column, str]]:

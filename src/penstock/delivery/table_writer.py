@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import StructType
 
@@ -164,7 +165,6 @@ class TableWriter:
                 break
             added += columns
             self._files.remove(folder)
-        is_row = F.col(json_rows.VERDICT) == json_rows.FITS
         has_rows = seen["count"] > seen["dead"]
         staged = self.store.staged(f"{folder}/rows", self._target.ending) if has_rows else []
         placed = self._target.plan(label, staged, f"{folder}/rows")
@@ -172,7 +172,7 @@ class TableWriter:
         if seen["dead"]:
             self._at_step("dead letters")
             letters = json_rows.dead_letters(
-                verdicts.where(~is_row), self._schema, self._new_names, delivery.name, label
+                verdicts.where(~_is_row()), self._schema, self._new_names, delivery.name, label
             )
             letters.coalesce(1).write.json(spark_uri(f"{folder}/dead"))
             letters_moved = plan_moves(
@@ -205,19 +205,11 @@ class TableWriter:
     def _write_rows(self, verdicts: DataFrame, folder: str) -> dict[str, Any]:
         """Stage the rows that fit; return the counts and the identity of the batch."""
         self._at_step("write")
-        is_row = F.col(json_rows.VERDICT) == json_rows.FITS
-        columns = [
-            *_identity_columns(),
-            F.count(F.lit(1)).alias("count"),
-            F.count_if(~is_row).alias("dead"),
-            F.count_if(F.col(json_rows.VERDICT) == json_rows.UNKNOWN).alias("unknown"),
-            F.max(F.unix_millis("approximateArrivalTimestamp")).alias("last_ms"),
-        ]
         if self._is_unknown:  # no record has a field, so there is no row to write
-            return dict(verdicts.agg(*columns).collect()[0].asDict())
+            return dict(verdicts.agg(*_counts()).collect()[0].asDict())
         observation = Observation()
-        observed = verdicts.observe(observation, *columns)
-        self._target.stage(observed.where(is_row), self._schema, folder)
+        observed = verdicts.observe(observation, *_counts())
+        self._target.stage(observed.where(_is_row()), self._schema, folder)
         return dict(observation.get)
 
     def _may_grow(self, seen: Mapping[str, Any]) -> bool:
@@ -291,16 +283,34 @@ def set_session_options(spark: SparkSession, delivery: Delivery) -> None:
     conf.set("spark.sql.adaptive.optimizer.excludedRules", _PROPAGATES_EMPTY)
 
 
-def _identity_columns() -> list[Any]:
+@functools.cache
+def _is_row() -> Column:
+    return F.col(json_rows.VERDICT) == json_rows.FITS
+
+
+@functools.cache
+def _counts() -> tuple[Column, ...]:
+    """Return the aggregates of a batch with verdicts: its positions, numbers of records, and the newest arrival."""
+    return (
+        *_identity_columns(),
+        F.count(F.lit(1)).alias("count"),
+        F.count_if(~_is_row()).alias("dead"),
+        F.count_if(F.col(json_rows.VERDICT) == json_rows.UNKNOWN).alias("unknown"),
+        F.max(F.unix_millis("approximateArrivalTimestamp")).alias("last_ms"),
+    )
+
+
+@functools.cache
+def _identity_columns() -> tuple[Column, ...]:
     """Return the aggregates of a batch's positions: two attempts with the same records have the same ones."""
     number = F.lpad("sequenceNumber", 60, "0")  # texts of equal length are in the order of their numbers
     position = F.xxhash64("shardId", "sequenceNumber", "subSequenceNumber")
-    return [
+    return (
         F.min(number).alias("first"),
         F.max(number).alias("last"),
         F.min(position).alias("hash_min"),
         F.max(position).alias("hash_max"),
-    ]
+    )
 
 
 def _identity_of(seen: dict[str, Any]) -> Identity:
