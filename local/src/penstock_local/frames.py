@@ -22,6 +22,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 
 from penstock_local.errors import OptionError
 from penstock_local.service_errors import RequestRefused
@@ -130,12 +131,11 @@ class FrameFile:
         self._checksum = checksum
         self.size += len(frame)
 
-    def replace(self, fresh: Iterable[Frame], is_same: Callable[[Iterator[Frame]], bool]) -> None:
+    def replace(self, fresh: Callable[[], Iterable[Frame]]) -> None:
         """Write a new file beside the old one, read it back, and put it in the old one's place.
 
         Args:
-            fresh: All frames of the new file.
-            is_same: Reads the frames that were read back; returns whether they hold the same state.
+            fresh: Returns all frames of the new file, once to be written and once to be compared with those read back.
 
         Raises:
             OSError: It cannot be written. The old file stays.
@@ -144,9 +144,9 @@ class FrameFile:
         aside = f"{self._name}.new"
         fd = self._folder.create(aside)
         try:
-            size, checksum = _write_all(fd, fresh)
+            size, checksum = _write_all(fd, fresh())
             os.fsync(fd)
-            self._require_same(_FrameReader(fd, size, self._misread), is_same)
+            self._require_same(_FrameReader(fd, size, self._misread), fresh())
             self._folder.rename(aside, self._name)
         except BaseException:
             os.close(fd)
@@ -158,8 +158,8 @@ class FrameFile:
         # last, because the file is the new one already, whether or not this succeeds
         self._folder.sync()
 
-    def compact(self, fresh: Iterable[Frame], is_same: Callable[[Iterator[Frame]], bool]) -> bool:
-        """Rewrite the file if that is possible now; otherwise the old one stays in use.
+    def compact(self, fresh: Callable[[], Iterable[Frame]]) -> bool:
+        """Rewrite the file as `replace` does, if that is possible now; otherwise the old one stays in use.
 
         Returns:
             Whether it was done. After a failure, nothing is tried for a minute.
@@ -167,7 +167,7 @@ class FrameFile:
         if time.monotonic() < self._retry_at_s:
             return False
         try:
-            self.replace(fresh, is_same)
+            self.replace(fresh)
         except (OSError, OptionError):
             self._retry_at_s = time.monotonic() + _RETRY_S
             log.exception("%s could not be rewritten; it is tried again in a minute", self.path)
@@ -200,10 +200,11 @@ class FrameFile:
             # the next append tries again first; a start would drop the tail too
             log.exception("%s could not be cut back to its last whole frame", self.path)
 
-    def _require_same(self, reader: _FrameReader, is_same: Callable[[Iterator[Frame]], bool]) -> None:
-        same = is_same((kind, payload) for _, kind, payload in reader.frames())
-        if not same or reader.at != reader.size:
-            raise self._misread(reader.at, "it does not hold the same state")
+    def _require_same(self, reader: _FrameReader, expected: Iterable[Frame]) -> None:
+        found = ((kind, payload) for _, kind, payload in reader.frames())
+        is_same = all(read == written for read, written in zip_longest(found, expected))
+        if not is_same or reader.at != reader.size:
+            raise self._misread(reader.at, "it does not hold the same frames")
 
     def _misread(self, at: int, why: str) -> OptionError:
         return OptionError(f"{self.path}.new was read back wrongly at byte {at}: {why}")

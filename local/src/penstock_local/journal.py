@@ -67,7 +67,7 @@ class FileJournal:
             self._replay_all(store)
             return
         try:
-            self._file.replace(self._frames(store), lambda frames: _is_same(frames, self, store))
+            self._file.replace(lambda: self._frames(store))
         except OSError as error:
             raise OptionError(f"{self._file.path} cannot be written: {error}") from error
 
@@ -223,7 +223,7 @@ class FileJournal:
 
     def compact(self, store: Store) -> None:
         """Rewrite the journal from the store; if that fails, the old one stays in use."""
-        if self._file.compact(self._frames(store), lambda frames: _is_same(frames, self, store)):
+        if self._file.compact(lambda: self._frames(store)):
             self._live_bytes = self._file.size
 
     def _frames(self, store: Store) -> Iterator[Frame]:
@@ -236,14 +236,10 @@ class FileJournal:
             for shard in stream.shards.values():
                 for payload in _kept_frames(stream, shard):
                     yield _ADDED, payload
-        yield from _queue_and_channel_frames(store)
-
-
-def _queue_and_channel_frames(store: Store) -> Iterator[Frame]:
-    for queue in store.queues.by_id.values():
-        yield from queue_frames.frames(queue)
-    for channel in store.channels.by_id.values():
-        yield _CHANNEL, msgspec.json.encode(channel)
+        for queue in store.queues.by_id.values():
+            yield from queue_frames.frames(queue)
+        for channel in store.channels.by_id.values():
+            yield _CHANNEL, msgspec.json.encode(channel)
 
 
 class _Replay:
@@ -309,76 +305,6 @@ class _Replay:
                 )
             shard.extend(texts, sizes, arrival_ms)
         self.clock_ms = max(self.clock_ms, arrival_ms)
-
-
-def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> bool:
-    """Return whether frames that were read back hold the same state as the store."""
-    documents = {stream.uid: _stream_document(stream) for stream in store.streams.values()}
-    found: dict[int, Any] = {}
-    accounts: dict[str, AccountSettings] = {}
-    marks: dict[bytes, bytes] = {}
-    records = _RecordsReadBack(store)
-    expected_others = _queue_and_channel_frames(store)
-    for kind, payload in frames:
-        if kind == _STREAM:
-            document = msgspec.json.decode(payload)
-            found[document["uid"]] = document
-        elif kind == _ADDED:
-            if not records.go_on_with(payload):
-                return False
-        elif kind in (*QueueReplay.KINDS, _CHANNEL):
-            if next(expected_others, None) != (kind, payload):
-                return False
-        elif kind == _ACCOUNT:
-            region, settings = _account(payload)
-            accounts[region] = settings
-        elif kind in marks:
-            return False
-        else:
-            marks[kind] = payload
-    expected = {
-        _META: msgspec.json.encode({"key": journal.key.hex()}),
-        _CLOCK: _CLOCK_READING.pack(journal.clock_ms),
-    }
-    same_documents = found == msgspec.json.decode(msgspec.json.encode(documents), type=dict[int, Any])
-    same_rest = marks == expected and accounts == store.accounts
-    none_is_missing = next(expected_others, None) is None
-    return records.are_complete() and same_documents and same_rest and none_is_missing
-
-
-class _RecordsReadBack:
-    """Compares records with those of a store, shard by shard, and holds one shard's at a time."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._counts: dict[tuple[int, int], int] = {}
-        self._place: tuple[int, int] | None = None
-        self._kept: tuple[int, list[bytes], list[int], list[int]] = (0, [], [], [])
-
-    def go_on_with(self, payload: bytes) -> bool:
-        """Read the next frame; returns whether the store has exactly these records there."""
-        uid, arrival_ms, batches = _unpacked(payload)
-        for index, ordinal, texts, sizes in batches:
-            if self._place != (uid, index):
-                self._place = (uid, index)
-                self._kept = self._store.by_uid[uid].shards[shard_id(index)].kept()
-            first, kept_texts, kept_sizes, kept_arrivals = self._kept
-            begin = self._counts.get(self._place, 0)
-            end = self._counts[self._place] = begin + len(texts)
-            same_place = ordinal == first + begin and kept_arrivals[begin:end] == [arrival_ms] * len(texts)
-            if not same_place or kept_texts[begin:end] != texts or kept_sizes[begin:end] != sizes:
-                return False
-        return True
-
-    def are_complete(self) -> bool:
-        """Return whether all records of the store have been read back."""
-        expected = {
-            (stream.uid, shard.index): len(shard)
-            for stream in self._store.streams.values()
-            for shard in stream.shards.values()
-            if len(shard)
-        }
-        return self._counts == expected
 
 
 def _account(payload: bytes) -> tuple[str, AccountSettings]:

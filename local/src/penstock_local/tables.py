@@ -72,7 +72,7 @@ class TableJournal:
         """
         if not self._file.exists:
             try:
-                self._file.replace(self._frames(), self._is_same)
+                self._file.replace(self._frames)
             except OSError as error:
                 raise OptionError(f"{self._file.path} cannot be written: {error}") from error
             return
@@ -140,19 +140,10 @@ class TableJournal:
         self._file.append(_DELTA, msgspec.json.encode(delta))
         self._image.apply(delta)
         if self._file.size > max(_COMPACT_BYTES_MIN, 3 * self._image.live_bytes):
-            self._file.compact(self._frames(), self._is_same)
+            self._file.compact(self._frames)
 
     def _frames(self) -> Iterator[Frame]:
         return ((_DELTA, msgspec.json.encode(delta)) for delta in self._image.deltas())
-
-    def _is_same(self, frames: Iterator[Frame]) -> bool:
-        image = Image()
-        for kind, payload in frames:
-            _apply(image, kind, payload)
-        kept = {
-            name: region for name, region in self._image.regions.items() if region.tables or region.extras
-        }
-        return image.regions == kept
 
 
 def _apply(image: Image, kind: bytes, payload: bytes) -> None:
