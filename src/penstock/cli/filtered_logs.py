@@ -12,6 +12,15 @@ if TYPE_CHECKING:
 CONSUMER_LOGGERS: Final = ("penstock.leases", "penstock.consumer")
 
 
+def is_without_leases(record: logging.LogRecord) -> bool:
+    """Return False for reports about leases and about the end of all shards, for a command that has no leases and reports its end.
+
+    An unexpected error is shown with its traceback.
+    """
+    is_of_lease = record.name == "penstock.leases" and "stopped" in record.getMessage()
+    return bool(record.exc_info) or (record.levelno < logging.CRITICAL and not is_of_lease)
+
+
 @contextlib.contextmanager
 def filtered_logs(lets_pass: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
     """Show only messages of a consumer for which `lets_pass` returns True, while the body runs."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.cli.filtered_logs import filtered_logs, is_without_leases
 from penstock.cli.output_reader import while_output_is_read
 from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8
 from penstock.errors import OptionError
@@ -73,7 +74,7 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
     writer = open_writer(name, path) if followed.is_row_by_row else None
     results: HandedOver[pa.Table] = HandedOver("penstock-sql", followed.results)
     try:
-        with while_output_is_read(results.stop) as is_reader_gone:
+        with filtered_logs(is_without_leases), while_output_is_read(results.stop) as is_reader_gone:
             try:
                 for rows in results:
                     if writer is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import logging
 import sys
 import threading
 from dataclasses import replace
@@ -77,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         ShardsStopped: A shard stopped before that, so some requested records are not printed.
     """
     from penstock.cli.caught_up import when_caught_up
-    from penstock.cli.filtered_logs import filtered_logs
+    from penstock.cli.filtered_logs import filtered_logs, is_without_leases
     from penstock.cli.only_shards import only_shards
     from penstock.cli.output_reader import while_output_is_read
     from penstock.consumer import Consumer, ConsumerPorts
@@ -119,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
 
     with (
         _one_report_of_stops(args.stream),
-        filtered_logs(_is_for_tail),
+        filtered_logs(is_without_leases),
         while_output_is_read(consumer.request_stop) as is_reader_gone,
         when_caught_up(
             consumer,
@@ -164,15 +163,6 @@ def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOp
         retrieval="polling" if args.fan_out is None else "fan-out",
         consumer_name=args.fan_out,
     )
-
-
-def _is_for_tail(record: logging.LogRecord) -> bool:
-    """Return False for reports about leases and about the end of all shards: the command has no leases, and reports its end.
-
-    An unexpected error is shown with its traceback.
-    """
-    is_of_lease = record.name == "penstock.leases" and "stopped" in record.getMessage()
-    return bool(record.exc_info) or (record.levelno < logging.CRITICAL and not is_of_lease)
 
 
 @contextlib.contextmanager

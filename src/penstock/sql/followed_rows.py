@@ -8,16 +8,23 @@ from typing import TYPE_CHECKING
 from penstock.arrow_table import to_arrow
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.consumer.stopped import without_ended_iteration
+from penstock.core.reading.reader_options import WayOut
 from penstock.core.starting import StartingPosition
 from penstock.errors import ShardsStopped
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.sql.query_plan import Need
-from penstock.sql.stream_rows import StreamRows
+from penstock.sql.stream_rows import WAY_OUT, StreamRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.sql.recording_rows import RecordingRows
+
+
+class _FollowOptions(ConsumerOptions):
+    """Options whose errors have the advice for a query."""
+
+    _way_out = WayOut(of_loss="The query goes on", of_new_stream=WAY_OUT.of_new_stream)
 
 
 class FollowedStream:
@@ -35,7 +42,7 @@ class FollowedStream:
         """
         rows = self._rows
         from_ms = None if need.from_ms is None else min(need.from_ms, rows.now_ms)
-        options = ConsumerOptions(
+        options = _FollowOptions(
             worker_id="sql",
             starting_position=StartingPosition(rows.start_of(rows.plan(Need(from_ms)))),
             on_data_loss="warn",
@@ -51,9 +58,12 @@ class FollowedStream:
             ports=ConsumerPorts(kinesis=rows.kinesis, lease_table=MemoryLeaseTable(f"sql of {rows.stream}")),
         )
         self._consumer = consumer
-        for batch in consumer:
-            yield from to_arrow(batch).combine_chunks().to_batches()
-        failures = without_ended_iteration(consumer.failures)
+        try:
+            for batch in consumer:
+                yield from to_arrow(batch).combine_chunks().to_batches()
+            failures = without_ended_iteration(consumer.failures)
+        except ShardsStopped as error:
+            failures = dict(error.failures)
         if failures:
             first = min(failures)
             raise ShardsStopped(f"stream {self._rows.stream}: {first} stopped. {failures[first]}", failures)

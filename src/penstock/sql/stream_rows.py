@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ARRIVALS_APART_MS: Final = 2_000
 """Arrival times are approximate: in a shard, a record may be dated a little before its predecessor."""
-_WAY_OUT: Final = WayOut(of_loss="Start the query again", of_new_stream="start the query again")
+WAY_OUT: Final = WayOut(of_loss="Start the query again", of_new_stream="start the query again")
 
 
 class StreamRange(Struct, frozen=True):
@@ -120,7 +120,7 @@ class StreamRows:
                     page_bytes_aim=PAGE_BYTES,
                     deadline_s=60.0,
                     retention_s=self.summary.retention_ms / 1000,
-                    way_out=_WAY_OUT,
+                    way_out=WAY_OUT,
                 ),
                 clock=clock,
                 chance=chance,

@@ -77,3 +77,18 @@ def test_a_followed_query_goes_on_until_it_is_interrupted(kinesis, stream, sql, 
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert (process.returncode, "Traceback" in err) == (0, False), err
+
+
+def test_a_followed_query_of_a_stream_that_is_deleted_ends_with_its_own_advice(kinesis):
+    kinesis.create_stream("followed-and-deleted")
+    with start('SELECT count(*) n FROM "followed-and-deleted"', "--follow", "--format", "json") as process:
+        process.stdout.readline()
+        kinesis.client("kinesis").delete_stream(StreamName="followed-and-deleted")
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1, err
+    *_, of_shard, last = err.splitlines()
+    assert "ERROR penstock.consumer: stream followed-and-deleted" in of_shard
+    assert last.startswith("penstock sql: stream followed-and-deleted: shardId-000000000000 stopped. ")
+    assert last.endswith("created again under its name: start the query again")
+    assert "CRITICAL" not in err
+    assert "penstock.leases" not in err
