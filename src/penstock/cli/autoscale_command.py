@@ -29,8 +29,8 @@ OPTION_FLAGS: Final = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = f"{DESCRIPTION} Runs until Ctrl-C or SIGTERM."
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
-    parser.add_argument("--min", type=int, required=True, metavar="N", help="never fewer shards")
-    parser.add_argument("--max", type=int, required=True, metavar="N", help="never more shards")
+    parser.add_argument("--min", type=int, required=True, metavar="N", help="fewest shards")
+    parser.add_argument("--max", type=int, required=True, metavar="N", help="most shards")
     parser.add_argument(
         "--target",
         type=float,
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=5,
         metavar="N",
-        help="splits and merges between two measurements at most (default: 5)",
+        help="at most N splits and merges between two measurements (default: 5)",
     )
     parser.add_argument(
         "--reader",
@@ -70,12 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lease-table",
         default="penstock-autoscale",
         metavar="NAME",
-        help="where the lease is by which one autoscaler acts at a time: a DynamoDB table, s3://bucket/prefix or file:///folder "
+        help="lease table, so that only one autoscaler acts at a time: a DynamoDB table, s3://bucket/prefix or file:///folder "
         "(default: penstock-autoscale)",
     )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="change nothing: print each action that would be next"
-    )
+    parser.add_argument("--dry-run", action="store_true", help="change nothing: print each next action")
     parser.add_argument("--once", action="store_true", help="measure once, act and end")
     parser.add_argument("--json", action="store_true", help="print one JSON document to a line")
     add_connection_arguments(parser)

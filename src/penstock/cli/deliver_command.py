@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="partition column: `date(arrived)`, `country`, `substr(id, 1, 2) AS head`; may be repeated",
     )
     parser.add_argument(
-        "--metadata", action="append", metavar="COLUMN", help="column of the source beside the fields"
+        "--metadata", action="append", metavar="COLUMN", help="further column of the source: shardId, …"
     )
     parser.add_argument(
         "--option",
@@ -72,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="option of the Spark source; may be repeated",
     )
-    parser.add_argument("--once", action="store_true", help="end when all is delivered that had arrived")
+    parser.add_argument("--once", action="store_true", help="deliver the records that have arrived, and end")
     parser.add_argument("--json", action="store_true", help="print a JSON document for each batch")
     parser.add_argument(
         "--dry-run", action="store_true", help="show columns, partitions and the first rows; write nothing"
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--redeliver",
         action="store_true",
-        help="put dead letters into the table, after the schema was mended",
+        help="put dead letters into the table, after a correction of the schema",
     )
     parser.add_argument(
         "--print-submit", action="store_true", help="print the lines that run the file on a cluster"

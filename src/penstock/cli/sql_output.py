@@ -106,7 +106,7 @@ class _TableWriter(_TextWriter):
         self._names: list[str] = []
         self._widths: list[int] | None = None
         self._right: list[bool] = []
-        self._is_upright = False
+        self._is_vertical = False
 
     def write(self, rows: pa.RecordBatch) -> None:
         if not self._names:
@@ -120,7 +120,7 @@ class _TableWriter(_TextWriter):
                 [max(map(len, [name, *column])) for name, column in zip(self._names, cells, strict=True)]
             )
         for row in zip(*cells, strict=True):
-            (self._lines if self._is_upright else self._line)(row)
+            (self._lines if self._is_vertical else self._line)(row)
         self._file.flush()
 
     def close(self) -> None:
@@ -132,11 +132,11 @@ class _TableWriter(_TextWriter):
         """Settle the form of the rows by the widths of the columns, and write the head of the table."""
         if self._file.isatty():
             room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
-            self._is_upright = sum(min(width, _CELL_MIN) for width in widths) > room
-            if not self._is_upright:
+            self._is_vertical = sum(min(width, _CELL_MIN) for width in widths) > room
+            if not self._is_vertical:
                 _narrow_columns(widths, room)
         self._widths = widths
-        if self._is_upright:
+        if self._is_vertical:
             return
         self._line(self._names)
         self._line(["-" * width for width in widths])

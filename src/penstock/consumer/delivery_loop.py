@@ -43,7 +43,7 @@ from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
 from penstock.runtime.subscriptions import Subscriptions
-from penstock.runtime.user_code import UnusableHandlerError, examinable, never_run
+from penstock.runtime.user_code import UnusableHandlerError, examinable_error, never_run
 from penstock.runtime.worker_ports import Pools, WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
@@ -434,7 +434,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if error is None:
             run.on_returned(call)
         else:
-            error = examinable(error)
+            error = examinable_error(error)
             run.on_raised(call, error)
         if isinstance(error, UnusableHandlerError):
             self._on_worker_failure(error)

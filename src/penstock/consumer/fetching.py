@@ -295,7 +295,7 @@ class AutoFetcher(PushedFetcher):
     def _is_source_ready(self, change: Change) -> bool:
         """Return whether the source to change to can be used; if fan-out cannot yet, begin to register the consumer."""
         registration = self._subscriptions.registration
-        return change.to is Retrieval.POLLING or registration.find_ahead(self._parts.call_pool)
+        return change.to is Retrieval.POLLING or registration.find_in_background(self._parts.call_pool)
 
     def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: Change) -> None:
         """Change a run between polling and fan-out; the run plans its next step with the new source."""

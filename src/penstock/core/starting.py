@@ -166,7 +166,7 @@ def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
     moments_ms = [each.timestamp_ms for each in positions if each.timestamp_ms is not None]
     if max(moments_ms, default=0) > now_ms + _CLOCKS_APART_MS:
         raise PositionError(
-            f"{given}: this moment is in the future; for records that come from now on, start at LATEST"
+            f"{given}: this moment is in the future; for records that arrive from now on, start at LATEST"
         )
 
 

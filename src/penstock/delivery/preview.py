@@ -150,7 +150,9 @@ def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, 
 
     starts_at_tip = parse_starting(delivery.start, "start", time_zone_of(delivery)).default == LATEST
     if starts_at_tip and delivery.since is None:
-        return spark.createDataFrame([], SCHEMA_DDL), "the delivery starts with records that come from now on"
+        return spark.createDataFrame(
+            [], SCHEMA_DDL
+        ), "the delivery starts with records that arrive from now on"
     start = delivery.start if delivery.since is None else f"AT_TIMESTAMP {delivery.since}"
     reader = spark.read.format("kinesis")
     for name, value in batch_options(delivery).items():
@@ -159,4 +161,4 @@ def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, 
     if delivery.until is not None:
         reader = reader.option("endingPosition", f"AT_TIMESTAMP {delivery.until}")
     records = reader.load().limit(json_rows.SAMPLE_COUNT).cache()
-    return records, "" if records.count() else "the stream has no records there"
+    return records, "" if records.count() else "this range has no records"

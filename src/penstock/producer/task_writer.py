@@ -142,8 +142,8 @@ class TaskWriter:
         self._send_bytes = min(_SEND_BYTES, self._memory.bytes_max)
         self._sender: Sender | None = None
         self._record_bytes_max = 0
-        self._knows_record_limit = False
-        self._assumes_limit = False
+        self._has_fetched_limit = False
+        self._is_limit_assumed = False
         self._due_s = -math.inf  # nothing can be sent before
         self.report = WriteReport()
 
@@ -247,14 +247,14 @@ class TaskWriter:
 
     def _fetch_record_limit(self) -> None:
         """Fetch once how large a record may be; called when one is larger than the default."""
-        if not self._knows_record_limit:
+        if not self._has_fetched_limit:
             placement = self._fetch_placement()
-            self._knows_record_limit = True
+            self._has_fetched_limit = True
             self._record_bytes_max = placement.record_bytes_max
-            self._assumes_limit = placement.is_assumed
+            self._is_limit_assumed = placement.is_assumed
 
     def _explained_error(self, error: RecordError) -> RecordError:
-        if not self._assumes_limit:
+        if not self._is_limit_assumed:
             return error
         return RecordError(
             f"{error}. DescribeStreamSummary is not permitted, so the limit is assumed: permit it if the stream takes more"

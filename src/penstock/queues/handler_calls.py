@@ -17,7 +17,7 @@ from penstock.errors import HandlerFailed
 from penstock.queues.queue_records import QueueBatch, QueueRecord
 from penstock.runtime.loop import Pool
 from penstock.runtime.loop_tasks import EventLoopTasks
-from penstock.runtime.user_code import UnusableHandlerError, examinable, never_run
+from penstock.runtime.user_code import UnusableHandlerError, examinable_error, never_run
 
 QueueHandler: TypeAlias = Callable[[Any], object]
 """Gets a `QueueRecord`, or a `QueueBatch` with `batch_records_max`. Its result is ignored; an exception is a failure."""
@@ -92,7 +92,7 @@ class ThreadCalls:
                 result: object = self._handler(work.argument)
             error = never_run(result, "QueueConsumer")
         except BaseException as raised:  # noqa: BLE001 - whatever user code raises is the result of the call
-            error = examinable(raised)
+            error = examinable_error(raised)
         finally:
             self._here.is_inside = False
         work.end(error)
@@ -130,4 +130,4 @@ class EventLoopCalls(EventLoopTasks):
         failure = ended.exception()
         if failure is not None and issubclass(type(failure), asyncio.CancelledError):
             failure = HandlerFailed("the task of the handler was cancelled")
-        work.end(None if failure is None else examinable(failure))
+        work.end(None if failure is None else examinable_error(failure))

@@ -117,7 +117,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._chance = chance
         self._metrics = metrics
         self._finished = finished
-        self._memory_resumes_s = float("-inf")  # set by several threads: the last one counts
+        self._memory_paused_until_s = float("-inf")  # set by several threads: the last one counts
         machine = options.queueing_options(queue)
         self._visibility_s = machine.visibility_s
         self._delivery = QueueDelivery(machine)
@@ -244,7 +244,7 @@ class QueueLoop(Loop[QueueEvent]):
     def _ask_memory(self, ask: Callable[[], _Answer]) -> _Answer | None:
         """Call the durable memory; return None if that fails, or if it failed slowly a short time ago."""
         began_s = self._clock.monotonic_s()
-        if began_s < self._memory_resumes_s:
+        if began_s < self._memory_paused_until_s:
             self._metrics.count("queue_memory_failures")
             return None
         try:
@@ -254,7 +254,7 @@ class QueueLoop(Loop[QueueEvent]):
             self._metrics.count("queue_memory_failures")
             is_slow = ended_s - began_s >= _SLOW_MEMORY_S
             if is_slow:
-                self._memory_resumes_s = ended_s + _MEMORY_PAUSE_S
+                self._memory_paused_until_s = ended_s + _MEMORY_PAUSE_S
             log.warning(
                 "queue %s: the memory of finished records failed%s: %s",
                 self._queue.name,

@@ -50,30 +50,30 @@ class ConsumerRegistration:
         self._way_out = way_out
         self._lock = threading.Lock()
         self._arn: str | None = None
-        self._ahead_lock = threading.Lock()
-        self._next_attempt_s = float("-inf")  # of `find_ahead`; infinity while one is under way
+        self._attempt_lock = threading.Lock()
+        self._next_attempt_s = float("-inf")  # of `find_in_background`; infinity while one is under way
 
     def forget_arn(self) -> None:
         """Forget the ARN, because the service reports no such consumer or shard: the next use finds it again."""
         self._arn = None
 
-    def find_ahead(self, pool: Pool) -> bool:
+    def find_in_background(self, pool: Pool) -> bool:
         """Return whether the consumer is known. If not, find or register it on the pool, without waiting.
 
         There is one attempt at a time. After a failed attempt, calls within the next minutes begin no other one.
         """
-        with self._ahead_lock:
+        with self._attempt_lock:
             is_due = self._arn is None and self._clock.monotonic_s() >= self._next_attempt_s
             if is_due:
                 self._next_attempt_s = float("inf")
         if is_due:
-            pool.submit(self._find_ahead)
+            pool.submit(self._find_or_log)
         return self._arn is not None
 
-    def _find_ahead(self) -> None:
+    def _find_or_log(self) -> None:
         pause_s = _AHEAD_PAUSE_S
         try:
-            self._find_alone()
+            self._find_if_free()
             pause_s = 0.0
         except PenstockError as error:
             log.warning("enhanced fan-out cannot be used, so shards are polled as before: %s", error)
@@ -91,7 +91,7 @@ class ConsumerRegistration:
                 delay the shards that are read without it.
             PenstockError: The service refuses.
         """
-        arn = self._arn or self._find_alone()
+        arn = self._arn or self._find_if_free()
         if arn is None:
             raise ResourceBusy(
                 f"consumer {self.name} of stream {self._stream_arn} is being found or registered",
@@ -100,7 +100,7 @@ class ConsumerRegistration:
             )
         return arn
 
-    def _find_alone(self) -> str | None:
+    def _find_if_free(self) -> str | None:
         """Find or register the consumer; None if another thread is doing so."""
         if not self._lock.acquire(blocking=False):
             return None

@@ -26,22 +26,22 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
-        self._rooms = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._free_slots = threading.BoundedSemaphore(_CONNECTIONS_MAX)
         self._lock = threading.Lock()
-        self._began_s: dict[socket.socket, float] = {}
+        self._connected_s: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, or close it if there are too many."""
-        if not self._rooms.acquire(blocking=False):
+        if not self._free_slots.acquire(blocking=False):
             self.shutdown_request(request)
             return
         with self._lock:
-            self._began_s[request] = time.monotonic()
+            self._connected_s[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread was started that would release the semaphore
-            self._rooms.release()
+            self._free_slots.release()
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
@@ -49,14 +49,14 @@ class _Server(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._rooms.release()
+            self._free_slots.release()
 
     def service_actions(self) -> None:
         """End connections that have lasted too long. Called several times a second."""
         super().service_actions()
         now_s = time.monotonic()
         with self._lock:
-            for request, began_s in self._began_s.items():
+            for request, began_s in self._connected_s.items():
                 if now_s - began_s >= _CONNECTION_TIME_MAX_S:
                     with contextlib.suppress(OSError):  # the client has gone
                         request.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
@@ -64,7 +64,7 @@ class _Server(ThreadingHTTPServer):
     def shutdown_request(self, request: Any) -> None:
         """Close a connection."""
         with self._lock:
-            self._began_s.pop(request, None)
+            self._connected_s.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -142,7 +142,7 @@ class ValueBound:
 
 
 def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
-    """Return the largest size in bytes of a payload that cannot have too many values; -1 if a payload of any size may."""
+    """Return the size up to which a payload has at most `count_max` values and need not be counted; -1 if none has."""
     for ratio in _RATIOS:
         excess = _ValueExcess(ratio)
         first = excess.of(schema)
@@ -236,7 +236,7 @@ class _Count:
                 if is_map:
                     self._skip(self._number())
                 self.walk(item)
-                if self._at == at:  # items without bytes are all alike: the number alone decides
+                if self._at == at:  # items without bytes are all alike: count the others at once
                     self._add((number - 1) * (left - self._left))
                     break
 

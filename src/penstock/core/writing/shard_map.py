@@ -33,10 +33,10 @@ class ShardMap:
         """Every shard that was ever listed, closed ones too."""
         self._age_max_s = age_max_s
         self._deadline_s = deadline_s
-        self._due: FetchShards | None = (
+        self._due_listing: FetchShards | None = (
             FetchShards("no shard map yet", with_closed=False) if predicts else None
         )
-        self._is_asked = False  # a listing is under way
+        self._is_listing = False  # a listing is under way
         self._listed_s = float("-inf")
         self._ready_s = float("-inf")  # the earliest next listing
         self._failure_count = 0  # listings in a row that failed, or did not show a shard that had answered
@@ -55,11 +55,11 @@ class ShardMap:
             in_flight_count: Requests that are not answered.
             is_needed: Whether nothing can go on without a new listing.
         """
-        if self._due is None and self.predicts and now_s - self._listed_s > self._age_max_s:
-            self._due = FetchShards("the shard map is old", with_closed=False)
-        if self._due is None:
+        if self._due_listing is None and self.predicts and now_s - self._listed_s > self._age_max_s:
+            self._due_listing = FetchShards("the shard map is old", with_closed=False)
+        if self._due_listing is None:
             return None
-        if self._is_asked:
+        if self._is_listing:
             return WaitUntil(None, "the shards are being listed")
         is_needed = is_needed or self.router is None
         # Counted to the last failure, not to now: a process that was paused tries once again before it fails.
@@ -72,13 +72,13 @@ class ShardMap:
         # later records of their keys, which may have left for another shard: so its answer is awaited first.
         if in_flight_count:
             return WaitUntil(None, "the shard map changes when nothing is in flight")
-        self._is_asked = True
-        return self._due
+        self._is_listing = True
+        return self._due_listing
 
     def on_misrouted(self, shard_id: str, predicted_id: str | None) -> None:
         """Handle a record that was accepted by a shard other than the predicted one: the shards are listed again."""
-        if self._due is None:
-            self._due = FetchShards(
+        if self._due_listing is None:
+            self._due_listing = FetchShards(
                 f"shard {shard_id} answered for {predicted_id or 'an unknown one'}", with_closed=True
             )
         self._unlisted.add(shard_id)
@@ -97,8 +97,8 @@ class ShardMap:
         self.ranges.update((shard.shard_id, shard.hash_range) for shard in listed)
         self.router = HashRouter(shard for shard in listed if shard.is_open)
         self._listed_s = now_s
-        self._is_asked = False
-        self._due = None
+        self._is_listing = False
+        self._due_listing = None
         self._failing_since_s = None
         self._unlisted.update(misrouted_ids)
         self._unlisted -= self.ranges.keys()
@@ -110,14 +110,14 @@ class ShardMap:
         unlisted = next((shard_id for shard_id in misrouted_ids if shard_id not in self.ranges), None)
         if unlisted is not None and self._unexplained_count < _UNEXPLAINED_MAX:
             self._unexplained_count += 1
-            self._due = FetchShards(f"shard {unlisted} is in no listing yet", with_closed=True)
+            self._due_listing = FetchShards(f"shard {unlisted} is in no listing yet", with_closed=True)
             return False
         self._unexplained_count = 0
         return True
 
     def on_listing_failed(self, why: str, now_s: float, chance: float) -> None:
         """Handle a failed listing of the shards; they are listed again after a pause."""
-        self._is_asked = False
+        self._is_listing = False
         self._failure_count += 1
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
         self._failed_s = now_s
@@ -126,5 +126,5 @@ class ShardMap:
 
     def on_listing_denied(self) -> None:
         """Handle a listing that is not permitted: shards are not predicted any more."""
-        self.predicts = self._is_asked = False
-        self.router = self._due = None
+        self.predicts = self._is_listing = False
+        self.router = self._due_listing = None
