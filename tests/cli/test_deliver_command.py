@@ -60,7 +60,13 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
     [
         ("stream: orders\nto: /l\nfreshnes: 5s\n", "did you mean freshness?"),
         ("- a\n- b\n", "expected names and values"),
+        ("- stream: a\n  to: /l\n", "several are a list under `deliveries`"),
         ("stream: [\n", "no YAML"),
+        ("stream: a\n\tto: /l\n", "orders.yml: no YAML: line 2, column 1: found character"),
+        ("stream a\nto: /l\n", "orders.yml: no YAML: line 2, column 3: mapping values are not allowed here"),
+        ("stream: ${STREAM}\nto: /l\n", "variables are not replaced here"),
+        ("stream: a\nto: $HOME/l\n", "orders.yml: to=$HOME/l: variables are not replaced here; write /"),
+        ("stream: a\nto: /l\nstart: yesterday\n", "orders.yml: option start: 'yesterday' is no position"),
         ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
         ("stream: a\nto: /l\npartition-by: x\npartition_by: y\n", "partition-by is there twice"),
         ("stream: on\nto: /l\n", "stream=true: expected one value (text); YAML reads"),
@@ -193,7 +199,7 @@ def test_an_interrupted_delivery_says_that_the_same_command_goes_on(
             ["--since", "2026-02-01", "--until", "2026-01-01"],
             "since=2026-02-01 is not before until=2026-01-01",
         ),
-        (["--schema", "/no/such.json"], "schema=/no/such.json: there is no such file"),
+        (["--schema", "/no/such.json"], "schema=/no/such.json: there is no file /no/such.json"),
     ],
 )
 def test_a_wrong_value_is_refused_before_spark_starts(monkeypatch, capsys, arguments, said):

@@ -120,7 +120,12 @@ def _run_deliveries(args: argparse.Namespace) -> int:
     from penstock.delivery.running import DeliveryRun, check_deliveries, open_session
     from penstock.runtime.stop_signals import StopSignals, received_signal
 
-    checked = check_deliveries(deliveries)
+    try:
+        checked = check_deliveries(deliveries)
+    except UsageError as error:
+        if args.file is None:
+            raise
+        raise OptionError(f"{args.file}: {error}") from error
     spark = open_session(
         args.master,
         pairs_of(args.conf, "--conf"),
@@ -303,7 +308,9 @@ def _read_file(file: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
     if not isinstance(document, Mapping):
-        raise UsageError(f"{path}: expected names and values of a delivery")
+        raise UsageError(
+            f"{path}: expected names and values of a delivery, such as `stream: orders`; several are a list under `deliveries`"
+        )
     return document
 
 
@@ -318,6 +325,11 @@ def _parse_text(text: str, ending: str) -> Any:
 
     try:
         return yaml.load(text, Loader=_yaml_loader(yaml))  # noqa: S506 - derived from the safe loader
+    except yaml.MarkedYAMLError as error:
+        place = error.problem_mark
+        raise ValueError(
+            f"no YAML: line {place.line + 1}, column {place.column + 1}: {error.problem}"
+        ) from error
     except yaml.YAMLError as error:
         raise ValueError(f"no YAML: {error}") from error
 
@@ -342,7 +354,7 @@ def _yaml_loader(yaml: Any) -> Any:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             twice = repeated_name([key.value for key, _ in node.value])
             if twice is not None:
-                raise yaml.YAMLError(f"{twice} is there twice{node.start_mark}")
+                raise yaml.MarkedYAMLError(problem=f"{twice} is there twice", problem_mark=node.start_mark)
             return super().construct_mapping(node, deep)
 
     Loader.yaml_implicit_resolvers = {

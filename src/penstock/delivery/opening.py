@@ -82,11 +82,12 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
     def absolute(place: str | None) -> str | None:
         return None if place is None else local_path(place) or place
 
-    for place in (delivery.to, delivery.checkpoint, delivery.dead_letters, delivery.state_folder):
+    places = (delivery.to, delivery.checkpoint, delivery.dead_letters, delivery.state_folder)
+    for key, place in zip(("to", "checkpoint", "dead-letters", "state"), places, strict=True):
         if place is not None and ("${" in place or os.path.expandvars(place) != place):
             meant = os.path.expandvars(place)
             way = "the address itself" if "${" in meant else meant  # a variable may not be set here
-            raise OptionError(f"{place}: variables are not replaced here; write {way}")
+            raise OptionError(f"{key}={place}: variables are not replaced here; write {way}")
     to = delivery.to
     if delivery.is_folder:
         to = local_path(to) or to
@@ -482,7 +483,7 @@ def _schema_text(delivery: Delivery) -> tuple[str, str]:
         except (OSError, UnicodeDecodeError) as error:
             raise OptionError(f"schema file {text} cannot be read: {error}") from error
     if "/" in text or text.endswith((".json", ".ddl", ".sql", ".txt")):
-        raise OptionError(f"schema={text}: there is no such file")
+        raise OptionError(f"schema={text}: there is no file {Path(text).absolute()}")
     return text.strip(), "schema"
 
 

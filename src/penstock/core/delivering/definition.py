@@ -198,6 +198,7 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
         raise OptionError(
             f"name={name}: it is part of file names: letters, digits, dots, underscores and single dashes"
             + ("" if "name" in values else "; the stream's name is none, so choose another one with `name`")
+            + ("; variables are not replaced here" if "$" in name else "")
         )
     if values.get("until") is not None and values.get("since") is None:
         raise OptionError("until needs since: a backfill has a begin")
