@@ -183,7 +183,7 @@ class PushedFetcher:
             self._fetcher.fetch(run, fetch)
 
     def leave(self, run: ShardRun) -> None:
-        """End the subscription. Called before the lease is released: the service would refuse the next owner's while this one is open."""
+        """End the subscription. Called before the lease is released: while it is open, the service refuses the next owner's."""
         self._subscriptions.close(run)
 
     def on_page(self, run: ShardRun, page: RecordPage) -> None:

@@ -196,7 +196,7 @@ class ReadNothing(Struct, frozen=True):
 
 
 class ClaimedElsewhere(Struct, frozen=True):
-    """The row has another driver's claim, or this query's claim of a much later batch: fail, so that no sink sees the batch."""
+    """The row has another driver's claim, or this query's claim of a much later batch: the task fails, and no sink gets the batch."""
 
     claim: BatchClaim
 

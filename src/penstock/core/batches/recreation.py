@@ -253,23 +253,20 @@ class _Plan:
         A shard that has a descendant with a lease is done. A lease that the query had in this table at an earlier time
         moves forward, or gets the end of the last batch if it has none.
         """
-        past = ancestors_of(set(self._rows), self._parents_of)
+        followed = ancestors_of(set(self._rows), self._parents_of)
         for key, row in self._earlier_rows.items():
             current = self._rows.get(key)
-            if current is None and key not in past:
-                reader = None if row.reader == self._worker else row.reader
-                self._write(
-                    Create(
-                        replace(row, owner=reader, checkpoint_owner=None, pending=None, pending_state=None)
-                    )
-                )
+            if current is None and key not in followed:
+                owner = None if row.reader == self._worker else row.reader
+                copy = replace(row, owner=owner, checkpoint_owner=None, pending=None, pending_state=None)
+                self._write(Create(copy))
             elif current is not None and current.reader in self._own_readers:
                 is_ahead = is_forward(current.checkpoint, row.checkpoint)
                 claim = row.claim_of(self._worker)
                 has_later_end = claim is not None and is_forward(current.checkpoint, claim.end)
                 if is_ahead or (has_later_end and self._last_claim(current, key) is None):
-                    place = row.checkpoint if is_ahead else current.checkpoint
-                    self._write(Reset(key, current.counter, place, forget=self._worker, claim=claim))
+                    checkpoint = row.checkpoint if is_ahead else current.checkpoint
+                    self._write(Reset(key, current.counter, checkpoint, forget=self._worker, claim=claim))
 
     def _create_missing(
         self, marks: Mapping[str, TipMark] = _NO_MARKS, *, claimed_ms: int | None = None

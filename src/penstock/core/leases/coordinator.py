@@ -504,7 +504,7 @@ class Coordinator:
         return self._scans.plan.round_s
 
     def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole_table: bool) -> None:
-        """Schedule the scan of the next round: earlier for an overdue hand-over or first leases, later if an index is read."""
+        """Schedule the scan of the next round: earlier for an overdue hand-over or first leases, later if an index shows own leases."""
         scan_s = plan.scan_s
         if self._scans.plan.part is None:
             scan_s = min(scan_s, self.view.handovers.next_overdue_s(now_s))

@@ -310,7 +310,7 @@ class Turn:
         return self._chance
 
     def jittered(self, mean_s: float, share: float) -> float:
-        """Return a duration around a mean, at most this share of it shorter or longer, so that workers do not act together."""
+        """Return a random duration, at most this share shorter or longer than the mean, so that workers do not act together."""
         return mean_s * (1 - share + 2 * share * self.draw())
 
     def emit(self, effect: Effect) -> None:

@@ -131,7 +131,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str, keys: Iterable[str] | None 
 
 
 def _settle_overdue(fleet: list[FleetLease], view: LeaseView, now_s: float, me: str) -> None:
-    """Give each lease with an overdue hand-over the one owner that it counts for, in the fleet itself."""
+    """Replace each lease with an overdue hand-over by one that has only the owner for whom it counts."""
     handovers = view.handovers
     overdue = [
         place

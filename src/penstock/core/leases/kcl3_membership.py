@@ -268,7 +268,7 @@ class Kcl3Membership:
                 return plan
 
     def on_live_workers(self, live: Collection[str]) -> None:
-        """Compare the live workers, from a scan of the whole table, with the workers that reported metrics at the last read."""
+        """Warn, once each, of live workers that twice in a row have not reported metrics, which their leader needs."""
         if not self._is_native:
             self._unseen = frozenset()
             return

@@ -338,7 +338,7 @@ class TableScans:
         return expiry_s + 0.02 * self.plan.round_s * self._turn.draw()
 
     def schedule_free_lease_scan(self, now_s: float) -> None:
-        """Schedule the next scan for free leases alone, if the plan has such scans: at the latest when the next lease expires."""
+        """Schedule the next scan that is only for free leases, if the plan has any: not later than the next expiry of a lease."""
         if self.plan.free_lease_scan_s == math.inf:
             self._free_lease_scan_s = math.inf
             return
@@ -410,14 +410,14 @@ class TableScans:
     def on_row_count(self, row_count: int) -> None:
         """Handle the table's row count, as the service estimates it."""
         if not self.has_scanned_whole_table:
-            self._follow(plan_scans(self.options, self.me, row_count))
+            self._set_plan(plan_scans(self.options, self.me, row_count))
 
     def on_whole_table(self, workers: Collection[str]) -> None:
         """Handle a scan of the whole table, which is in the view, and the live workers that it shows."""
         self.has_scanned_whole_table = True
-        self._follow(plan_scans(self.options, self.me, len(self.view), workers))
+        self._set_plan(plan_scans(self.options, self.me, len(self.view), workers))
 
-    def _follow(self, plan: ScanPlan) -> None:
+    def _set_plan(self, plan: ScanPlan) -> None:
         self.plan = plan
         self.part = plan.part
         if plan.part is None:
@@ -425,19 +425,19 @@ class TableScans:
 
     def on_part(self, fleet: Sequence[FleetLease], now_s: float) -> None:
         """Handle a scan of a part: the second one of a new worker schedules its first scan of the whole table."""
-        home = self.plan.part
-        if self.has_scanned_whole_table or home is None or self._is_whole_scheduled:
+        own_part = self.plan.part
+        if self.has_scanned_whole_table or own_part is None or self._is_whole_scheduled:
             return
         owners = {entry.lease.owner for entry in fleet if entry.owner_state is OwnerState.ALIVE}
         others = {owner for owner in owners if owner not in (None, self.me)}
+        count = own_part.count
         if self._first_part_owners is None:
             self._first_part_owners = others
-            self.part = TablePart((home.number + home.count // 2) % home.count, home.count)
+            self.part = TablePart((own_part.number + count // 2) % count, count)
             return
-        self.part = home
-        within_s = self.plan.whole_s_per_worker * estimate_workers(
-            self._first_part_owners, others, home.count
-        )
+        self.part = own_part
+        other_count = estimate_workers(self._first_part_owners, others, count)
+        within_s = self.plan.whole_s_per_worker * other_count
         self._whole_due_s = now_s + (within_s * self._turn.draw() if within_s > self.plan.round_s else 0.0)
 
     # --- single rows --------------------------------------------------------------------------------------

@@ -261,9 +261,9 @@ class NewsPoller:
             awaited: The shards that were probed now.
         """
         began_s = self._clock.monotonic_s()
-        end_s = end_with_news_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
-        if len(awaited) > _MANY_SHARDS:
-            end_with_news_s = min(end_s, began_s + _WAIT_WITH_NEWS_S)
+        end_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
+        # The end once a shard has news.
+        end_with_news_s = min(end_s, began_s + _WAIT_WITH_NEWS_S) if len(awaited) > _MANY_SHARDS else end_s
         if any(state.has_news for state in current.values()):
             end_s = end_with_news_s
         while True:

@@ -172,9 +172,9 @@ class Planner:
     def begin_search(self, start: StreamOffset, *, may_be_only_batch: bool = False) -> Search:
         """Begin to search for records to read after a batch, which is done: for one probe interval, or patiently.
 
-        A search is patient if a run that finds nothing ends: every shard must have answered first, for a minute at least. So is
-        the first one of a query whose first leases are late: without leases it would find nothing in a full stream, and
-        `processAllAvailable` would return.
+        A search is patient if the run ends when it finds nothing: every shard must answer first, for which it waits a minute or
+        more. So is the first search of a query whose first leases are late: without leases it would find nothing in a full
+        stream, and `processAllAvailable` would return.
         """
         self._last_done, self._known_batches = start, start.known_batches
         self._await_first_leases()
