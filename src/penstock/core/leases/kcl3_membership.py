@@ -198,6 +198,7 @@ class Kcl3Membership:
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, 0.5)
 
     def _schedule_reads(self, now_s: float) -> None:
+        """Schedule the next read of the fleet's rows, and the first one of an index that now shows this worker's leases."""
         # Without a leader this worker takes free leases itself, so it checks for the next leader in every round.
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, _JITTER)

@@ -307,16 +307,16 @@ def plan_missing(
         itself, is left out: its lease is created at its parent's end.
     """
     by_id = {shard.shard_id: shard for shard in shards}
-    finished_before = _with_leased_descendants(leases, by_id)
+    with_descendants = _with_leased_descendants(leases, by_id)
     wanted: dict[str, CreationReason] = {}
     for shard in shards:
         if shard.shard_id in leases:
             continue
         if shard.shard_id not in needed_parents and (
-            shard.shard_id in finished_before or not any(shard.hash_range.overlaps(hole) for hole in holes)
+            shard.shard_id in with_descendants or not any(shard.hash_range.overlaps(hole) for hole in holes)
         ):
             continue
-        why = _why_missing(shard, leases, by_id, finished_before)
+        why = _why_missing(shard, leases, by_id, with_descendants)
         if why is not None:
             wanted[shard.shard_id] = why
     position = known_moment(leases.values()) or start.default
@@ -335,18 +335,22 @@ def plan_missing(
 
 
 def _why_missing(
-    shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], finished_before: set[str]
+    shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], with_descendants: set[str]
 ) -> CreationReason | None:
-    """Return why a shard without a lease needs one now; None if it needs none yet."""
+    """Return why a shard without a lease needs one now; None if it needs none yet.
+
+    Args:
+        with_descendants: Shards without a lease from which a leased one descends: they were read before.
+    """
     rows = [leases[parent] for parent in shard.parents if parent in leases]
     if any(row.is_ended for row in rows):
         return CreationReason.CHILD
     if rows:
         return None  # its lease is created at the parent's end
-    unleased = [parent for parent in shard.parents if parent in by_id and parent not in finished_before]
+    unleased = [parent for parent in shard.parents if parent in by_id and parent not in with_descendants]
     if unleased:
         return None  # the parent is missing too and is created first
-    if any(parent in finished_before for parent in shard.parents):
+    if any(parent in with_descendants for parent in shard.parents):
         return CreationReason.CHILD  # a sibling has a lease, so the parent was read before
     return CreationReason.UNEXPLAINED
 

@@ -135,12 +135,15 @@ class StreamCheck:
     def on_scan(
         self, leases: Collection[Lease], *, held: Container[str] = (), is_whole_table: bool = True
     ) -> list[str]:
-        """Check the rows of a scan; return the ids of the streams that must be listed to compare rows with their shards.
+        """Check the rows of a scan: set those aside that may be of another stream, so that this worker does not take them.
 
         Args:
             leases: The rows, of streams that this worker reads.
             held: Leases of this worker. They are not set aside: it has taken them after this check.
             is_whole_table: Whether these are all rows. If not, other rows that were set aside remain so.
+
+        Returns:
+            The ids of the streams whose shards must be listed, to compare the rows with them.
         """
         if not self._options.names_streams:
             return []

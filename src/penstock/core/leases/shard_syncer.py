@@ -294,12 +294,7 @@ class ShardSyncer:
         for lease in rest:
             self._writes.enqueue(Create(self.options.own(lease)), ForMissingLease(CreationReason.FIRST))
 
-    def on_created(
-        self,
-        pending: PendingWrite,
-        purpose: ForMissingLease,
-        outcome: WriteOutcome,
-    ) -> None:
+    def on_created(self, pending: PendingWrite, purpose: ForMissingLease, outcome: WriteOutcome) -> None:
         """Handle the answer to the creation of a lease other than the first."""
         if isinstance(outcome, Applied):
             key, why = pending.write.key, purpose.reason.value

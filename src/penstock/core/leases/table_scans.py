@@ -146,15 +146,12 @@ def _plan_free_lease_scans(options: CoordinatorOptions, row_count: int, worker_c
         and row_count <= _FREE_LEASE_SCAN_TABLE_ROWS_MAX
     )
     rows_per_s = options.scanned_rows_per_s_max * _FREE_LEASE_SCAN_SHARE
-    free_lease_scan_s = max(
+    scan_s = max(
         _FREE_LEASE_SCAN_DURATIONS * options.lease_duration_s,
         max(row_count, _PAGE_ROWS) * worker_count / rows_per_s,
     )
-    return (
-        free_lease_scan_s
-        if is_wanted and free_lease_scan_s <= _FREE_LEASE_SCAN_ROUNDS_MAX * options.interval_s
-        else math.inf
-    )
+    is_wanted = is_wanted and scan_s <= _FREE_LEASE_SCAN_ROUNDS_MAX * options.interval_s
+    return scan_s if is_wanted else math.inf
 
 
 def _ring_of(workers: Collection[str]) -> list[str]:
