@@ -1120,6 +1120,29 @@ def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known()
     assert bench.table.rows["s"].owner == "me"
 
 
+def test_leases_with_renewals_in_flight_come_back_at_their_checkpoints_when_the_table_is_emptied():
+    bench = Bench(Lease("l", hash_range=LEFT), Lease("r", hash_range=RIGHT))
+    bench.listing = (Shard("l", LEFT), Shard("r", RIGHT))
+    bench.start()
+    for epoch, key in enumerate("lr", 1):
+        bench.run(CheckpointRequested(key, epoch, at_record("5"), urgent=True))
+    bench.table.rows.clear()
+    bench.slow = (Renew,)
+    bench.at(7.0)
+    left, right = (effect for effect in bench.of(WriteLease) if isinstance(effect.write, Renew))
+    bench.slow = ()
+    bench.run(WriteDone(left.write_id, left.write, bench.table.write(left.write)))
+    bench.at(8.5)  # the scan of the emptied table
+    assert bench.table.rows.keys() == {left.write.key}
+    bench.run(WriteDone(right.write_id, right.write, Refused(Refusal.MISSING, None)))
+    bench.at(40.0)
+    assert {key: row.checkpoint for key, row in bench.table.rows.items()} == {
+        "l": at_record("5"),
+        "r": at_record("5"),
+    }
+    assert bench.reports(Topic.HOLE) == []
+
+
 def test_a_table_deleted_behind_a_split_comes_back_with_what_ended_since():
     bench = Bench(Lease("p", hash_range=WHOLE))
     bench.start()

@@ -96,6 +96,7 @@ from penstock.core.leases.held_leases import HeldLeases, LateCheckpoints
 from penstock.core.leases.kcl3_membership import LED_SCAN_ROUNDS, Kcl3Membership
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_writes import Refusal, Refused
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
 from penstock.core.leases.pending_writes import (
     ForAcquisition,
@@ -546,6 +547,8 @@ class Coordinator:
         if is_table_gone and self._scans.on_table_missing():
             self._streams.on_table_missing()
         if isinstance(purpose, ForHeldLease):
+            if isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
+                self._streams.remember_known_rows(self._last_known())
             self.held_leases.on_write(pending, purpose, outcome, now_s, event.detail)
             return
         self._on_other_write(pending, purpose, outcome, now_s)
@@ -590,6 +593,7 @@ class Coordinator:
 
     def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
         if lease is None:
+            self._streams.remember_known_rows(self._last_known())
             self.view.on_row_absent(key)
         else:
             self.view.on_row(lease, now_s)

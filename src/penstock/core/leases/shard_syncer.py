@@ -172,10 +172,10 @@ class ShardSyncer:
         is_deleted = was_missing or unfinished.isdisjoint(scanned)
         if not is_deleted or unfinished <= scanned:
             return False
-        # If all of those leases have other writes in flight, no creation is queued. The next scan tries again, so this worker
-        # must remember until then that a call found no table.
-        if not self._writes.has_creations() and not self._restore(scanned | followed):
-            self._is_table_gone = was_missing
+        if self._writes.has_creations():
+            self._is_table_gone = was_missing  # the next scan decides
+        else:
+            self._restore(scanned | followed)
         return True
 
     def on_no_rows(self, now_s: float) -> None:
@@ -195,8 +195,8 @@ class ShardSyncer:
             self.first_listing_s = None
             self._listing.begin(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
 
-    def _restore(self, scanned: AbstractSet[str]) -> bool:
-        """Create remembered leases that were not scanned. False if other writes on all of them are in flight."""
+    def _restore(self, scanned: AbstractSet[str]) -> None:
+        """Create remembered leases that were not scanned."""
         leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
         begun = 0
         # One worker: Renew with counter 7, still in flight. Another worker: Create of the row. The old renewal would be applied
@@ -215,8 +215,11 @@ class ShardSyncer:
             begun += self._writes.enqueue(
                 Create(self.options.own(bare)), ForMissingLease(CreationReason.RESTORED)
             )
+        # No creation is queued for a lease with another write in flight. The next scan has some of the leases, so this worker
+        # must remember until then that the table was deleted.
+        self._is_table_gone = begun < len(leases)
         if not begun:
-            return False
+            return
         self._turn.report(
             Topic.TABLE_GONE,
             Level.ERROR,
@@ -224,7 +227,6 @@ class ShardSyncer:
             "checkpoints that this worker has seen; records after them are delivered again",
         )
         self._scans.request_whole_scan()
-        return True
 
     def on_table_missing(self) -> None:
         """Handle a deleted lease table: leases that a scan lacks from now on are created again."""
