@@ -87,7 +87,7 @@ def test_a_consumer_whose_worker_id_a_later_query_has_ends_with_an_error(query, 
     wait_until(lambda: len(got) >= 20, "the consumer's records")
     batch_or_repeat(later)
     wait_until(lambda: not first.is_running, "the consumer's end")
-    with pytest.raises(WorkerIdInUse, match="worker_id"):
+    with pytest.raises(WorkerIdInUse, match=r"worker_id.* checkpoint location: let one run of it end"):
         first.stop()
     put(client, later.stream, numbered(20, 40))
     wait_until(lambda: batch_or_repeat(later) or len(later.rows) >= 20, "every record")

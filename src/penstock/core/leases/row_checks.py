@@ -265,7 +265,7 @@ def describe_later_run(worker: str, table: str, later_run: LaterRun) -> str:
         f"another process works under this worker's id, {worker}, and has taken over its leases in lease table {table} (lease "
         f"{later_run.key}, run {later_run.run}; this process is run {later_run.own_run}). The id must be unique among the living workers of an "
         "application: the process that began last goes on, and this one stops. Give each process an id of its own (worker_id; "
-        "workerId in Spark), or none"
+        "workerId in Spark), or none. A Spark query keeps its id in its checkpoint location: let one run of it end before the next begins"
     )
 
 
