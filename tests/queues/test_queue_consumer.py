@@ -397,15 +397,22 @@ def test_throttled_receives_are_repeated_and_shown(world):
 @pytest.mark.parametrize(
     ("call", "name"), [("acknowledge", "acknowledgements"), ("set_visibility", "changes of visibility")]
 )
-def test_throttled_calls_about_records_are_repeated_and_shown(world, call, name):
-    def handle(_):
-        if call == "set_visibility" and world.service.faults[call]:
+def test_throttled_calls_about_records_are_repeated_and_shown(world, call, name, caplog):
+    failed = []
+
+    def handle(record):
+        is_returned = call == "set_visibility" or record.data == b"failing"
+        if is_returned and world.service.faults[call]:
+            failed.append(record)
             raise ValueError("not today")
 
     world.service.faults[call] = [Throttled("slow down")] * 1000
-    world.put("a")
+    world.put("a", "failing")  # the calls of the other kind succeed meanwhile
     with consumer(world, handle, backoff_min_s=1, backoff_max_s=1) as of:
         wait_until(lambda: f"{name} keep failing: Throttled: slow down" in of.health().problems)
+        if call == "acknowledge":  # then the records that the handler failed are visible again soon
+            wait_until(lambda: len(failed) >= 3)
+        assert [each.levelname for each in caplog.records if "a call (" in each.message] == ["WARNING"]
         with world.service.lock:
             world.service.faults[call] = []
         wait_until(lambda: not world.left)

@@ -127,9 +127,8 @@ class QueueLoop(Loop[QueueEvent]):
         self._is_abandoned = False  # the stop took too long: calls of the handler are not waited for
         self._gauged_s = clock.monotonic_s()  # when the gauges were set
         self._answered_s: float | None = None  # when a receive was last answered
-        self._receive_failure: str | None = None  # of the last receive, and of the last other call
-        self._call_failure: str | None = None
-        # By kind: how many in a row, and the last one's moment and text.
+        self._receive_failure: str | None = None  # of the last receive
+        # Of other calls, by kind: how many in a row, and the last one's moment and text.
         self._failed_calls: dict[str, tuple[int, float, str]] = {}
         self._has_alarmed = False  # of too many records in flight
         self._has_warned_of_rejects = False
@@ -407,11 +406,10 @@ class QueueLoop(Loop[QueueEvent]):
             count = outcomes.count(outcome)
             if count:
                 self._metrics.count("queue_entries_failed", count, {"call": kind, "result": outcome.value})
-        if text is not None and text != self._call_failure:
-            log.warning("queue %s: a call (%s) failed: %s", self._queue.name, kind, text)
-        self._call_failure = text
-        failed_count, *_ = self._failed_calls.pop(kind, (0,))
+        failed_count, _, last_text = self._failed_calls.pop(kind, (0, now_s, None))
         if text is not None:
+            if text != last_text:
+                log.warning("queue %s: a call (%s) failed: %s", self._queue.name, kind, text)
             self._failed_calls[kind] = (failed_count + 1, now_s, text)
         self._delivery.on_answered(call.number, outcomes, now_s, self._chance.random())
         # If acknowledgements are denied, every record would be handled repeatedly.
