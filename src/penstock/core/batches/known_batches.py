@@ -3,8 +3,8 @@
 A number alone does not name a batch. If a checkpoint location is restored to an earlier state, or if a copy of it is used
 beside it, there are two different batches 7, and both are claimed under the same worker id. So an offset keeps, for the
 batches up to its own, which run of the driver planned them, and a claim keeps which run planned its batch. A run is one
-life of a driver process and has a random name. It plans one line of history only: a restored or copied location is read by
-a new run.
+life of a driver process and has a random name. It plans for one state of the location only: a restored or copied one is read by a
+new run.
 
 Offsets and claims of earlier versions do not have the run. For them the number alone decides, as it did in those versions.
 """
@@ -22,7 +22,7 @@ RUNS_MAX: Final = 32
 
 
 class KnownBatches(Struct, frozen=True):
-    """The batches of one line of history.
+    """The batches that one checkpoint location has a record of.
 
     Args:
         last: The number of the last one; 0 before the first.
@@ -38,11 +38,11 @@ class KnownBatches(Struct, frozen=True):
         return next((run for first, run in reversed(self.runs) if first <= batch), None)
 
     def has(self, claim: BatchClaim) -> bool:
-        """Whether a claim is of one of these batches, not of one that has the same number in another line of history."""
+        """Whether a claim is of one of these batches, not of another batch with the same number."""
         return claim.batch <= self.last and claim.is_of(claim.batch, self.planner_of(claim.batch))
 
     def runs_with(self, run: str) -> tuple[tuple[int, str], ...]:
-        """Return `runs` as they are once `run` has planned the next batch."""
+        """Return `runs` after `run` has planned the next batch."""
         if self.runs and self.runs[-1][1] == run:
             return self.runs
         return (*self.runs, (self.last + 1, run))[-RUNS_MAX:]

@@ -111,9 +111,7 @@ def claim_of_last_batch(
 
 
 def ended_parents(
-    rows: Mapping[str, Lease],
-    positions: Mapping[str, Position],
-    shards: Mapping[str, Shard],
+    rows: Mapping[str, Lease], positions: Mapping[str, Position], shards: Mapping[str, Shard]
 ) -> list[Lease]:
     """Return ended leases for the parents of shards that are read from their beginning, if a parent has no lease.
 

@@ -310,7 +310,7 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
     left_over: Container[str],
     limits: BalanceLimits,
 ) -> list[Acquisition]:
-    """Plan this worker's acquisitions: free leases first, and last the leases that no worker takes as its share.
+    """Plan this worker's acquisitions: the free leases of its share, the live ones, and last any leases that were free for long.
 
     Args:
         assigned: The new owner of every lease that moves.
@@ -325,13 +325,13 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
         _acquire(entry, me, limits, Reason.LEFT_OVER if entry.lease.key in left_over else None)
         for entry in gained
     ]
-    rest = [
+    long_free = [
         entry
         for entry in free
         if entry.free_s >= 2 * limits.left_over_s and assigned.get(entry.lease.key) != me
     ]
-    rest.sort(key=lambda entry: tie_break(me, entry.lease.key))
-    return [*moves, *(_acquire(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
+    long_free.sort(key=lambda entry: tie_break(me, entry.lease.key))
+    return [*moves, *(_acquire(entry, me, limits, Reason.LEFT_OVER) for entry in long_free)]
 
 
 def _acquire(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Acquisition:
@@ -417,6 +417,7 @@ def _is_full(worker: str, numbers: Mapping[str, int], caps: Mapping[str, int | N
 
 
 def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
+    """Return the throughput of each lease, or the mean if it is unknown, plus a little: an idle lease has a weight too."""
     rates = {entry.lease.key: entry.lease.throughput_kbps for entry in fleet}
     known = [rate for rate in rates.values() if rate is not None]
     mean = sum(known) / len(known) if known else 1.0
