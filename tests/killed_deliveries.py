@@ -214,7 +214,7 @@ class KilledTable:
         server.create_stream(self.stream, shards=2)
 
     def put(self):
-        """Put some records; one in ten is no JSON, and later ones have another field."""
+        """Put some records; one in ten is not JSON, and later ones have another field."""
         first = len(self.put_ids)
         numbers = range(first, first + self._chance.randrange(3, 30))
         more = {f"field{first // 100}": "new"} if first else {}

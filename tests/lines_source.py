@@ -115,7 +115,7 @@ class SimpleLinesSource(DataSource):
 
     def simpleStreamReader(self, schema):  # noqa: N802
         if "maxRow" in self.options:
-            raise ValueError("maxRow is no option")
+            raise ValueError("maxRow is not an option")
         return SimpleLinesReader(Path(self.options["path"]))
 
 

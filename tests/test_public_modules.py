@@ -75,7 +75,7 @@ def test_each_public_name_is_there_and_described(module):
 
 
 def imported(program: str) -> set[str]:
-    """Return the modules of ours that a program imports; empty for text that is no program."""
+    """Return the modules of ours that a program imports; empty for text that is not a program."""
     try:
         tree = ast.parse(program)
     except SyntaxError:

@@ -69,7 +69,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to the site's pages, and to the repository if a file is no page."""
+    """Point links to the site's pages, and to the repository if a file is not a page."""
     source = next((path for path, name in PAGES.items() if name == page.file.src_uri), None)
     folder = posixpath.dirname(source or f"docs/{page.file.src_uri}")
 

@@ -24,7 +24,7 @@
     │   ├── SchemaMismatch           the payload or the value does not fit its schema
     │   └── SchemaRefused            the registry does not take the schema's new version
     ├── DataLossError                records between two positions are gone from the stream
-    ├── DamagedRecording             a file is no whole recording; the message has the place: copy it or record again
+    ├── DamagedRecording             a file is not a whole recording; the message has the place: copy it or record again
     ├── StreamChanged                the stream was deleted and created again under its name
     ├── ClaimConflict                another attempt of the same batch fixed another end
     ├── AnotherDriver                a second query runs from the same checkpoint location; stop one of them

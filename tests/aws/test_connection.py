@@ -202,11 +202,11 @@ def test_an_endpoint_that_is_no_address_is_refused(bare_environment):
         ("[default]\napi_versions = 1\n", "profile default: api_versions has no indented block"),
         (
             "[default]\nmetadata_service_timeout = 1.5\n",
-            "metadata_service_timeout, or AWS_M.*, is no whole number",
+            "metadata_service_timeout, or AWS_M.*, is not a whole number",
         ),
         (
             "[default]\nmetadata_service_num_attempts =\n  a = 1\n",
-            "num_attempts, or AWS_M.*, is no whole number",
+            "num_attempts, or AWS_M.*, is not a whole number",
         ),
     ],
 )

@@ -24,7 +24,7 @@ PRINTED = {
     "no_object": (b'["HIDDEN"]', "AttributeError"),
     "a_number": (
         b'{"Version": 1, "AccessKeyId": 1234, "SecretAccessKey": "HIDDEN", "Expiration": "2099-01-01T00:00:00Z"}',
-        "A key or its token is no text",
+        "A key or its token is not text",
     ),
     "another_version": (b'{"Version": "HIDDEN"}', "Version is not 1"),
     "no_time": (

@@ -77,7 +77,7 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ),
         ("deliveries: []\n", "is a list and stands alone"),
         ("deliveries:\n- {stream: a, to: /l}\n- {stream: b}\n", "delivery 2: to is missing"),
-        ("deliveries:\n- text\n", "delivery 1 is no mapping"),
+        ("deliveries:\n- text\n", "delivery 1 is not a mapping"),
     ],
 )
 def test_a_mistake_in_a_file_names_the_place(file, capsys, text, message):

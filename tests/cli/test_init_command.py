@@ -77,7 +77,7 @@ def test_an_empty_folder_is_filled_and_any_other_is_left_alone(here, capsys):
     assert "is not empty: choose another name" in capsys.readouterr().err
     (here / "notes").write_text("mine", encoding="utf-8")
     assert main(["init", "pipeline", "notes"]) == 2
-    assert "exists and is no folder" in capsys.readouterr().err
+    assert "exists and is not a folder" in capsys.readouterr().err
     (here / "away").symlink_to(here / "nowhere")
     assert main(["init", "pipeline", "away"]) == 2
     assert {name: text for name, text in files(here).items() if name != "notes"} == before
@@ -86,7 +86,7 @@ def test_an_empty_folder_is_filled_and_any_other_is_left_alone(here, capsys):
 @pytest.mark.parametrize("name", ["a-b", "1a", "ab", "größe", "a/b", "..", "a b", "a" * 101, "lake\n"])
 def test_a_name_that_is_no_identifier_is_refused(here, capsys, name):
     assert main(["init", "pipeline", name]) == 2
-    assert "is no identifier: write a letter" in capsys.readouterr().err
+    assert "is not an identifier: write a letter" in capsys.readouterr().err
     assert list(here.iterdir()) == []
 
 
@@ -95,9 +95,9 @@ def test_a_name_that_is_no_identifier_is_refused(here, capsys, name):
     [
         (
             ["lake", "--stream", "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"],
-            "is no name of a stream",
+            "is not a name of a stream",
         ),
-        (["lake", "--stream", 'a"b'], "is no name of a stream"),
+        (["lake", "--stream", 'a"b'], "is not a name of a stream"),
     ],
 )
 def test_another_mistake_is_refused(here, capsys, words, message):

@@ -184,7 +184,7 @@ def test_a_stalled_handler_holds_up_its_own_events_and_breaks_no_connection(worl
     assert worker.data() == []
     assert all(
         len(opened(world, shard_id)) == 1 for shard_id in world.kinesis.shards
-    )  # a stall is no failure
+    )  # a stall is not a failure
     pool.let_go()
     world.run(60, until=lambda: len(worker.data()) == 40)
     assert sorted(worker.data()) == sorted(sent)

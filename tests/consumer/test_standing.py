@@ -184,11 +184,11 @@ def test_a_deleted_stream_ends_its_consumer(stream):
 
 class ForeignTable(MemoryLeaseTable):
     def ensure_exists(self):
-        raise Rejected("DynamoDB table app is no lease table", operation="DescribeTable")
+        raise Rejected("DynamoDB table app is not a lease table", operation="DescribeTable")
 
 
 def test_a_table_that_is_no_lease_table_ends_the_consumer_at_once(stream):
-    with pytest.raises(Rejected, match="no lease table"):
+    with pytest.raises(Rejected, match="not a lease table"):
         consumer(stream, lambda batch: None, ForeignTable()).run()
 
 
@@ -328,7 +328,7 @@ def test_a_worker_names_a_lease_whose_row_cannot_be_read_until_it_is_repaired(tm
         row = tmp_path / "leases" / f"{SHARD}.json"
         content = row.read_bytes()
         row.write_bytes(b"")
-        named = f"the row of lease {SHARD} cannot be read: it is no JSON document: "
+        named = f"the row of lease {SHARD} cannot be read: it is not a JSON document: "
         wait_until(lambda: any(each.startswith(named) for each in running.health().problems))
         row.write_bytes(content)
         wait_until(lambda: not running.health().problems)

@@ -368,7 +368,7 @@ def test_a_consumer_starts_once(stream, table):
         (
             {"worker_id": "caf\udce9"},
             OptionError,
-            r"worker_id='caf\\udce9': it is no Unicode text at character 3",
+            r"worker_id='caf\\udce9': it is not Unicode text at character 3",
         ),
         ({"lease_duration_s": 0}, OptionError, "lease_duration_s=0"),
         ({"lease_duration_s": "10"}, OptionError, "lease_duration_s='10': expected a number"),

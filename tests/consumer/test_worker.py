@@ -458,7 +458,7 @@ def test_a_record_of_another_batch_is_refused():
     world.run(30)
     with pytest.raises(UsageError, match="not of this batch"):
         kept[0].checkpoint(kept[1][0])
-    with pytest.raises(UsageError, match="' is no record: give one of this batch of shard"):
+    with pytest.raises(UsageError, match="' is not a record: give one of this batch of shard"):
         kept[0].checkpoint(kept[0][0].sequence_number)  # as the KCL's checkpointer takes it
 
 

@@ -137,7 +137,7 @@ def test_bytes_shared_with_the_peer_stay_as_they_are(case):
     ]
 
 
-# --- reading: what is no whole aggregate ------------------------------------------------------------------
+# --- reading: what is not a whole aggregate ------------------------------------------------------------------
 
 BROKEN = {
     "an explicit hash key index where there is no table": (
@@ -156,11 +156,11 @@ BROKEN = {
         seal(b"\x0a\x01k" + b"\x1a\x0e\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x01x"),
         Undecodable.INDEX,
     ),
-    "a partition key that is no UTF-8": (
+    "a partition key that is not UTF-8": (
         seal(b"\x0a\x02\xff\xfe" + b"\x1a\x05\x08\x00\x1a\x01x"),
         Undecodable.PROTOBUF,
     ),
-    "an explicit hash key that is no UTF-8": (
+    "an explicit hash key that is not UTF-8": (
         seal(b"\x0a\x01k" + b"\x12\x02\xff\xfe" + b"\x1a\x07\x08\x00\x10\x00\x1a\x01x"),
         Undecodable.PROTOBUF,
     ),
@@ -436,7 +436,7 @@ def test_an_aggregate_of_nothing_is_refused():
     [
         ("k", "abc", "explicit hash key 'abc' is not a decimal number"),
         ("k", str(2**128), "is over the largest one"),
-        ("\ud800", None, "is no Unicode text"),
+        ("\ud800", None, "is not Unicode text"),
     ],
 )
 def test_a_bad_key_is_refused_when_it_comes_and_the_aggregate_stays_whole(

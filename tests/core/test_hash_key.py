@@ -56,7 +56,7 @@ def test_without_an_explicit_hash_key_the_partition_key_places_a_record():
 
 
 def test_half_a_surrogate_pair_is_no_partition_key():
-    with pytest.raises(RecordError, match="is no Unicode text"):
+    with pytest.raises(RecordError, match="is not Unicode text"):
         hash_partition_key("\ud800")
 
 

@@ -145,7 +145,7 @@ def test_a_moment_of_which_no_record_can_be_is_refused(given, message):
     ],
 )  # fmt: skip
 def test_anything_else_is_no_moment(given):
-    with pytest.raises(PositionError, match=r"option x: .* is no moment; expected ISO 8601"):
+    with pytest.raises(PositionError, match=r"option x: .* is not a moment; expected ISO 8601"):
         parse_moment(given, "option x", UTC)
 
 

@@ -231,7 +231,7 @@ def test_an_empty_table_begins_with_these_shards(listed, position, begun, holes)
 
 @pytest.mark.parametrize("position", [SHARD_END, at_record("5")])
 def test_a_place_in_one_shard_is_no_place_to_begin_a_stream(position):
-    with pytest.raises(ValueError, match="is no position to begin a stream at"):
+    with pytest.raises(ValueError, match="is not a position to begin a stream at"):
         GRAPH.snapshot_at(position)
 
 

@@ -24,7 +24,7 @@ def test_a_second_application_begins_with_what_comes_from_now_on(local_kinesis, 
     found = fraud.lines()
     assert len(found) == len(set(found))
     assert not set(found) & set(orders.texts[:200])
-    # Each application has its place: after the night both go on, and the second one is no new application any more.
+    # Each application has its place: after the night both go on, and the second one is not a new application any more.
     orders.put(100)
     programs.started.clear()
     again = programs.start(FRAUD, name="fraud-again")

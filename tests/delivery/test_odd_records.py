@@ -44,13 +44,13 @@ def reasons(folder):
 def test_a_new_field_with_the_name_of_a_computed_column_does_not_end_the_delivery(write):
     layout = {"partition-by": ["date(arrived) AS arrived_date", "date(created)"], "metadata": ["arrived"]}
     bad = {
-        '{"id": 2, "arrived_date": "x"}': "field arrived_date is no column: partition-by=date(arrived) makes a column of this name",
-        '{"id": 3, "Arrived_Date": "x"}': "field Arrived_Date is no column: partition-by=date(arrived) makes a column of this name",
-        '{"id": 4, "_arrived": "x"}': "field _arrived is no column: metadata makes a column of this name",
-        '{"id": 5, "arrived": "x"}': "field arrived is no column: partition-by=date(arrived) reads the source's column of this name; "
+        '{"id": 2, "arrived_date": "x"}': "field arrived_date is not a column: partition-by=date(arrived) makes a column of this name",
+        '{"id": 3, "Arrived_Date": "x"}': "field Arrived_Date is not a column: partition-by=date(arrived) makes a column of this name",
+        '{"id": 4, "_arrived": "x"}': "field _arrived is not a column: metadata makes a column of this name",
+        '{"id": 5, "arrived": "x"}': "field arrived is not a column: partition-by=date(arrived) reads the source's column of this name; "
         "a field that is to take its place has to be in the schema",
         '{"id": 6, "created": "garbage"}': "partition column date: date(created) has no value for this record",
-        '{"id": 7, "\\ud800": 1}': "field \\ud800 is no column: a column needs a name, without control characters or lone surrogates",
+        '{"id": 7, "\\ud800": 1}': "field \\ud800 is not a column: a column needs a name, without control characters or lone surrogates",
     }
     good = ['{"id": 8, "note": "new", "sequenceNumber": "s", "data": 1, "a.b `c`": 2}']
     table, letters = write(['{"id": 1}'], [*bad, *good], **layout)
@@ -98,7 +98,7 @@ def test_no_value_changes_on_its_way_into_a_column(write):
     found = reasons(letters)
     assert sorted(found) == sorted(bad)
     assert found[bad[0]] == "field n: number inf does not fit DOUBLE"
-    assert found[bad[1]] == "not JSON: NaN is no number"
+    assert found[bad[1]] == "not JSON: NaN is not a number"
     assert found[bad[3]] == "field t: number 1767225600000 does not fit TIMESTAMP"
     assert found[bad[7]] == "partition column country: an empty text cannot be the name of a folder"
     moment = 1767225600.0
@@ -166,7 +166,7 @@ def test_a_record_without_a_possible_folder_is_a_dead_letter_also_without_a_sche
 def test_a_field_that_only_a_broken_record_has_is_not_its_reason(write):
     bad = r'{"id": 1, "note": "\ud83d"}'
     table, letters = write(['{"id": 2}', bad])
-    assert reasons(letters) == {bad: "a text has half a surrogate pair, which is no valid Unicode"}
+    assert reasons(letters) == {bad: "a text has half a surrogate pair, which is not valid Unicode"}
     assert read(table, "*") == [(2,)]
 
 
@@ -227,7 +227,8 @@ def test_new_fields_of_a_struct_are_added_to_it(batches):
     assert delivery.reports[1].new_columns == ("place", "note")
     found = reasons(Path(delivery.letters))
     assert (
-        found['{"id": 4, "place": {"LAT": 1}}'] == "field place.LAT is no column: field lat differs in case"
+        found['{"id": 4, "place": {"LAT": 1}}']
+        == "field place.LAT is not a column: field lat differs in case"
     )
     assert found['{"id": 5, "place": {"height": "tall"}}'].startswith(
         "field place: object does not fit STRUCT<"
@@ -240,7 +241,7 @@ def test_a_folder_with_signs_of_patterns_is_a_folder(batches, tmp_path):
     delivery.redeliver()
     files = [path.name for path in tmp_path.rglob("*.parquet")]
     assert files == ["part-orders-000000000-00000.parquet"]
-    assert reasons(Path(delivery.letters)) == {'{"note": 2}': "field note is no column"}
+    assert reasons(Path(delivery.letters)) == {'{"note": 2}': "field note is not a column"}
 
 
 def test_a_redelivery_leaves_the_dead_letters_of_others(batches, tmp_path):
@@ -251,7 +252,7 @@ def test_a_redelivery_leaves_the_dead_letters_of_others(batches, tmp_path):
     delivery.write([b'{"id": "x"}'])
     mended = batches(schema="id STRING, note BIGINT", **shared)
     mended.redeliver()
-    assert reasons(tmp_path / "dead") == {'{"note": 1}': "field note is no column"}
+    assert reasons(tmp_path / "dead") == {'{"note": 1}': "field note is not a column"}
     assert read(mended.table, "id") == [("x",)]
 
 

@@ -30,7 +30,9 @@ def test_a_dry_run_shows_rows_dead_letters_and_costs_and_writes_nothing(kinesis,
     found = preview(running_spark, *check_deliveries([parse_delivery(given)])[0])
     assert found.columns == (("country", "STRING"), ("id", "BIGINT"), ("date", "DATE"))
     assert sorted(row["id"] for row in found.rows) == ["0", "1", "2"]
-    assert found.dead == ("field date is no column: partition-by=date(arrived) makes a column of this name",)
+    assert found.dead == (
+        "field date is not a column: partition-by=date(arrived) makes a column of this name",
+    )
     assert (found.costs.shard_count, found.costs.batches_per_day, found.costs.files_per_day) == (
         2,
         2880,

@@ -69,12 +69,14 @@ def test_a_worker_that_joins_gets_its_share_and_the_rest_goes_on_without_the_lea
     assert everything_wrong(history) == {}, logs
     assert all(worker.records for worker in fleet.workers.values())
     assert causes[HANDED_OVER] == 0
-    assert [row["leaseKey"]["S"] for row in reports] == [leader]  # who stops in order is no target any more
+    assert [row["leaseKey"]["S"] for row in reports] == [
+        leader
+    ]  # who stops in order is not a target any more
     assert "its leader assigns every lease" in (tmp_path / f"{rest}.log").read_text()
 
 
 def rows_of_kcl_3(server: Handle) -> dict[str, dict[str, dict[str, str]]]:
-    """Return what is no lease in the lease table, by its key."""
+    """Return what is not a lease in the lease table, by its key."""
     items = server.client("dynamodb").scan(TableName="shared", ConsistentRead=True)["Items"]
     return {item["leaseKey"]["S"]: item for item in items if "checkpoint" not in item}
 

@@ -278,7 +278,7 @@ def test_a_delta_table_of_the_catalog_is_filled_by_its_name(lake_spark, tmp_path
 def test_a_folder_that_is_no_delta_table_and_a_catalog_that_is_not_there_are_refused(lake_spark, tmp_path):
     (tmp_path / "orders").mkdir()
     (tmp_path / "orders" / "part.parquet").touch()
-    with pytest.raises(OptionError, match=r"is no Delta table and has files, such as .*part\.parquet"):
+    with pytest.raises(OptionError, match=r"is not a Delta table and has files, such as .*part\.parquet"):
         Table("delta", lake_spark, tmp_path).target.check(schema("id INT"))
     with pytest.raises(OptionError, match="no catalog nowhere; configure it"):
         Table("iceberg", lake_spark, tmp_path, to="nowhere.sales.orders")

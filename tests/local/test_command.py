@@ -223,5 +223,7 @@ def test_calls_of_an_operation_that_does_not_exist_are_not_counted_as_none():
     calls = Calls({"kinesis.PutRecord": 2}, {}, {}, [])
     assert calls.count("PutRecords") == 0
     for count in (calls.count, calls.failed):
-        with pytest.raises(OptionError, match=r"PutRecrod, which is no operation .*did you mean PutRecord\?"):
+        with pytest.raises(
+            OptionError, match=r"PutRecrod, which is not an operation .*did you mean PutRecord\?"
+        ):
             count("PutRecrod")

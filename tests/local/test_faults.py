@@ -257,9 +257,9 @@ def test_a_fault_that_cannot_be_is_refused(options, message):
 @pytest.mark.parametrize(
     ("operation", "message"),
     [
-        ("PutRecrods", "which is no operation of kinesis, dynamodb, .*; did you mean PutRecords[?]"),
-        ("dynamodb.UpdateItm", "which is no operation of dynamodb; did you mean dynamodb.UpdateItem[?]"),
-        ("kinesis.UpdateItem", "which is no operation of kinesis"),
+        ("PutRecrods", "which is not an operation of kinesis, dynamodb, .*; did you mean PutRecords[?]"),
+        ("dynamodb.UpdateItm", "which is not an operation of dynamodb; did you mean dynamodb.UpdateItem[?]"),
+        ("kinesis.UpdateItem", "which is not an operation of kinesis"),
         ("dynamo.UpdateItem", "no service dynamo; known are kinesis, dynamodb, "),
     ],
 )
@@ -270,7 +270,7 @@ def test_a_fault_of_a_misspelt_operation_is_refused_since_it_would_never_hit(rig
 
 
 def test_a_fault_of_another_type_is_refused(rig):
-    with pytest.raises(OptionError, match="'throttle' is no fault: give Fault"):
+    with pytest.raises(OptionError, match="'throttle' is not a fault: give Fault"):
         rig.faults.add("throttle")
 
 

@@ -272,5 +272,5 @@ def test_a_planted_pipe_is_refused(tmp_path, name):
     path = tmp_path / "state"
     path.mkdir()
     os.mkfifo(path / name)
-    with pytest.raises(OptionError, match=rf"{name} is no file"):
+    with pytest.raises(OptionError, match=rf"{name} is not a file"):
         again(path)

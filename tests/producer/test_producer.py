@@ -645,10 +645,10 @@ def test_a_wrong_option_is_named(arguments, message):
         (lambda: Producer(3), "stream=3: expected a name or ARN"),
         (lambda: Producer(""), "stream='': expected a name or ARN"),
         (lambda: Producer("orders", metrics="log"), "metrics='log' has no gauge, observe"),
-        (lambda: AsyncProducer("orders"), "'orders' is no Producer: give one, AsyncProducer"),
+        (lambda: AsyncProducer("orders"), "'orders' is not a Producer: give one, AsyncProducer"),
         (
             lambda: AsyncProducer(stream="orders", linger_s=0.5),
-            "stream, linger_s is no Producer: give one, AsyncProducer",
+            "stream, linger_s is not a Producer: give one, AsyncProducer",
         ),
     ],
 )

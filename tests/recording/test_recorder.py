@@ -185,7 +185,7 @@ def test_an_empty_slice_is_a_recording_too(stream, penstock):
         (["--since", "1h", "--shards", "77"], "--shards shardId-000000000077: stream"),
         (["--since", "1h", "--redact", "name"], "expected key=hash, data=drop"),
         (["--since", "1h", "--redact", "json:$"], "names no field"),
-        (["--since", "1h", "--redact", "json:$.a[x]"], "'[x]' is no step of a path"),
+        (["--since", "1h", "--redact", "json:$.a[x]"], "'[x]' is not a step of a path"),
     ],
 )
 def test_wrong_input_is_refused_in_one_line_and_leaves_no_file(stream, penstock, arguments, sentence):
@@ -214,7 +214,7 @@ def test_keys_and_fields_are_redacted_in_aggregates_too(client, stream, penstock
         "record", stream, "--since", "1h", "-o", "a.penstock", "--key", "ann@example.org", "--redact", "key=hash", "--redact",
         "json:$.customer.name=hash",
     )  # fmt: skip
-    assert "the data of 1 records is no JSON and was dropped" in err
+    assert "the data of 1 records is not JSON and was dropped" in err
     with open_recording("a.penstock") as recording:
         assert recording.metadata.recorded.redactions == ("key=hash", "json:$.customer.name=hash")
         rows = [row for batch in recording.batches() for row in batch.to_pylist()]

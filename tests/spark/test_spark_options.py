@@ -132,7 +132,7 @@ def test_secrets_are_not_shown():
         ({"streamARN": "orders"}, "is not a stream's ARN"),
         ({"streamARN": "arn:aws:kinesis:r:1:stream/orders/consumer/c:1"}, "is not a stream's ARN"),
         ({"streamName": "my orders"}, "streamName=my orders is not a stream's name, which has"),
-        ({"streamName": "a", "startingPosition": "SOON"}, "'SOON' is no position"),
+        ({"streamName": "a", "startingPosition": "SOON"}, "'SOON' is not a position"),
         (
             {"streamName": "a", "startingPosition": "LATEST", "startingTimestamp": "2026-01-01"},
             "exclude each other",

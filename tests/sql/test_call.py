@@ -56,7 +56,7 @@ def test_a_recording_has_a_name_or_is_a_file_and_is_joined_with_a_stream(ask, in
 
 
 def test_a_query_that_is_no_text_is_refused(ask):
-    with pytest.raises(OptionError, match=r"the query=.*: it is no Unicode text at character 8"):
+    with pytest.raises(OptionError, match=r"the query=.*: it is not Unicode text at character 8"):
         ask("select '\udcff' from orders")
 
 

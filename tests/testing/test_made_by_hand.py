@@ -92,8 +92,8 @@ def test_a_record_may_have_no_key():
         (lambda: testing.records(object()), UsageError, "a payload of type object cannot become JSON"),
         (lambda: testing.records("a", partition_key=5), UsageError, "partition_key=5: expected a text"),
         (lambda: testing.records("a", sequence_number=5), UsageError, "sequence_number=5: expected a text"),
-        (lambda: testing.run(list, [b"a"]), UsageError, r"b'a' is no record; .*testing\.records"),
-        (lambda: testing.batch([b"a"]), UsageError, r"b'a' is no record; .*testing\.records"),
+        (lambda: testing.run(list, [b"a"]), UsageError, r"b'a' is not a record; .*testing\.records"),
+        (lambda: testing.batch([b"a"]), UsageError, r"b'a' is not a record; .*testing\.records"),
         (lambda: testing.records("a", sequence_number="later"), PositionError, "later"),
         (
             lambda: testing.records("a", "b") + testing.records("c", sequence_number="2"),

@@ -131,7 +131,7 @@ def test_a_moment_may_be_a_text(incident):
     [
         ({"shards": ["shardId-7"]}, "shard shardId-7: recording .* has no such shard"),
         ({"shards": PARENT}, r"expected several names, for instance \['shardId-"),
-        ({"arrived_until": "yesterday"}, "arrived_until: 'yesterday' is no moment"),
+        ({"arrived_until": "yesterday"}, "arrived_until: 'yesterday' is not a moment"),
         ({"arrived_from": "2026-01-31T12:00"}, "has no time zone"),
         ({"arrived_until": 0}, "no record was chosen"),
     ],

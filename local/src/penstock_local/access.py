@@ -23,7 +23,7 @@ class Access:
         allow_hosts: Host names to answer to beside those of loopback.
 
     Raises:
-        OptionError: A name is no host name.
+        OptionError: A name is not a host name.
     """
 
     def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
@@ -43,7 +43,7 @@ class Access:
         host = headers.get("host")
         if host is None or not self._is_ours(_name_of(host)):
             return (
-                f"the Host {_shown(host)} is no name of this machine. penstock-local answers to localhost and "
+                f"the Host {_shown(host)} is not a name of this machine. penstock-local answers to localhost and "
                 f"loopback addresses; {_WAY_OUT}."
             )
         origin = headers.get("origin")

@@ -204,7 +204,7 @@ class _CborReader:
                     break
                 raise ValueError("a break in a map of known length")
             if not isinstance(key, str):
-                raise TypeError("a key that is no text")
+                raise TypeError("a key that is not text")
             found[key] = self._value(depth)
             if left is not None:
                 left -= 1

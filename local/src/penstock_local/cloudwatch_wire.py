@@ -208,12 +208,12 @@ def put_metric_data(body: bytes) -> dict[str, Any]:
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
     except ValueError as error:
-        raise serialization(f"the body is no form that can be read: {error}") from error
+        raise serialization(f"the body is not a form that can be read: {error}") from error
     tree: dict[str, Any] = {}
     for name, value in fields:
         *path, last = name.split(".")
         if len(path) > 8:
-            raise validation(f"{name[:100]} is no parameter of PutMetricData")
+            raise validation(f"{name[:100]} is not a parameter of PutMetricData")
         place = tree
         for step in path:
             found = place.setdefault(step, {})

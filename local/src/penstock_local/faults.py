@@ -21,7 +21,7 @@ KINDS = {
     "drop_before": "close the connection without applying or answering",
     "drop_after": "apply, then close the connection without an answer",
     "truncate": "apply, then send half of the body and close",
-    "garbage": "apply, then answer 200 with bytes that are no document",
+    "garbage": "apply, then answer 200 with bytes that are not a document",
     "delay": "apply, then answer after `delay_s` real seconds",
     "stale": "ListShards and DescribeStream show the shards as before the last change of topology",
     "shuffle": "ListShards returns its shards in random order",

@@ -1,6 +1,6 @@
 """Begins a connection: the TLS handshake if the server has TLS, then the client's choice of the HTTP version.
 
-A client of HTTP/2 begins with a preface that is no request of HTTP/1.1. Under TLS it has agreed on the version
+A client of HTTP/2 begins with a preface that is not a request of HTTP/1.1. Under TLS it has agreed on the version
 before (ALPN), and its first bytes show on which.
 """
 

@@ -187,7 +187,7 @@ class Faults:
         """Activate a fault; returns its number."""
         if not isinstance(fault, Fault):
             raise OptionError(
-                f"{fault!r} is no fault: give Fault(kind, operation, ...), or call throttle(operation, ...)"
+                f"{fault!r} is not a fault: give Fault(kind, operation, ...), or call throttle(operation, ...)"
             )
         return int(self._remote.ask("POST", "faults", asdict(fault))["number"])
 
@@ -216,7 +216,7 @@ class Faults:
         return self.add(Fault("truncate", operation, **options))
 
     def garbage(self, operation: str, **options: Unpack[FaultKeywords]) -> int:
-        """Apply the call, then answer with bytes that are no document."""
+        """Apply the call, then answer with bytes that are not a document."""
         return self.add(Fault("garbage", operation, **options))
 
     def delay(self, operation: str, seconds: float, **options: Unpack[FaultKeywords]) -> int:

@@ -82,7 +82,7 @@ def _index(kind: Any, fields: dict[str, Any]) -> Any:
 
 
 def normal_key(table: Table, attributes: dict[str, Any]) -> list[Any] | None:
-    """Return the key among the attributes of a request as `key_of` would; None when it is no key of the table."""
+    """Return the key among the attributes of a request as `key_of` would; None when it is not a key of the table."""
     try:
         return [_plain(_value(attributes[name])) for name in table.table_key_attrs]
     except (LookupError, TypeError, ValueError, AttributeError):

@@ -54,4 +54,4 @@ def check_operation(operation: str, place: str = "a fault is for") -> None:
         return
     near = difflib.get_close_matches(name, [known for each in services for known in _names_of(each)], 1)
     hint = f"; did you mean {service}{has_service}{near[0]}?" if near else ""
-    raise OptionError(f"{place} {operation}, which is no operation of {', '.join(services)}{hint}")
+    raise OptionError(f"{place} {operation}, which is not an operation of {', '.join(services)}{hint}")

@@ -17,7 +17,7 @@ def plain_number(name: str, value: Any, low: int, high: int | None = None, *, is
         is_whole: Whether it must be a whole number; `1e9` is one.
 
     Raises:
-        OptionError: It is no number, or out of its range; the message names the option, its range and its value.
+        OptionError: It is not a number, or out of its range; the message names the option, its range and its value.
     """
     bound = f"at least {low}" if high is None else f"{low} to {high}"
     kind = "a whole number" if is_whole else "a number"
@@ -33,7 +33,7 @@ def check_folder(name: str, value: Any) -> None:
     """Refuse an option that names no folder; None is allowed.
 
     Raises:
-        OptionError: It is no path, or empty, as the text of a variable that is not set.
+        OptionError: It is not a path, or empty, as the text of a variable that is not set.
     """
     if value is None:
         return

@@ -78,7 +78,7 @@ class StateFolder:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
-            raise OptionError(f"{self.path / name} is no file: move it out of the state folder")
+            raise OptionError(f"{self.path / name} is not a file: move it out of the state folder")
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != _FILE_MODE:
             os.fchmod(fd, _FILE_MODE)
         return fd

@@ -151,7 +151,7 @@ def identity(key: list[Any]) -> Identity:
     """Return a value that is equal for equal keys.
 
     Raises:
-        ValueError: They are no attribute values that a key may have (or `ArithmeticError`, for a number).
+        ValueError: They are not attribute values that a key may have (or `ArithmeticError`, for a number).
     """
     found: list[tuple[str, Any]] = []
     for part in key:
@@ -163,7 +163,7 @@ def identity(key: list[Any]) -> Identity:
             case {"B": str(value)}:
                 found.append(("B", value))
             case _:
-                raise ValueError(f"{part!r} is no key")
+                raise ValueError(f"{part!r} is not a key")
     return tuple(found)
 
 

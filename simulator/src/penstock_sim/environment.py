@@ -286,7 +286,7 @@ class Environment:
         return rows, self.skipped_rows()
 
     def skipped_rows(self) -> tuple[tuple[str, str], ...]:
-        """Return the rows of a scan that are no leases."""
+        """Return the rows of a scan that are not leases."""
         if not self.faults.foreign_rows:
             return ()
         self.met["fault: foreign_rows"] += 1

@@ -525,7 +525,7 @@ class PassesWhatIsDone(Checker):
 class ReadsWhatItPlans(Checker):
     """Q9: a query does not plan batches without end of a shard without unread records.
 
-    A few in a row are no fault: an answer was empty, records have left the stream since the shard was probed, or no action read a
+    A few in a row are not a fault: an answer was empty, records have left the stream since the shard was probed, or no action read a
     batch.
     """
 

@@ -38,7 +38,7 @@ class OwnStreamOnly(Checker):
         who, write, after = event.who, event.write, event.after
         key = write.key
         if key not in self.history.shards:
-            raise Broken(f"{event.kind} of {who} is of {key}, which is no shard")
+            raise Broken(f"{event.kind} of {who} is of {key}, which is not a shard")
         if who not in self._read_by:
             return  # rows that were in the table before
         stream_id = stream_id_of(key)

@@ -54,7 +54,7 @@ def check_forms(session: Any, *, is_without_keys: bool) -> None:
         try:
             session.get_config_variable(key)
         except (ValueError, TypeError):
-            raise _wrong_form(named, f"{key}, or AWS_{key.upper()}, is no whole number") from None
+            raise _wrong_form(named, f"{key}, or AWS_{key.upper()}, is not a whole number") from None
     name = profile.get("services")
     services = session.full_config.get("services", {}).get(name, {})
     for key in _SERVICES:  # the keys of others are none of ours, and botocore reads only its client's own

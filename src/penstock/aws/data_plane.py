@@ -136,7 +136,7 @@ def _check_sender(headers: dict[str, Any], body: bytes) -> None:
     """Refuse an answer of success that is not the service's, such as the page of a network that wants a login first.
 
     Raises:
-        ResponseParserError: It is no JSON object. The message quotes only a web page, since another body may hold data of records.
+        ResponseParserError: It is not a JSON object. The message quotes only a web page, since another body may hold data of records.
     """
     if not body or body.lstrip()[:1] == b"{":
         return
@@ -149,7 +149,7 @@ def _check_sender(headers: dict[str, Any], body: bytes) -> None:
 
 
 def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
-    """Refuse an answer that was cut off or is no JSON document. Only an operation without output answers with nothing.
+    """Refuse an answer that was cut off or is not a JSON document. Only an operation without output answers with nothing.
 
     botocore reads the body of such an answer as an empty one, if its status is success: an existing lease would look
     missing, and an open shard would look ended.
@@ -164,7 +164,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
             msgspec.json.decode(body, type=msgspec.Raw)
         except msgspec.MsgspecError as error:
             raise ResponseParserError(
-                f"the answer ({len(body)} bytes) is no JSON document: {error}"
+                f"the answer ({len(body)} bytes) is not a JSON document: {error}"
             ) from error
 
 
@@ -172,8 +172,8 @@ def read_document(body: bytes) -> dict[str, Any]:
     """Return the document of an answer as botocore's parser would, with bytes for Base64; raise a plain error if it has another form.
 
     Raises:
-        MsgspecError: The body is no JSON.
-        ValueError: Bytes are no Base64.
+        MsgspecError: The body is not JSON.
+        ValueError: Bytes are not Base64.
         TypeError, AttributeError, KeyError: The document has another form.
     """
     document = {name: value for name, value in msgspec.json.decode(body).items() if value is not None}

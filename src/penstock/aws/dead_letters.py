@@ -203,7 +203,7 @@ class DeadLetterQueue(_Target):
 
     Raises:
         OptionError: A connection option is unknown, or has a bad value.
-        UsageError: `queue_url` is no URL.
+        UsageError: `queue_url` is not a URL.
     """
 
     _service = "sqs"

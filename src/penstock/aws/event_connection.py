@@ -55,7 +55,7 @@ _SETTINGS: Final = {
 
 
 class Refusal(Struct, frozen=True):
-    """An answer that is no event stream, or an exception in one.
+    """An answer that is not an event stream, or an exception in one.
 
     Args:
         status: The HTTP status; 400 for an exception in the event stream, 500 for an error in it.

@@ -27,7 +27,7 @@ _HEADERS_KEPT_MAX: Final = 64
 
 
 class BrokenFrameError(ValueError):
-    """The bytes are no whole frame: a checksum is wrong, or a length cannot be."""
+    """The bytes are not a whole frame: a checksum is wrong, or a length cannot be."""
 
 
 class Frame(NamedTuple):
@@ -72,7 +72,7 @@ class FrameBuffer:
         """Return the next frame, or None while it is not whole.
 
         Raises:
-            BrokenFrameError: The next bytes are no frame, and nothing after them can be read.
+            BrokenFrameError: The next bytes are not a frame, and nothing after them can be read.
         """
         if len(self._bytes) < _PRELUDE.size:
             return None

@@ -51,7 +51,7 @@ class KeyedTable:
         if not has_key(table["KeySchema"], self._key):
             names = ", ".join(part["AttributeName"] for part in table["KeySchema"])
             raise Rejected(
-                f"DynamoDB table {self._name} is no {self._kind}: its key is {names}, not {self._key}; {self._way_out}",
+                f"DynamoDB table {self._name} is not a {self._kind}: its key is {names}, not {self._key}; {self._way_out}",
                 operation="DescribeTable",
                 resource=self._name,
             )

@@ -248,7 +248,7 @@ def _read(name: str, stored: StoredObject) -> _Row:
     """Read the row of a lease from the object with a name.
 
     Raises:
-        NotALease: The object is no row, or the row of another lease.
+        NotALease: The object is not a row, or the row of another lease.
     """
     key = _key_of(name)
     if _name_of(key) != name:
@@ -258,9 +258,9 @@ def _read(name: str, stored: StoredObject) -> _Row:
     try:
         item = _with_bytes(msgspec.json.decode(stored.data))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise NotALease(f"it is no JSON document: {error}") from error
+        raise NotALease(f"it is not a JSON document: {error}") from error
     if not isinstance(item, dict) or not all(isinstance(value, dict) for value in item.values()):
-        raise NotALease("it is no row of a lease table")
+        raise NotALease("it is not a row of a lease table")
     lease = read_item(item)
     if lease.key != key:
         raise NotALease(f"it holds the row of lease {lease.key}: was the object copied or renamed?")

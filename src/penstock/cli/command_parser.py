@@ -60,7 +60,7 @@ class CommandParser(argparse.ArgumentParser):
         ]
 
     def values_of(self, option: str) -> list[str] | None:
-        """Return the values that an option accepts, empty if it accepts all; None if the word is no option with a value."""
+        """Return the values that an option accepts, empty if it accepts all; None if the word is not an option with a value."""
         for action in self._actions:
             if option in action.option_strings and action.nargs != 0:
                 return [str(each) for each in action.choices or ()]

@@ -273,7 +273,7 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
     deliveries = []
     for number, document in enumerate(documents, 1):
         if not isinstance(document, Mapping):
-            raise OptionError(f"{args.file}: delivery {number} is no mapping of names and values")
+            raise OptionError(f"{args.file}: delivery {number} is not a mapping of names and values")
         try:
             deliveries.append(parse_delivery(document, defaults=connection))
         except OptionError as error:

@@ -46,11 +46,11 @@ def run(args: argparse.Namespace) -> int:
     """
     if not _NAME.fullmatch(args.name):
         raise OptionError(
-            f"NAME {args.name!r} is no identifier: write a letter, then letters, digits and underscores, 3 to 100 in all"
+            f"NAME {args.name!r} is not an identifier: write a letter, then letters, digits and underscores, 3 to 100 in all"
         )
     if not _STREAM.fullmatch(args.stream):
         raise OptionError(
-            f"--stream {args.stream!r} is no name of a stream: write up to 122 letters, digits, dots, hyphens and underscores"
+            f"--stream {args.stream!r} is not a name of a stream: write up to 122 letters, digits, dots, hyphens and underscores"
         )
     folder = Path.cwd() / args.name
     if unsafe := _UNSAFE_IN_PATHS.search(str(folder)):
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
         )
     if folder.is_symlink() or folder.exists():
         if not folder.is_dir():
-            raise UsageError(f"{folder} exists and is no folder: choose another name")
+            raise UsageError(f"{folder} exists and is not a folder: choose another name")
         if any(folder.iterdir()):
             raise UsageError(f"the folder {folder} is not empty: choose another name, or remove the folder")
     written = write_pipeline(folder, args.name, args.stream)

@@ -106,7 +106,7 @@ def read_backup(path: Path, table_name: str | None) -> tuple[Lease, ...]:
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
         if document.get("format") != _FORMAT:
-            raise OptionError(f"{path} is no backup of a lease table")
+            raise OptionError(f"{path} is not a backup of a lease table")
         if table_name not in (None, document["table"]):
             raise OptionError(
                 f"{path} is a backup of table {document['table']}, not of {table_name}, which has leases of its own"
@@ -115,7 +115,7 @@ def read_backup(path: Path, table_name: str | None) -> tuple[Lease, ...]:
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         if isinstance(error, OptionError):
             raise
-        raise OptionError(f"{path} is no backup of a lease table: {error}") from error
+        raise OptionError(f"{path} is not a backup of a lease table: {error}") from error
 
 
 def _to_document(lease: Lease) -> dict[str, Any]:

@@ -46,7 +46,7 @@ def _is_reader_gone() -> bool:
         return False
     try:
         descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):  # stdout is no file: the program that replaced it reads it
+    except (OSError, ValueError):  # stdout is not a file: the program that replaced it reads it
         return False
     poll = select.poll()
     poll.register(descriptor, 0)  # POLLERR is always reported

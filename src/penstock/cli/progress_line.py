@@ -12,7 +12,7 @@ _WIDTH: Final = 30
 
 
 class ProgressLine:
-    """A line on stderr, drawn at most ten times a second; nothing if stderr is no terminal, or a dumb one.
+    """A line on stderr, drawn at most ten times a second; nothing if stderr is not a terminal, or a dumb one.
 
     Args:
         is_shown: Whether the line is wanted.

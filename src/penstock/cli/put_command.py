@@ -203,7 +203,7 @@ def _key_of(args: argparse.Namespace, data: bytes) -> str:
         document: Any = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            f"this is no JSON, so it has no field {args.key_field!r} to take the key from: {data[:80]!r}"
+            f"this is not JSON, so it has no field {args.key_field!r} to take the key from: {data[:80]!r}"
         ) from error
     key = document.get(args.key_field) if isinstance(document, dict) else None
     if not isinstance(key, str | int | float):

@@ -121,7 +121,7 @@ def _report(
     dropped = recorder.dropped_count
     if dropped:
         warn(
-            f"penstock record: the data of {dropped:,} records is no JSON and was dropped, because fields are redacted"
+            f"penstock record: the data of {dropped:,} records is not JSON and was dropped, because fields are redacted"
         )
     shard_count = sum(shard.is_recorded for shard in metadata.shards)
     if args.json:

@@ -156,7 +156,7 @@ def _say_range(table: PlannedTable, *, follows: bool) -> str:
     if table.need.from_ms is not None:
         reason = "the query's lower bound for arrived is before the oldest record"
     elif table.use is not None and table.use.has_condition:
-        reason = "the query's conditions on arrived are no lower bound that limits the read"
+        reason = "the query's conditions on arrived are not a lower bound that limits the read"
     oldest = f"the oldest record (retention {source.summary.retention_hours:g} h)"
     return f"reads {shards} from {oldest} {until}: {reason}"
 

@@ -227,7 +227,7 @@ def _find_open_shard(args: argparse.Namespace, text: str) -> Shard:
         if shard.shard_id == wanted and shard.is_open:
             return shard
     known = ", ".join(shard.shard_id for shard in shards if shard.is_open)
-    raise OptionError(f"{wanted} is no open shard of stream {args.stream}; open are {known}")
+    raise OptionError(f"{wanted} is not an open shard of stream {args.stream}; open are {known}")
 
 
 def _middle(shard: Shard) -> int:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock.runtime.own_loggers import bounded_trace
 
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
-"""Unicode's categories that are no text: controls, formats, lone surrogates, unassigned, line ends."""
+"""Unicode's categories that are not text: controls, formats, lone surrogates, unassigned, line ends."""
 _JOINERS: Final = frozenset("\u200c\u200d")  # formats that words and emoji are made with
 _WIDTH_UNWATCHED: Final = 220
 

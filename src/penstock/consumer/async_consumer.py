@@ -144,7 +144,7 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
         Raises:
             HandlerFailed: User code failed for good and `on_failure="stop_worker"`.
             ShardsStopped: Every shard that the worker held has stopped for a failure; not with `on_all_stopped="stay"`.
-            UsageError: The handler is no coroutine function, or as for `start`.
+            UsageError: The handler is not a coroutine function, or as for `start`.
             OptionError: The application's lease table belongs to another stream, or its location cannot hold leases.
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """

@@ -165,7 +165,7 @@ class ShardRecords(InOneProcess, Sequence[Record]):
         position = getattr(record, "position", None)
         if position is None:
             raise UsageError(
-                f"{record!r:.60} is no record: give one of this batch of shard {self.shard_id}, for instance batch[-1]"
+                f"{record!r:.60} is not a record: give one of this batch of shard {self.shard_id}, for instance batch[-1]"
             )
         for place, mine in enumerate(self.records):
             if mine.position == position:

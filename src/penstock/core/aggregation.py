@@ -106,7 +106,7 @@ class Undecodable(Enum):
 
     TOO_SHORT = "nothing between the magic number and the digest"
     DIGEST = "the digest does not match"
-    PROTOBUF = "the content cannot be parsed, lacks a required field, or has a key that is no Unicode text"
+    PROTOBUF = "the content cannot be parsed, lacks a required field, or has a key that is not Unicode text"
     EMPTY = "it holds no records"
     INDEX = "a record points outside the key tables"
     KEYS = "its keys, repeated for each record, are larger than any that the service accepts"
@@ -201,7 +201,7 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
     except (decode_error, UnicodeDecodeError):
         return Undecodable.PROTOBUF
     # The C implementation accepts a missing required field and returns an empty value for it, and returns bytes for a
-    # text that is no UTF-8.
+    # text that is not UTF-8.
     if not message.IsInitialized() or bytes in map(type, keys) or bytes in map(type, hash_keys):
         return Undecodable.PROTOBUF
     longest = max(map(len, (*keys, *hash_keys)), default=0)
@@ -280,7 +280,7 @@ class DeaggregatedRecord(NamedTuple):
     """The user records of one Kinesis record.
 
     Args:
-        columns: Its user records; the record itself if it is no aggregate.
+        columns: Its user records; the record itself if it is not an aggregate.
         is_misplaced: Whether they must be left out, because they are sent again to other shards.
     """
 
@@ -291,7 +291,7 @@ class DeaggregatedRecord(NamedTuple):
 def deaggregate_record(
     data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
 ) -> DeaggregatedRecord:
-    """Return the user records of one Kinesis record, or the record itself if it is no aggregate.
+    """Return the user records of one Kinesis record, or the record itself if it is not an aggregate.
 
     Args:
         partition_key: The Kinesis record's own key.
@@ -389,7 +389,7 @@ class AggregateBuilder:
         """Return the size of the blob if this record were added, in bytes.
 
         Raises:
-            RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
+            RecordError: The explicit hash key is not one, or the partition key is not Unicode text.
         """
         if not self._count:
             return len(data)
@@ -407,7 +407,7 @@ class AggregateBuilder:
         """Add one record after the others.
 
         Raises:
-            RecordError: The explicit hash key is not one, or the partition key is no Unicode text. Nothing was added.
+            RecordError: The explicit hash key is not one, or the partition key is not Unicode text. Nothing was added.
         """
         keys = (partition_key, explicit_hash_key)
         head = self._heads.get(keys)
@@ -454,7 +454,7 @@ class AggregateBuilder:
         """Return the bytes before a record's data, and the additions of its keys to the tables (none if they are known).
 
         Raises:
-            RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
+            RecordError: The explicit hash key is not one, or the partition key is not Unicode text.
         """
         key_entry = hash_key_entry = b""
         index = self._keys.get(partition_key)

@@ -23,7 +23,7 @@ def hash_partition_key(partition_key: str) -> int:
     """Return the MD5 of a partition key's UTF-8 bytes as an unsigned big-endian integer.
 
     Raises:
-        RecordError: The key is no Unicode text (it holds half of a surrogate pair).
+        RecordError: The key is not Unicode text (it holds half of a surrogate pair).
     """
     text = encode_partition_key(partition_key)
     return int.from_bytes(hashlib.md5(text, usedforsecurity=False).digest(), "big")
@@ -33,12 +33,12 @@ def encode_partition_key(partition_key: str) -> bytes:
     """Return a partition key's UTF-8 bytes.
 
     Raises:
-        RecordError: The key is no Unicode text (it holds half of a surrogate pair).
+        RecordError: The key is not Unicode text (it holds half of a surrogate pair).
     """
     try:
         return partition_key.encode()
     except UnicodeEncodeError as error:
-        raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
+        raise RecordError(f"partition key {partition_key[:60]!r} is not Unicode text") from error
 
 
 def parse_hash_key(text: str) -> int:
@@ -64,7 +64,7 @@ def effective_hash_key(partition_key: str, explicit_hash_key: str | None) -> int
     """Return the hash key that places a record.
 
     Raises:
-        RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
+        RecordError: The explicit hash key is not one, or the partition key is not Unicode text.
     """
     return (
         hash_partition_key(partition_key) if explicit_hash_key is None else parse_hash_key(explicit_hash_key)

@@ -62,7 +62,7 @@ def check_types(options: Any) -> None:
     A number or a text of another class, as numpy has them, becomes a plain one: it could not be sent.
 
     Raises:
-        OptionError: For instance a text in place of a number; the message names the field, and its value if that is no text.
+        OptionError: For instance a text in place of a number; the message names the field, and its value if that is not text.
     """
     for field in dataclasses.fields(options):
         kind, *others = str(field.type).split(" | ")
@@ -93,7 +93,7 @@ def check_unicode(name: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise OptionError(f"{name}={text!a}: it is no Unicode text at character {error.start}") from error
+        raise OptionError(f"{name}={text!a}: it is not Unicode text at character {error.start}") from error
 
 
 def check_range(options: object, low: float, high: float | None, *names: str) -> None:
@@ -152,7 +152,7 @@ def merge_options(options: T, single: Mapping[str, Any]) -> T:
     """Return a copy of a dataclass value with some fields replaced.
 
     Raises:
-        OptionError: A name is no field, the dataclass refuses a value, or `options` is none.
+        OptionError: A name is not a field, the dataclass refuses a value, or `options` is none.
     """
     if isinstance(options, type) or not dataclasses.is_dataclass(options):
         raise OptionError(
@@ -166,7 +166,7 @@ def merge_connection(connection: Mapping[str, Any] | None, **named: str | None) 
     """Return the fields of a connection, with those that were given as separate parameters.
 
     Raises:
-        OptionError: The connection is no mapping.
+        OptionError: The connection is not a mapping.
     """
     if connection is not None and not isinstance(connection, Mapping):
         raise OptionError(

@@ -38,14 +38,14 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
 
     Raises:
         NoTimeZoneError: The moment has no time zone, and `zone` is None.
-        PositionError: It is no moment, it is before the service began, or its local time exists twice or not at all.
+        PositionError: It is not a moment, it is before the service began, or its local time exists twice or not at all.
     """
     shown = f"{option}: {str(given)[:60]!r}"
     try:
         read = _read(given)
         is_local = isinstance(read, datetime) and read.utcoffset() is None
     except (ValueError, OverflowError):
-        raise PositionError(f"{shown} is no moment; {_EXPECTED}") from None
+        raise PositionError(f"{shown} is not a moment; {_EXPECTED}") from None
     if isinstance(read, int):
         return _checked_number(read, shown)
     moment = _in_zone(read, zone, shown) if is_local else _existing_moment(read, shown)

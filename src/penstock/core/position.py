@@ -63,7 +63,7 @@ class Position(Struct, frozen=True, eq=False):
     Args:
         sequence_number: The service's text, or None for a sentinel.
         sub_sequence_number: Place inside an aggregate, counted from 0; 0 for plain records and sentinels.
-        sentinel: A position that is no record, or None.
+        sentinel: A position that is not a record, or None.
         timestamp_ms: Only for AT_TIMESTAMP (and for a LATEST that was turned into a moment):
             milliseconds since the epoch, UTC.
 

@@ -11,7 +11,7 @@ def text_of(value: object, characters_max: int = CHARACTERS_MAX) -> str:
     """Return the text of any object, even if its `__str__` raises.
 
     Args:
-        value: Anything. Its `__str__` may raise, or return no text, or one that is no valid Unicode.
+        value: Anything. Its `__str__` may raise, or return no text, or one that is not valid Unicode.
         characters_max: Longer text is cut, and marked by three dots.
 
     Returns:

@@ -209,7 +209,7 @@ class ShardGraph:
             ValueError: A record's position or SHARD_END does not determine the shards to begin with.
         """
         if position.is_in_shard:
-            raise ValueError(f"{position} is no position to begin a stream at")
+            raise ValueError(f"{position} is not a position to begin a stream at")
         is_latest = position.sentinel is Sentinel.LATEST
         holes = [(0, HASH_KEY_MAX)]
         for span in covered:
@@ -355,7 +355,7 @@ class HashRouter:
         """Return the shard that a record goes to, or None if the listing does not show it.
 
         Raises:
-            RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
+            RecordError: The explicit hash key is not one, or the partition key is not Unicode text.
         """
         if explicit_hash_key is not None:
             return self._owners[bisect_right(self._starts, parse_hash_key(explicit_hash_key)) - 1]

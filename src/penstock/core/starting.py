@@ -108,7 +108,7 @@ def _parse_entry(value: Any, option: str, zone: tzinfo | None) -> Position:
         return at_record(value[0], value[1])
     if isinstance(value, Mapping) and "iteratorType" in value:
         return _parse_iterator(value, option, zone)
-    raise PositionError(f"option {option}: {value!r:.200} is no position; {_FORMS}")
+    raise PositionError(f"option {option}: {value!r:.200} is not a position; {_FORMS}")
 
 
 def _is_whole(value: Any) -> bool:
@@ -127,7 +127,7 @@ def _parse_iterator(value: Mapping[str, Any], option: str, zone: tzinfo | None) 
         )
         sub = 0 if given is None else int(given) if is_text else given
         if not _is_whole(sub):
-            raise PositionError(f"option {option}: subSequenceNumber {sub!r:.100} is no whole number")
+            raise PositionError(f"option {option}: subSequenceNumber {sub!r:.100} is not a whole number")
         return at_record(place, max(sub, 0))
     if kind == "AT_TIMESTAMP":
         return _parse_moment(place, option, zone)
@@ -145,7 +145,7 @@ def _parse_word(text: str, option: str, zone: tzinfo | None) -> Position:
         return _parse_moment(match["moment"], option, zone)
     if text[:4].isdigit() and "-" in text:
         return _parse_moment(text, option, zone)
-    raise PositionError(f"option {option}: {text[:80]!r} is no position; {_FORMS}")
+    raise PositionError(f"option {option}: {text[:80]!r} is not a position; {_FORMS}")
 
 
 def _parse_moment(given: Any, option: str, zone: tzinfo | None) -> Position:

@@ -138,7 +138,7 @@ def _with_end(record: Column, name: str, keys: Column) -> Column:
     # Bytes are cut in one step; a text would be searched for its characters.
     last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
     is_closed = F.substr(record, F.lit(-1), F.lit(1)) == last_brace
-    # `rtrim` reads beyond the end of a text that is no UTF-8.
+    # `rtrim` reads beyond the end of a text that is not UTF-8.
     text = F.try_validate_utf8(record.cast("string"))
     body = F.when(is_closed, record).otherwise(F.rtrim(text, blanks).cast("binary"))
     opened = F.substr(body, F.lit(1), F.octet_length(body) - 1)

@@ -234,7 +234,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         target: Where the rows are put.
         record: The record that `save_record` writes.
         earlier: The record of earlier runs as it is saved; None if there were none.
-        backfill_range: The range of a backfill; None if this is no backfill.
+        backfill_range: The range of a backfill; None if this is not a backfill.
     """
 
     delivery: Delivery
@@ -452,7 +452,7 @@ def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> Struct
     """Return the schema of a delivery's records: None for `raw`, empty for `sample`. Spark's parser needs a session.
 
     Raises:
-        OptionError: The text, or the file that it names, is no schema.
+        OptionError: The text, or the file that it names, is not a schema.
         ServiceError: The registry of schemas gives no answer.
     """
     if delivery.schema == RAW:
@@ -469,7 +469,7 @@ def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> Struct
         return _read_schema(text)
     except (PySparkException, ValueError, KeyError, TypeError) as error:
         raise OptionError(
-            f"{shown} is no schema: {str(error).strip().splitlines()[0]}; expected columns as in SQL (`id BIGINT, price DOUBLE`), "
+            f"{shown} is not a schema: {str(error).strip().splitlines()[0]}; expected columns as in SQL (`id BIGINT, price DOUBLE`), "
             "an object of names and types, a JSON Schema, Spark's own JSON, or one of the words raw, sample and glue"
         ) from error
 

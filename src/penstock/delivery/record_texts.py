@@ -70,7 +70,7 @@ class GlueTexts:
             )
         found = _spark_avro(version.definition).type
         if not isinstance(found, StructType):
-            raise UnsupportedSchema(f"schema {self._schema_name} is no record, so it has no columns")
+            raise UnsupportedSchema(f"schema {self._schema_name} is not a record, so it has no columns")
         return _nullable_columns(found)
 
     def open(self) -> Callable[[bytes], str]:

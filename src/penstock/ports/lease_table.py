@@ -16,14 +16,14 @@ from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 
 
 class SkippedRow(Struct, frozen=True):
-    """A row that is no lease, or a damaged one: it is left alone and reported."""
+    """A row that is not a lease, or a damaged one: it is left alone and reported."""
 
     key: str
     reason: str
 
 
 class LeaseScan(Struct, frozen=True):
-    """The rows that were read; each is consistent in itself, but together they are no snapshot."""
+    """The rows that were read; each is consistent in itself, but together they are not a snapshot."""
 
     leases: tuple[Lease, ...]
     skipped: tuple[SkippedRow, ...] = ()
@@ -67,7 +67,7 @@ class LeaseTable(Protocol):
         """Read one row, strongly consistent; return None when it does not exist.
 
         Raises:
-            Rejected: The row exists and is no readable lease.
+            Rejected: The row exists and is not a readable lease.
         """
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:

@@ -40,7 +40,7 @@ class AsyncProducer:
     def __init__(self, producer: Producer | None = None, **options: object) -> None:
         if options or not isinstance(producer, Producer):
             given = ", ".join(options) or repr(producer)
-            raise UsageError(f"{given} is no Producer: give one, AsyncProducer(Producer(stream=...))")
+            raise UsageError(f"{given} is not a Producer: give one, AsyncProducer(Producer(stream=...))")
         self._producer = producer
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, _PutQueue] = WeakKeyDictionary()
 

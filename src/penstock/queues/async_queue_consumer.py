@@ -108,7 +108,7 @@ class AsyncQueueConsumer(AsyncioConsumer[QueueConsumer, Any]):
 
         Raises:
             NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
-            UsageError: No handler was given, or it is no coroutine function.
+            UsageError: No handler was given, or it is not a coroutine function.
         """
         await super().run()
 

@@ -31,7 +31,7 @@ def open_recording(path: str | os.PathLike[str]) -> Recording:
     """Open a recording and read its metadata; close it, or use it as a context manager.
 
     Raises:
-        DamagedRecording: The file is no complete recording; the message has the place.
+        DamagedRecording: The file is not a complete recording; the message has the place.
         OSError: It cannot be read.
     """
     return Recording(Path(path))
@@ -98,7 +98,7 @@ class Recording:
         Raises:
             DamagedRecording: A batch does not have its checksum; the message has the place. The batches before it are whole.
             OptionError: There is no such column or shard, or a moment without a time zone.
-            PositionError: A text is no moment.
+            PositionError: A text is not a moment.
         """
         names = _checked_columns(columns)
         if isinstance(shards, str):

@@ -203,7 +203,7 @@ class Recorder:
 
     @property
     def dropped_count(self) -> int:
-        """Payloads that redaction dropped, because they are no JSON."""
+        """Payloads that redaction dropped, because they are not JSON."""
         return self._parts.progress.dropped_count
 
     def request_stop(self) -> None:

@@ -160,7 +160,7 @@ class FileObjects:
         try:
             if not stat.S_ISREG(os.stat(name, dir_fd=folder).st_mode):
                 raise Rejected(
-                    f"{self.url}: {name} is no file; remove it or rename it",
+                    f"{self.url}: {name} is not a file; remove it or rename it",
                     operation="read",
                     resource=self.url,
                 )

@@ -183,7 +183,7 @@ class LeaseLoop(Loop[Event]):
         self.trace: Callable[[Event | Effect], None] | None = None
         """Called with every event before the machine gets it, and with every effect before it begins; for traces."""
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
-        """Called if the table cannot be used: it is no lease table, belongs to another stream, is denied before the first scan, or its
+        """Called if the table cannot be used: it is not a lease table, belongs to another stream, is denied before the first scan, or its
         location cannot hold leases. Also called if another living process has the worker's id."""
 
     # --- the loop ---

@@ -113,7 +113,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
         TypeError,
         AttributeError,
         RecursionError,
-    ) as error:  # such as a $schema that is no text
+    ) as error:  # such as a $schema that is not text
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error

@@ -66,7 +66,7 @@ def saved_positions(
     offsets = _read_log(spark, f"{checkpoint}/offsets")
     if not offsets:
         raise UsageError(
-            f"{checkpoint} is no checkpoint location of a query that has run: it has no folder offsets"
+            f"{checkpoint} is not a checkpoint location of a query that has run: it has no folder offsets"
         )
     last = max(offsets)
     batch = parse_batch(offsets[last], stream, f"{checkpoint}/offsets/{last}")
@@ -119,7 +119,7 @@ def join_positions(batch: LoggedBatch, ends: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _read_log(spark: SparkSession, folder: str) -> dict[int, str]:
-    """Return the files of a log by their batch. Like Spark, skip files whose name is no number, such as a copy."""
+    """Return the files of a log by their batch. Like Spark, skip files whose name is not a number, such as a copy."""
     return {int(name): text for name, text in _read(spark, folder, "[0-9]*").items() if name.isdecimal()}
 
 

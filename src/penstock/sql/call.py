@@ -48,9 +48,9 @@ def sql(
         with it, or when it is no longer referenced. It raises the errors of later rows.
 
     Raises:
-        UsageError: DuckDB refuses the query, it is no single SELECT, or an option has a bad value.
+        UsageError: DuckDB refuses the query, it is not a single SELECT, or an option has a bad value.
         NotFound: There is no such stream.
-        DamagedRecording: A file is no complete recording.
+        DamagedRecording: A file is not a complete recording.
     """
     from penstock.sql.packages import pa
     from penstock.sql.query import Query

@@ -44,7 +44,7 @@ class Database:
 
     Raises:
         StatementError: DuckDB cannot parse the statement.
-        OptionError: It is no single SELECT, or an option has a bad value.
+        OptionError: It is not a single SELECT, or an option has a bad value.
     """
 
     def __init__(self, sql: str, zone: str | None, memory: str) -> None:

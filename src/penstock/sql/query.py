@@ -62,7 +62,7 @@ class Query:
 
     Raises:
         StatementError: DuckDB refuses the statement.
-        OptionError: It is no single SELECT, or an option has a bad value.
+        OptionError: It is not a single SELECT, or an option has a bad value.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class RecordingRows:
     """The rows of a recording; it is opened again for each read.
 
     Raises:
-        DamagedRecording: The file is no complete recording.
+        DamagedRecording: The file is not a complete recording.
         OSError: It cannot be read.
     """
 

@@ -24,7 +24,7 @@ def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple
 
     Raises:
         StatementError: The statement cannot be parsed.
-        OptionError: The statement is no single SELECT.
+        OptionError: The statement is not a single SELECT.
     """
     import duckdb
 

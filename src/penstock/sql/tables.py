@@ -47,7 +47,7 @@ class Tables:
 
         if not _STREAM.fullmatch(name):
             raise OptionError(
-                f"table {name}: this is no name of a stream; of files a query reads only recordings: those that end in "
+                f"table {name}: this is not a name of a stream; of files a query reads only recordings: those that end in "
                 f"{_RECORDING_SUFFIX}, or were given a name"
             )
         return open_stream_rows(self._open_kinesis(name), name)

@@ -125,7 +125,7 @@ def records(
         stream: Name or ARN of the stream.
 
     Raises:
-        PositionError: `arrival` is no moment or has no time zone, or the sequence number is invalid.
+        PositionError: `arrival` is not a moment or has no time zone, or the sequence number is invalid.
         UsageError: A payload or the key is of another type.
     """
     number, moment = _parse_number(sequence_number), _parse_moment(arrival)
@@ -153,7 +153,7 @@ def aggregate(
         stream: Name or ARN of the stream.
 
     Raises:
-        PositionError: `arrival` is no moment or has no time zone, or the sequence number is invalid.
+        PositionError: `arrival` is not a moment or has no time zone, or the sequence number is invalid.
         UsageError: There are fewer than two payloads, or a payload or the key is of another type.
     """
     if len(payloads) < 2:

@@ -60,7 +60,7 @@ class MemoryStream:
     ) -> None:
         for each in records:
             if not isinstance(each, Record):
-                raise UsageError(f"{each!r} is no record; penstock.testing.records(...) makes records")
+                raise UsageError(f"{each!r} is not a record; penstock.testing.records(...) makes records")
         first = records[0] if records else None
         self.shard_id: str = first.shard_id if first else SHARD_ID
         self.name: str = (first.stream if first else "") or STREAM

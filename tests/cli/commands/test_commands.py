@@ -275,8 +275,8 @@ def test_tail_follows_a_split(kinesis, stream, capsys):
     ("arguments", "word"),
     [
         (["--fan-out", "a b"], "penstock tail: --fan-out 'a b': the name of a registered consumer has"),
-        (["--from", "yesterday"], "penstock tail: option --from: 'yesterday' is no position"),
-        (["--since", "yesterday"], "--since: 'yesterday' is no moment; expected ISO 8601"),
+        (["--from", "yesterday"], "penstock tail: option --from: 'yesterday' is not a position"),
+        (["--since", "yesterday"], "--since: 'yesterday' is not a moment; expected ISO 8601"),
         (["--since", "2999-01-01"], "--since 2999-01-01: this moment is in the future"),
         (
             ["--from", "AT_TIMESTAMP 2999-01-01"],
@@ -303,7 +303,7 @@ def test_wrong_values_are_usage_errors(stream, capsys, arguments, word):
         (["tail", "S", "--until", "2025-11-02 01:30"], "2025-11-02T01:30:00-04:00 or 2025-11-02T01:30:00-05:00"),
         (["tail", "S", "--since", "1769860800"], "seconds? milliseconds are expected; in seconds it would be 2026-01-31T12"),
         (["tail", "S", "--since", "90"], "seconds? milliseconds are expected; in seconds it would be 1970-01-01T00:01:30Z"),
-        (["tail", "S", "--until", "soon"], "--until: 'soon' is no moment"),
+        (["tail", "S", "--until", "soon"], "--until: 'soon' is not a moment"),
         (["tail", "S", "--until", "2h", "--since", "1h"], "--since 1h is not before --until 2h: there is nothing to read"),
         (["tail", "S", "--until", "2025-10-01", "--since", "2025-10-01"], "--since 2025-10-01 is not before --until 2025-10-01"),
         (["tail", "S", "--until", "1h", "--from", "latest"], "--from latest is not before --until 1h"),

@@ -144,7 +144,7 @@ def test_the_command_says_what_it_reads(shop, capsys):
     assert "reads 3 shards from the oldest record (retention 24 h) until" in err
     assert "the query has no lower bound for arrived" in err
     _, err = lines_of(capsys, f"SELECT count(*) FROM {orders} WHERE arrived::DATE >= today() - 1")
-    assert "conditions on arrived are no lower bound that limits the read" in err
+    assert "conditions on arrived are not a lower bound that limits the read" in err
     _, err = lines_of(capsys, f"SELECT count(*) FROM {orders} WHERE arrived > now() - INTERVAL 3 DAYS")
     assert "lower bound for arrived is before the oldest record" in err
     lines, err = lines_of(capsys, f"SELECT text FROM {orders} WHERE arrived > now() + INTERVAL 1 HOUR")

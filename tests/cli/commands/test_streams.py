@@ -62,7 +62,7 @@ def test_shards_are_split_merged_and_scaled_with_what_is_billed(made, capsys):
     assert streams(capsys, "scale", made, "0") == (2, "", "penstock streams: N 0: expected at least 1\n")
     status, _, err = streams(capsys, "split", made, "0")
     assert status == 2
-    assert "shardId-000000000000 is no open shard" in err
+    assert "shardId-000000000000 is not an open shard" in err
 
 
 def test_a_stream_becomes_on_demand(made, capsys):

@@ -269,5 +269,5 @@ def test_consume_on_a_table_that_is_no_lease_table_ends_with_one_clear_error(kin
     status, out, err = penstock(capsys, "consume", stream, "--application", "foreign")
     assert (status, out) == (1, "")
     assert err.splitlines()[-1].startswith(
-        "penstock consume: DynamoDB table foreign is no lease table: its key"
+        "penstock consume: DynamoDB table foreign is not a lease table: its key"
     )

@@ -94,7 +94,7 @@ def test_a_table_with_another_key_is_no_lease_table(kinesis, capsys):
     status, _, err = top(kinesis, capsys, "no-leases", "--once")
     assert status == 1
     assert err.startswith(
-        "no-leases: DynamoDB table no-leases is no lease table: its key is id, not leaseKey; "
+        "no-leases: DynamoDB table no-leases is not a lease table: its key is id, not leaseKey; "
     )
     assert cli.main(["leases", "no-leases"]) == 1
     assert "its key is id, not leaseKey; " in capsys.readouterr().err

@@ -237,7 +237,7 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_shown(kinesis, clock):
     assert rows_of(snapshot)["s0"].why == "GetRecords on stream orders: no"
     table.skipped = tuple(SkippedRow(f"r{n}", "it lacks leaseCounter") for n in range(12))
     told = watcher.take_snapshot().problems
-    assert (len(told), told[-1]) == (6, "and 7 more rows, which are no leases either")
+    assert (len(told), told[-1]) == (6, "and 7 more rows, which are not leases either")
     table.error = NotFound("lease table billing: no")
     assert watcher.take_snapshot().problems == ("lease table billing: no",)
     table.error = None

@@ -190,7 +190,7 @@ def test_an_enormous_foreign_object_is_told_and_not_read(place):
     for _ in range(2):
         told = {row.key: row.reason for row in table.scan().skipped}
         assert told["dump"] == f"it is larger than {OBJECT_BYTES_MAX} bytes, and no lease is"
-        assert told["largest"].startswith("it is no JSON document")
+        assert told["largest"].startswith("it is not a JSON document")
     if isinstance(place, Bucket):
         assert place.server.gets("app/dump.json") == 0
         assert place.server.gets("app/largest.json") == 1
@@ -212,9 +212,9 @@ def test_a_folder_or_a_pipe_with_the_name_of_a_lease_is_left_alone(tmp_path):
     scan = table.scan()
     assert keys(scan) == [SHARDS[0]]
     for key in SHARDS[1:3]:
-        with pytest.raises(Rejected, match=rf"{key}\.json is no file"):
+        with pytest.raises(Rejected, match=rf"{key}\.json is not a file"):
             table.fetch(key)
-        with pytest.raises(Rejected, match=rf"{key}\.json is no file"):
+        with pytest.raises(Rejected, match=rf"{key}\.json is not a file"):
             table.write(Create(Lease(key)))
 
 

@@ -162,9 +162,9 @@ def answering(options):
 
 
 NO_TEXT = [
-    pytest.param((200, b'{"Records": [{"SequenceNumber": "\xff\xfe"}]}'), id="a page that is no UTF-8"),
-    pytest.param((200, b'{"ShardIterator": "\xff", "Shards": "\xff"}'), id="a document that is no UTF-8"),
-    pytest.param((500, b'{"__type": "\xff"}'), id="a failure that is no UTF-8"),
+    pytest.param((200, b'{"Records": [{"SequenceNumber": "\xff\xfe"}]}'), id="a page that is not UTF-8"),
+    pytest.param((200, b'{"ShardIterator": "\xff", "Shards": "\xff"}'), id="a document that is not UTF-8"),
+    pytest.param((500, b'{"__type": "\xff"}'), id="a failure that is not UTF-8"),
     pytest.param((200, b"[]"), id="a list instead of a document"),
     pytest.param((200, b"[" * 100_000), id="brackets without end"),
     pytest.param((200, b'{"Shards": 5, "Records": 5, "ShardIterator": {}}'), id="members of other types"),

@@ -287,7 +287,7 @@ def test_a_table_of_another_kind_is_refused(dynamo):
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-    with pytest.raises(ServiceError, match="is no lease table: its key is id"):
+    with pytest.raises(ServiceError, match="is not a lease table: its key is id"):
         DynamoLeaseTable("other-kind", table._options).ensure_exists()
 
 

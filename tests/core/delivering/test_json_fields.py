@@ -78,9 +78,9 @@ KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
         ),
         (b'{"ok": 1}', "field ok: number 1 does not fit BOOLEAN"),
         (b'{"inner": [1]}', "field inner: array does not fit STRUCT<A:INT>"),
-        (b'{"ID": 1}', "field ID is no column: column id differs in case"),
-        (rb'{"id": 1, "s": "\\\ud83d"}', "a text has half a surrogate pair, which is no valid Unicode"),
-        (rb'{"id": 1, "note": "\ud83d"}', "a text has half a surrogate pair, which is no valid Unicode"),
+        (b'{"ID": 1}', "field ID is not a column: column id differs in case"),
+        (rb'{"id": 1, "s": "\\\ud83d"}', "a text has half a surrogate pair, which is not valid Unicode"),
+        (rb'{"id": 1, "note": "\ud83d"}', "a text has half a surrogate pair, which is not valid Unicode"),
         (b'{"at": "no moment"}', f"field at: text 'no moment' does not fit TIMESTAMP{UNSURE}"),
         (b'{"at": "no moment", "note": 1}', f"field at: text 'no moment' does not fit TIMESTAMP{UNSURE}"),
         (
@@ -88,7 +88,7 @@ KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
             f"a value does not fit its column: one of at (TIMESTAMP), inner (STRUCT<A:INT>){UNSURE}",
         ),
         (b'{"inner": {"a": 1, "a": 2}}', "field inner.a is there twice"),
-        (b'{"inner": {"A": 1}}', "field inner.A is no column: field a differs in case"),
+        (b'{"inner": {"A": 1}}', "field inner.A is not a column: field a differs in case"),
         (
             b'{"id": 1}',
             "Spark cannot read it: a name or a number is too long, or it is nested too deeply",
@@ -102,9 +102,9 @@ def test_a_dead_letter_has_its_reason(data, reason):
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b'{"note": 1}', "field note is no column"),
-        (b'{"inner": {"b": 1}}', "field inner.b is no column"),
-        (b'{"inner": {"deep": {"x": 1, "y": 2}}}', "field inner.deep.y is no column"),
+        (b'{"note": 1}', "field note is not a column"),
+        (b'{"inner": {"b": 1}}', "field inner.b is not a column"),
+        (b'{"inner": {"deep": {"x": 1, "y": 2}}}', "field inner.deep.y is not a column"),
     ],
 )
 def test_a_record_that_is_only_too_new_has_the_field_as_its_reason(data, reason):
@@ -114,7 +114,7 @@ def test_a_record_that_is_only_too_new_has_the_field_as_its_reason(data, reason)
 def test_a_table_with_all_its_columns_refuses_the_next_one():
     full = KnownColumns({f"f{number}": "bigint" for number in range(COLUMNS_MAX)})
     assert explain(b'{"note": 1}', full, is_unknown=True) == (
-        "field note is no column: a table has at most 1,000 columns"
+        "field note is not a column: a table has at most 1,000 columns"
     )
 
 
@@ -124,7 +124,7 @@ def test_a_new_field_in_a_struct_of_a_lake_table_is_added_by_the_user():
         {"inner": "struct<a:int>"}, {"inner": {"a": None}}, names.refusal, names.inner_refusal
     )
     assert explain(b'{"inner": {"b": 1}}', known, is_unknown=True) == (
-        "field inner.b is no column: add it to the table with ALTER TABLE … ADD COLUMN inner.b and a type, then to the schema, and deliver "
+        "field inner.b is not a column: add it to the table with ALTER TABLE … ADD COLUMN inner.b and a type, then to the schema, and deliver "
         "the dead letters again with --redeliver"
     )
 

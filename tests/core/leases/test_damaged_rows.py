@@ -72,7 +72,7 @@ def test_a_row_that_is_damaged_while_held_is_not_reported_as_deleted():
     assert StopReader("s", 1, StopWhy.EXPIRED) in bench.seen
     assert bench.reports(Topic.ROW_GONE) == bench.reports(Topic.HOLE) == bench.reports(Topic.TABLE_GONE) == []
     assert bench.writes(Create) == []
-    bench.damaged = {**bench.damaged, "notes.txt": "is no lease"}
+    bench.damaged = {**bench.damaged, "notes.txt": "is not a lease"}
     bench.at(150.0)
     assert bench.machine.describe_damaged() == (
         "the row of lease s cannot be read: 'somewhere' is not a sequence number",
@@ -120,7 +120,7 @@ def test_a_row_that_was_always_damaged_is_reported_when_its_shard_is_listed():
 
 def test_of_many_rows_that_are_no_leases_some_are_reported_and_each_damaged_lease():
     bench = Bench(lease("t", span=RIGHT))
-    bench.damaged = {f"foreign-{number:04}": "it is no lease" for number in range(5000)} | {"s": "why"}
+    bench.damaged = {f"foreign-{number:04}": "it is not a lease" for number in range(5000)} | {"s": "why"}
     bench.listing = (Shard("s", LEFT), Shard("t", RIGHT))
     bench.start()
     bench.at(200.0)

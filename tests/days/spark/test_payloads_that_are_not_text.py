@@ -15,7 +15,7 @@ TEXTS = [b"plain", "größer".encode()]
 
 @pytest.fixture
 def readings(spark):
-    """Rows of a table: a device, and its payload as a string, which is no text."""
+    """Rows of a table: a device, and its payload as a string, which is not text."""
     rows = [(f"d{number}", bytearray(payload)) for number, payload in enumerate(PAYLOADS + TEXTS)]
     return spark.createDataFrame(rows, "device string, payload binary").selectExpr(
         "device", "cast(payload as string) as payload"

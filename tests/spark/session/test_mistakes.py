@@ -48,11 +48,11 @@ def check(text, *parts):
         ({"strreamName": "x"}, ("OptionError: unknown option strreamname", "Did you mean streamName?")),
         (
             {"streamName": "x", "startingPosition": "SOON"},
-            ("OptionError: option startingPosition: 'SOON' is no position", "TRIM_HORIZON"),
+            ("OptionError: option startingPosition: 'SOON' is not a position", "TRIM_HORIZON"),
         ),
         (
             {"streamName": "x", "initialPosition": "earlyest"},
-            ("OptionError: option startingPosition: 'earlyest' is no position", "TRIM_HORIZON"),
+            ("OptionError: option startingPosition: 'earlyest' is not a position", "TRIM_HORIZON"),
         ),
         (
             {"streamName": "x", "startingPosition": "LATEST", "startingTimestamp": "2026-01-01"},

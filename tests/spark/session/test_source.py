@@ -287,7 +287,7 @@ def test_a_query_without_application_refuses_to_share_with_another(spark, stream
     [
         ({"strreamName": "x"}, "unknown option strreamname. Did you mean streamName?"),
         ({"streamName": "no-such-stream"}, "no-such-stream"),
-        ({"streamName": "x", "startingPosition": "SOON"}, "'SOON' is no position"),
+        ({"streamName": "x", "startingPosition": "SOON"}, "'SOON' is not a position"),
         ({"streamName": "x", "maxRecordsPerTrigger": "0"}, "expected a whole number from 1"),
     ],
 )

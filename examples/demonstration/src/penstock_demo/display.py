@@ -22,7 +22,7 @@ class Display:
     """Writes to one console. Called by several threads.
 
     Args:
-        console: Where to; where that is no terminal, nothing but plain lines are written.
+        console: Where to; where that is not a terminal, nothing but plain lines are written.
         total: Flights in all.
     """
 

@@ -101,7 +101,7 @@ class RecordingFile:
         path: The file.
 
     Raises:
-        OptionError: It cannot be read, is no recording, or is damaged: the message has the place.
+        OptionError: It cannot be read, is not a recording, or is damaged: the message has the place.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -167,7 +167,7 @@ class RecordingFile:
         size = self._file.seek(0, 2)
         self._file.seek(0)
         if self._file.read(4) != b"PAR1":
-            raise OptionError(f"{self.path} is no recording: it does not begin with PAR1")
+            raise OptionError(f"{self.path} is not a recording: it does not begin with PAR1")
         self._file.seek(max(4, size - 4))
         if self._file.read(4) != b"PAR1":
             raise OptionError(f"{self.path} is cut off at byte {size}, where its footer should end")

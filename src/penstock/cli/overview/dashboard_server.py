@@ -270,7 +270,7 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     """
     host = headers.get("host")
     if host is None or not _is_this_machine(_name_of(host)):
-        return f"the Host {_header_text(host)} is no name of this machine. {_WAY_OUT}."
+        return f"the Host {_header_text(host)} is not a name of this machine. {_WAY_OUT}."
     origin = headers.get("origin")
     if origin is not None:
         if not _is_this_machine(_name_of(origin.partition("://")[2])):

@@ -118,4 +118,4 @@ def skipped_problems(skipped: Sequence[SkippedRow]) -> list[str]:
     """Return the problems that rows without a lease cause, a sentence each."""
     texts = [f"row {row.key} is left out: {row.reason}" for row in skipped[:_SKIPPED_SHOWN_MAX]]
     left = len(skipped) - len(texts)
-    return [*texts, f"and {left} more rows, which are no leases either"] if left else texts
+    return [*texts, f"and {left} more rows, which are not leases either"] if left else texts

@@ -221,7 +221,7 @@ def _read_runs(entries: Any) -> tuple[tuple[int, str], ...]:
 def _read_limit(limit: Mapping[str, Any]) -> Limit:
     records, size, shards = limit["records"], limit["bytes"], limit["shards"]
     if not isinstance(shards, list):
-        raise PositionError(f"{shards!r:.100} is no list of shards")
+        raise PositionError(f"{shards!r:.100} is not a list of shards")
     return Limit(
         None if records is None else _whole_number(records, 1),
         None if size is None else _whole_number(size, 1),
@@ -231,13 +231,13 @@ def _read_limit(limit: Mapping[str, Any]) -> Limit:
 
 def _whole_number(value: Any, least: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise PositionError(f"{value!r:.100} is no whole number from {least} up")
+        raise PositionError(f"{value!r:.100} is not a whole number from {least} up")
     return value
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise PositionError(f"{value!r:.100} is no text")
+        raise PositionError(f"{value!r:.100} is not text")
     return value
 
 

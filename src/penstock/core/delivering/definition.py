@@ -237,7 +237,7 @@ def _check_target(delivery: Delivery) -> None:
         raise OptionError(f"{shown}: an Iceberg table is named by its catalog, such as lake.sales.orders")
     if not delivery.is_folder and delivery.state_folder is None:
         raise OptionError(
-            f"state is missing: {shown} is no folder, so name one for the checkpoint, the batches and the dead letters"
+            f"state is missing: {shown} is not a folder, so name one for the checkpoint, the batches and the dead letters"
             + (f"; if it is one, write ./{delivery.to}" if delivery.format == "delta" else "")
         )
     if delivery.compact_s is not None and delivery.format not in LAKES:

@@ -51,7 +51,7 @@ def infer_columns(
     structure changes.
 
     Args:
-        texts: Records; those that are no JSON objects are skipped.
+        texts: Records; those that are not JSON objects are skipped.
         known: Existing columns. A field that differs from one of them only in case becomes no column.
         refusal: Returns why a new field becomes no column; None if it may.
 
@@ -163,7 +163,7 @@ def _explain(data: bytes, columns: KnownColumns, is_unknown: bool) -> str:
         return f"not JSON: {error}"
     if not isinstance(pairs, _Pairs):
         return f"a JSON {_described_value(pairs)} instead of an object"
-    half_pair = "a text has half a surrogate pair, which is no valid Unicode"
+    half_pair = "a text has half a surrogate pair, which is not valid Unicode"
     return (
         _explain_values(pairs, columns.types)
         or _explain_new(pairs, columns, is_unknown)
@@ -250,11 +250,11 @@ def _differs_in_case(name: str, names: Collection[str], noun: str) -> str | None
 
 
 def _is_no_column(name: str, reason: str | None) -> str:
-    return f"field {name} is no column{'' if reason is None else f': {reason}'}"
+    return f"field {name} is not a column{'' if reason is None else f': {reason}'}"
 
 
 def _refuse(word: str) -> Any:
-    raise ValueError(f"{word} is no number")
+    raise ValueError(f"{word} is not a number")
 
 
 def _parse(text: str) -> Any:

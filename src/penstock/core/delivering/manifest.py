@@ -88,12 +88,12 @@ def read_manifest(text: bytes, place: str) -> Manifest:
         place: Its path, for the message.
 
     Raises:
-        DeliveryFailed: It is no manifest, or one of a later version.
+        DeliveryFailed: It is not a manifest, or one of a later version.
     """
     try:
         manifest = msgspec.json.decode(text, type=Manifest)
     except msgspec.DecodeError as error:
-        raise DeliveryFailed(f"{place} is no manifest of a batch: {error}") from error
+        raise DeliveryFailed(f"{place} is not a manifest of a batch: {error}") from error
     if manifest.version != VERSION:
         raise DeliveryFailed(f"{place} is of version {manifest.version}; this Penstock reads {VERSION}")
     return manifest

@@ -92,12 +92,12 @@ def read_record(text: bytes, place: str) -> DeliveryRecord:
     """Return a record.
 
     Raises:
-        DeliveryFailed: The file is no record.
+        DeliveryFailed: The file is not a record.
     """
     try:
         return msgspec.json.decode(text, type=DeliveryRecord)
     except msgspec.DecodeError as error:
-        raise DeliveryFailed(f"{place} is no record of a delivery: {error}") from error
+        raise DeliveryFailed(f"{place} is not a record of a delivery: {error}") from error
 
 
 def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: DeliveryRecord) -> None:

@@ -133,7 +133,7 @@ class TipMark(Struct, frozen=True):
 
 
 def mark_at(position: Position, tip_ms: int | None = None) -> TipMark | None:
-    """Return the mark that a write of a position leaves; None if the position is no record."""
+    """Return the mark that a write of a position leaves; None if the position is not a record."""
     return TipMark(position, tip_ms) if position.is_record else None
 
 

@@ -184,7 +184,7 @@ class FailureMeaning(Enum):
     REQUEST_REFUSED = "the service finds a mistake in the request that is not its position"
     UNKNOWN_SHARD = "the service does not know the shard: gone from the stream, or a mistake"
     REFUSED = "waiting seldom cures it"
-    FINAL = "it is no answer of the service, and calling again cannot help"
+    FINAL = "it is not an answer of the service, and calling again cannot help"
 
 
 def judge_failure(error: PenstockError, *, requested_iterator: bool) -> FailureMeaning:

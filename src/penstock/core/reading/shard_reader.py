@@ -116,7 +116,7 @@ class ShardReader:
         """Moment by the service's clock at which no record was after `position`, or None."""
         self.unread_since_ms = unread_since_ms
         """Moment by the service's clock: records after `position` arrived then or later. None if it is not known."""
-        # Whether reading began at a position that is no record, and unread records have been about to leave the stream ever since.
+        # Whether reading began at a position that is not a record, and unread records have been about to leave the stream ever since.
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
         self._in_a_row = AnswersInARow()

@@ -87,7 +87,7 @@ def _parse_field(text: str) -> JsonField:
         step = _STEP.match(path, place)
         if step is None:
             raise OptionError(
-                f"--redact {text!r}: {path[place:]!r} is no step of a path: expected .name, [number] or [*]"
+                f"--redact {text!r}: {path[place:]!r} is not a step of a path: expected .name, [number] or [*]"
             )
         name, index = step.groups()
         steps.append(name if name is not None else index if index == _ALL else int(index))
@@ -124,7 +124,7 @@ def _redact_key(redaction: Redaction, secret: bytes, key: str | None) -> str | N
 
 
 def _redact_data(redaction: Redaction, secret: bytes, data: bytes) -> tuple[bytes, bool]:
-    """Return the new data, and whether it was dropped because it is no JSON."""
+    """Return the new data, and whether it was dropped because it is not JSON."""
     if redaction.drops_data:
         return b"", False
     if not redaction.fields:

@@ -184,7 +184,7 @@ def key_bytes(partition_key: str) -> int:
     """Return the bytes of a key as the service counts them.
 
     Raises:
-        RecordError: The key is no Unicode text (it holds half of a surrogate pair).
+        RecordError: The key is not Unicode text (it holds half of a surrogate pair).
     """
     return len(encode_partition_key(partition_key))
 

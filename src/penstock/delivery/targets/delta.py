@@ -40,7 +40,7 @@ class DeltaTable:
         """Return whether there is such a table.
 
         Raises:
-            OptionError: The folder has files and is no Delta table.
+            OptionError: The folder has files and is not a Delta table.
         """
         if self._path is None:
             return self._spark.catalog.tableExists(self.name)
@@ -50,7 +50,7 @@ class DeltaTable:
         other = next((path for path in paths if not path.rpartition("/")[2].startswith(".")), None)
         if other is not None:
             raise OptionError(
-                f"to={self._path} is no Delta table and has files, such as {other}: name another folder"
+                f"to={self._path} is not a Delta table and has files, such as {other}: name another folder"
             )
         return False
 

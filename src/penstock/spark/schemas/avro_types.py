@@ -235,7 +235,7 @@ def _timestamp(epoch: dt.datetime, unit_us: int, path: str) -> Convert:
         try:
             return epoch + dt.timedelta(microseconds=value * unit_us)
         except OverflowError as error:
-            raise SchemaMismatch(f"{_at(path)}: {value} is no moment between the years 1 and 9999") from error
+            raise SchemaMismatch(f"{_at(path)}: {value} is not between the years 1 and 9999") from error
 
     return convert
 
@@ -245,7 +245,7 @@ def _date(path: str) -> Convert:
         try:
             return _EPOCH_DAY + dt.timedelta(days=value)
         except OverflowError as error:
-            raise SchemaMismatch(f"{_at(path)}: {value} is no day between the years 1 and 9999") from error
+            raise SchemaMismatch(f"{_at(path)}: {value} is not between the years 1 and 9999") from error
 
     return convert
 

@@ -130,7 +130,7 @@ def _threads_and_sockets() -> set[tuple[str, int]]:
     sockets = set()
     for each in folder.iterdir():
         try:
-            target = os.readlink(each)  # noqa: PTH115 - the name of a socket, which is no path
+            target = os.readlink(each)  # noqa: PTH115 - the name of a socket, which is not a path
         except FileNotFoundError:
             continue  # the one by which the folder is listed
         if target.startswith(_SOCKET):
