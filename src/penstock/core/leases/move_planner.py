@@ -132,9 +132,9 @@ class MovePlanner:
         if options.has_room(held_count):
             scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
         if options.policy is not BalancePolicy.KCL2 and not self._settling.is_settled(now_s):
-            of_live_leases = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
-            if of_live_leases:
-                moves = self._without_most_of(of_live_leases, moves, fleet)
+            live_moves = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
+            if live_moves:
+                moves = self._limit_live_moves(live_moves, moves, fleet)
                 scan_s = min(scan_s, self._settling.due_s)
         if scans.part is not None:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
@@ -191,10 +191,10 @@ class MovePlanner:
         scan_s = now_s + soon_s if is_urgent else math.inf
         return RoundPlan([take_free(entry, self.me) for entry in taken], scan_s)
 
-    def _without_most_of(
-        self, of_live_leases: Sequence[Acquisition], moves: Sequence[Move], fleet: Sequence[FleetLease]
+    def _limit_live_moves(
+        self, live_moves: Sequence[Acquisition], moves: Sequence[Move], fleet: Sequence[FleetLease]
     ) -> list[Move]:
-        """Return the moves without those of leases that other workers hold.
+        """Return the moves without the live ones, those of leases that other workers hold.
 
         If this worker has no lease and no other move, keep one of them: by its request the other workers see it.
         """
@@ -205,7 +205,7 @@ class MovePlanner:
         if has_lease or kept:
             return kept
         # Two new workers with the same scan have the same plan, with the same first lease. So each chooses by its own name.
-        return [min(of_live_leases, key=lambda move: tie_break(self.me, move.write.key))]
+        return [min(live_moves, key=lambda move: tie_break(self.me, move.write.key))]
 
 
 def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patience_s: float) -> list[Move]:

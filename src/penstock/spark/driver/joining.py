@@ -88,9 +88,9 @@ def join(
     is_new = not offset.shards
     summary = kinesis.fetch_summary(options.stream)
     stream = summary.identity
-    meant = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
-    check_stream(options.stream, options.application, stream, meant)
-    known_stream = None if ports.know_stream is None else ports.know_stream(stream)
+    expected = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
+    check_stream(options.stream, options.application, stream, expected)
+    known_stream = None if ports.known_stream_of is None else ports.known_stream_of(stream)
     if is_new:
         refuse_future_start(kinesis, options, clock)
     table.ensure_exists()

@@ -63,7 +63,9 @@ def open_planner(
         kcl3=None if part_of is not None else open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
         lease_loop_table=table(options.lease_table, loop_connection),
-        know_stream=lambda meant: known_to_query(options.stream, options.application, meant, kinesis, clock),
+        known_stream_of=lambda expected: known_to_query(
+            options.stream, options.application, expected, kinesis, clock
+        ),
     )
     return Planner(
         options,

@@ -26,33 +26,33 @@ _PLAN_FRESH_MS: Final = 10_000
 """Tasks trust the driver's check for 10 s: to delete a stream and create another one takes longer."""
 
 
-def check_stream(stream: str, application: str, found: StreamIdentity, meant: StreamIdentity) -> None:
+def check_stream(stream: str, application: str, found: StreamIdentity, expected: StreamIdentity) -> None:
     """Raise an error if the stream is another one than that of the query's offsets and leases.
 
     Raises:
         StreamChanged: The stream was deleted and created again, or the option names another one.
     """
-    if meant.arn and found != meant:
-        raise _stream_changed_error(stream, application, found, meant)
+    if expected.arn and found != expected:
+        raise _stream_changed_error(stream, application, found, expected)
 
 
 def known_to_query(
-    stream: str, application: str, meant: StreamIdentity, kinesis: Kinesis, clock: Clock
+    stream: str, application: str, expected: StreamIdentity, kinesis: Kinesis, clock: Clock
 ) -> KnownStream:
     """Return the driver's check that the stream's name still refers to the stream of the query."""
     return KnownStream(
         stream,
-        meant,
+        expected,
         kinesis.fetch_summary,
         clock.monotonic_s,
-        describe=lambda found: _stream_changed_error(stream, application, found, meant),
+        describe=lambda found: _stream_changed_error(stream, application, found, expected),
     )
 
 
 def check_of_plan(
     stream: str,
     application: str | None,
-    meant: StreamIdentity,
+    expected: StreamIdentity,
     planned_ms: int,
     fetch_summary: Callable[[str], StreamSummary],
 ) -> Callable[[int], None]:
@@ -64,7 +64,7 @@ def check_of_plan(
     Args:
         stream: Name or ARN.
         application: The query's application; None for a batch read.
-        meant: The stream of the plan.
+        expected: The stream of the plan.
         planned_ms: Moment of the plan, by the service's clock.
         fetch_summary: Describes the stream of a name.
     """
@@ -81,20 +81,20 @@ def check_of_plan(
                 error,
             )
             return
-        if found != meant:
-            raise _stream_changed_error(stream, application, found, meant)
+        if found != expected:
+            raise _stream_changed_error(stream, application, found, expected)
 
     return check
 
 
 def _stream_changed_error(
-    stream: str, application: str | None, found: StreamIdentity, meant: StreamIdentity
+    stream: str, application: str | None, found: StreamIdentity, expected: StreamIdentity
 ) -> StreamChanged:
     who, way_out = "of this batch read's plan", "Start the read again"
     if application is not None:
         who = f"of the query's checkpoint location and leases (application {application})"
         way_out = NEW_QUERY
     return StreamChanged(
-        f"stream {stream} is not the one {who} ({meant.arn}, created {meant.created_ms}; now {found.arn}, created "
+        f"stream {stream} is not the one {who} ({expected.arn}, created {expected.created_ms}; now {found.arn}, created "
         f"{found.created_ms}): it was deleted and created again, or the option names another stream. {way_out}"
     )
