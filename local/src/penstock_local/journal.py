@@ -347,26 +347,18 @@ def _kept_frames(stream: Stream, shard: Shard) -> Iterator[bytes]:
         begin = end
 
 
+# the fields of a stream that are stored as they are
+_OF_CREATION = ("name", "uid", "created_ms", "stamp_s", "tag", "region", "mode")
+_LATER_SET = ("status", "retention_h", "record_kib_max", "tags", "rescaled_ms", "mode_switched_ms")
+
+
 def _stream_document(stream: Stream) -> dict[str, Any]:
     change = stream.change
     moments = [shard.closed_ms or shard.opened_ms for shard in stream.shards.values()]
-    return {
-        "name": stream.name,
-        "uid": stream.uid,
-        "created_ms": stream.created_ms,
-        "stamp_s": stream.stamp_s,
-        "tag": stream.tag,
-        "region": stream.region,
+    return {name: getattr(stream, name) for name in _OF_CREATION + _LATER_SET} | {
         "settings": stream.settings,
-        "mode": stream.mode,
-        "status": stream.status,
-        "retention_h": stream.retention_h,
-        "record_kib_max": stream.record_kib_max,
-        "tags": stream.tags,
         "change": None if change is None else [change.due_ms, change.kind, [str(a) for a in change.args]],
         "next_index": stream.next_index,
-        "rescaled_ms": stream.rescaled_ms,
-        "mode_switched_ms": stream.mode_switched_ms,
         "consumers": list(stream.consumers.values()),
         "consumers_gone": stream.consumers_gone,
         "at_ms": max([stream.created_ms, *moments]),
@@ -398,12 +390,8 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
     )
     stream.tag = document.get("tag", 0)
     stream.settings = msgspec.convert(document.get("settings", {}), StreamSettings)
-    stream.status = document["status"]
-    stream.retention_h = document["retention_h"]
-    stream.record_kib_max = document["record_kib_max"]
-    stream.tags = document["tags"]
-    stream.rescaled_ms = document["rescaled_ms"]
-    stream.mode_switched_ms = document["mode_switched_ms"]
+    for name in _LATER_SET:
+        setattr(stream, name, document[name])
     consumers = msgspec.convert(document.get("consumers", []), list[Consumer])
     stream.consumers = {consumer.name: consumer for consumer in consumers}
     stream.consumers_gone = document.get("consumers_gone", {})

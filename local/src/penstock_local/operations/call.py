@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock_local.channels import Channel
 from penstock_local.faults import EVENT_KINDS, Fault, FaultBook, Hit
@@ -43,6 +43,8 @@ _REFUSED_METRICS = {
     "GetRecords": "ReadProvisionedThroughputExceeded",
 }
 _ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", "redeliver", *EVENT_KINDS}
+_LIST_PAGE_MAX = 100
+_OnStream = TypeVar("_OnStream", Queue, Channel)
 
 
 _QUEUE_ARN = re.compile(r"arn:[^:]*:kinesis:([^:]*):(\d{12}):queue/([^/:\s]+)")
@@ -202,6 +204,30 @@ class ServiceCall:
         stream = self.service.store.by_uid[found.stream_uid]
         self.resource = stream.name
         return found, stream
+
+    def list_page(
+        self, request: dict[str, Any], found: list[_OnStream]
+    ) -> tuple[list[_OnStream], dict[str, Any]]:
+        """Return the page of queues or channels that a request asks for, and the members that lead to the next one.
+
+        Args:
+            found: All of the region, by name.
+        """
+        after = ""
+        if "NextToken" in request:
+            after = self.service.tokens.read_page(self.operation, request["NextToken"], self.now_ms)["after"]
+        filters, streams = request.get("StreamFilter"), self.service.store.by_uid
+        left = [
+            each
+            for each in found
+            if each.name > after
+            and (filters is None or any(streams[each.stream_uid].is_named_by(one) for one in filters))
+        ]
+        page = left[: min(request.get("MaxResults", _LIST_PAGE_MAX), _LIST_PAGE_MAX)]
+        if len(page) == len(left):
+            return page, {}
+        token = self.service.tokens.page(self.operation, {"after": page[-1].name}, self.now_ms)
+        return page, {"NextToken": token}
 
     def admit(self, stream: Stream | None = None, shards: Sequence[str] = ()) -> None:
         """Apply the scripted faults; every operation calls this once, before it changes anything.

@@ -16,7 +16,6 @@ from penstock_local.stream import Stream
 
 Document = dict[str, Any]
 
-_LIST_PAGE_MAX = 100
 _FRESHNESS_S = 300
 _ERROR_PREFIX = "errors/"
 _FORMATS = {"S3": ("JSON", "STRING", "BYTE_ARRAY"), "S3_TABLES": ("GSR_JSON", "JSON")}
@@ -141,22 +140,9 @@ def DescribeChannel(call: ServiceCall, request: Document) -> Document:
 def ListChannels(call: ServiceCall, request: Document) -> Document:
     """List the region's channels by name, or those of streams, a page at a time."""
     call.admit()
-    after = ""
-    if "NextToken" in request:
-        after = call.service.tokens.read_page("ListChannels", request["NextToken"], call.now_ms)["after"]
-    limit = min(request.get("MaxResults", _LIST_PAGE_MAX), _LIST_PAGE_MAX)
-    filters = request.get("StreamFilter")
-    found = [
-        channel
-        for channel in call.service.store.channels.settled(call.region, call.now_ms)
-        if channel.name > after
-        and (filters is None or any(_stream_of(call, channel).is_named_by(each) for each in filters))
-    ]
-    answer: Document = {"ChannelSummaries": [_summary(call, channel) for channel in found[:limit]]}
-    if len(found) > limit:
-        page = {"after": found[limit - 1].name}
-        answer["NextToken"] = call.service.tokens.page("ListChannels", page, call.now_ms)
-    return answer
+    found = call.service.store.channels.settled(call.region, call.now_ms)
+    page, rest = call.list_page(request, found)
+    return {"ChannelSummaries": [_summary(call, channel) for channel in page], **rest}
 
 
 def UpdateChannel(call: ServiceCall, request: Document) -> Document:

@@ -18,8 +18,6 @@ from penstock_local.stream import Stream
 
 Document = dict[str, Any]
 
-_LIST_PAGE_MAX = 100
-
 
 def CreateQueue(call: ServiceCall, request: Document) -> Document:
     """Begin to create a queue on an on-demand stream."""
@@ -103,23 +101,9 @@ def DescribeQueue(call: ServiceCall, request: Document) -> Document:
 def ListQueues(call: ServiceCall, request: Document) -> Document:
     """List the region's queues by name, or those of streams, a page at a time."""
     call.admit()
-    after = ""
-    if "NextToken" in request:
-        after = call.service.tokens.read_page("ListQueues", request["NextToken"], call.now_ms)["after"]
-    limit = min(request.get("MaxResults", _LIST_PAGE_MAX), _LIST_PAGE_MAX)
-    queues = call.service.store.queues
-    filters = request.get("StreamFilter")
-    found = [
-        queue
-        for queue in queues.settled(call.region, call.now_ms)
-        if queue.name > after
-        and (filters is None or any(queues.stream_of(queue).is_named_by(each) for each in filters))
-    ]
-    answer: Document = {"QueueSummaries": [_summary(call, queue) for queue in found[:limit]]}
-    if len(found) > limit:
-        page = {"after": found[limit - 1].name}
-        answer["NextToken"] = call.service.tokens.page("ListQueues", page, call.now_ms)
-    return answer
+    found = call.service.store.queues.settled(call.region, call.now_ms)
+    page, rest = call.list_page(request, found)
+    return {"QueueSummaries": [_summary(call, queue) for queue in page], **rest}
 
 
 def UpdateQueue(call: ServiceCall, request: Document) -> Document:

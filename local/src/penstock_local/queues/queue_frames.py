@@ -36,22 +36,8 @@ class SavedQueue(msgspec.Struct, frozen=True):
 
 def saved(queue: Queue, settings: QueueSettings) -> bytes:
     """Return the payload for a queue with these settings."""
-    return msgspec.json.encode(
-        SavedQueue(
-            queue.name,
-            queue.id,
-            queue.uid,
-            queue.region,
-            queue.arn,
-            queue.stream_uid,
-            queue.created_ms,
-            queue.start_kind,
-            queue.start_ms,
-            settings,
-            queue.next_ordinals,
-            queue.number_last,
-        )
-    )
+    fields = {name: getattr(queue, name) for name in SavedQueue.__struct_fields__} | {"settings": settings}
+    return msgspec.json.encode(SavedQueue(**fields))
 
 
 def delivered(queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> bytes:
@@ -122,18 +108,5 @@ class QueueReplay:
         if known is not None:
             known.apply(found.settings)
             return
-        self.queues[found.uid] = Queue(
-            name=found.name,
-            id=found.id,
-            uid=found.uid,
-            region=found.region,
-            arn=found.arn,
-            stream_uid=found.stream_uid,
-            created_ms=found.created_ms,
-            start_kind=found.start_kind,
-            start_ms=found.start_ms,
-            settings=found.settings,
-            next_ordinals=found.next_ordinals,
-            number_last=found.number_last,
-        )
+        self.queues[found.uid] = Queue(**msgspec.structs.asdict(found))
         self.clock_ms = max(self.clock_ms, found.created_ms)
