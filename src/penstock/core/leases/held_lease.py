@@ -314,12 +314,7 @@ class HeldLease(Struct):
     # --- answers ---
 
     def on_answer(
-        self,
-        pending: PendingWrite,
-        outcome: WriteOutcome,
-        now_s: float,
-        turn: Turn,
-        detail: str = "",
+        self, pending: PendingWrite, outcome: WriteOutcome, now_s: float, turn: Turn, detail: str = ""
     ) -> list[LeaseAction]:
         """Handle the outcome of a write of this lease."""
         write = pending.write

@@ -292,6 +292,7 @@ class Kcl3Membership:
     # --- leaving ------------------------------------------------------------------------------------------
 
     def _on_reported(self, problem: Problem | None, detail: str) -> None:
+        """Handle the answer to a report. If the first ones are refused in a fleet with a leader, this worker stops."""
         self._is_reporting = False
         self._reports_refused = self._reports_refused + 1 if problem is Problem.REFUSED else 0
         if problem is None:
