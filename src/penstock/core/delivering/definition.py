@@ -9,7 +9,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.core.delivering.partitions import PartitionColumn, parse_partitions
-from penstock.core.keyword_options import check_names, repeated_name
+from penstock.core.keyword_options import check_names, check_unicode, repeated_name
 from penstock.core.option_table import SIZE, TEXT, Kind, duration, one_of
 from penstock.errors import OptionError
 
@@ -311,6 +311,7 @@ def _read(key: str, kind: Kind, value: Any) -> Any:
         )
     if isinstance(value, list | dict):
         raise OptionError(f"{key}={value}: expected one value ({kind.form})")
+    check_unicode(key, str(value))
     try:
         return kind.read(str(value))
     except ValueError as error:
@@ -323,6 +324,8 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
     values = value if isinstance(value, list | tuple) else [value]
     if any(not isinstance(each, str) or not each.strip() for each in values):
         raise OptionError(f"{key}={value}: expected a text or a list of texts")
+    for each in values:
+        check_unicode(key, each)
     return tuple(each.strip() for each in values)
 
 
@@ -334,6 +337,7 @@ def _options(value: Any) -> tuple[tuple[str, str], ...]:
     for key, each in value.items():
         if each is None or isinstance(each, list | dict):
             raise OptionError(f"options: {key}={each}: expected one value")
+        check_unicode("options", f"{key}={each}")
     return tuple(
         (str(key), str(each).lower() if isinstance(each, bool) else str(each)) for key, each in value.items()
     )
