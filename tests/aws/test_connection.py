@@ -355,7 +355,7 @@ def test_credentials_that_are_refused_again_are_an_error_that_names_the_code(ser
     options = AwsOptions(region="us-east-1", endpoint_url=server.endpoint_url, role_session_name="again")
     server.faults.error("DescribeStreamSummary", code="ExpiredTokenException", status=400, count=2)
     server.reset_calls()
-    with pytest.raises(AccessDenied, match=r"ExpiredTokenException.*check the credentials"):
+    with pytest.raises(AccessDenied, match=r"ExpiredTokenException.*log in again"):
         ask_kinesis(options)
     assert server.calls().count("DescribeStreamSummary") == 2
 

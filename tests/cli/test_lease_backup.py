@@ -60,7 +60,7 @@ def test_a_reset_meets_a_live_worker_and_says_how_to_go_back():
 def test_what_is_no_backup_is_refused(tmp_path, text):
     path = tmp_path / "x.json"
     path.write_text(text)
-    with pytest.raises(OptionError, match="no backup of a lease table"):
+    with pytest.raises(OptionError, match="not a backup of a lease table"):
         read_backup(path, "app")
 
 

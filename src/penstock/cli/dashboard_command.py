@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token",
         metavar="TEXT",
-        help=f"answer only who has this token, of at least 16 letters, digits, '.', '_', '~' and '-'; also {_TOKEN_VARIABLE}, "
+        help=f"answer only requests with this token, of at least 16 letters, digits, '.', '_', '~' and '-'; also {_TOKEN_VARIABLE}, "
         "which no list of processes shows",
     )
     parser.add_argument(

@@ -146,7 +146,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise  # an OSError that is not the command's
     except ModuleNotFoundError as error:
-        return _fail(args, _say_missing(args.command, error), EXIT_ERROR, error)
+        return _fail(args, _missing_package_text(args.command, error), EXIT_ERROR, error)
     except UsageError as error:
         flags = getattr(modules[args.command], "OPTION_FLAGS", {})
         return _fail(args, _as_typed(str(error), flags), EXIT_USAGE, error)
@@ -198,7 +198,7 @@ def _as_typed(message: str, flags: Mapping[str, str]) -> str:
     return message
 
 
-def _say_missing(command: str, error: ModuleNotFoundError) -> str:
+def _missing_package_text(command: str, error: ModuleNotFoundError) -> str:
     if error.name is None:
         return str(error)
     extra = _EXTRAS.get(error.name.partition(".")[0])

@@ -122,7 +122,7 @@ def _print_plan(query: Query, *, follows: bool) -> None:
 
     for table in query.tables:
         if table.is_read:
-            warn(f"penstock sql: {table.name}: {_say_range(table, follows=follows)}")
+            warn(f"penstock sql: {table.name}: {_range_text(table, follows=follows)}")
     ahead_s = max(
         (table.source.clock_ahead_s for table in query.tables if isinstance(table.source, StreamRows)),
         key=abs,
@@ -135,7 +135,7 @@ def _print_plan(query: Query, *, follows: bool) -> None:
         )
 
 
-def _say_range(table: PlannedTable, *, follows: bool) -> str:
+def _range_text(table: PlannedTable, *, follows: bool) -> str:
     from penstock.core.moments import describe_moment
     from penstock.sql.query_plan import Need
     from penstock.sql.recording_rows import RecordingRows

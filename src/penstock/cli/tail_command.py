@@ -109,11 +109,11 @@ def run(args: argparse.Namespace) -> int:
             is_all_read.set()
             consumer.request_stop()
         elif sys.stderr.isatty():
-            warn(_say_waiting(args))
+            warn(_waiting_text(args))
 
     def on_ended() -> None:
         is_all_read.set()
-        warn(_say_ended(args, wanted.shard_ids or ()))
+        warn(_ended_text(args, wanted.shard_ids or ()))
         consumer.request_stop()
 
     with (
@@ -245,7 +245,7 @@ def _range_of(
     return start, until_ms
 
 
-def _say_waiting(args: argparse.Namespace) -> str:
+def _waiting_text(args: argparse.Namespace) -> str:
     if args.start is None and args.since is None:
         return (
             f"penstock tail: waiting for new records of {args.stream} from now on; Ctrl-C ends. From the beginning: "
@@ -254,7 +254,7 @@ def _say_waiting(args: argparse.Namespace) -> str:
     return f"penstock tail: this is all of {args.stream} so far; waiting for more, Ctrl-C ends. To end here: --until-end"
 
 
-def _say_ended(args: argparse.Namespace, shard_ids: Iterable[str]) -> str:
+def _ended_text(args: argparse.Namespace, shard_ids: Iterable[str]) -> str:
     text = (
         f"penstock tail: {', '.join(sorted(shard_ids))} of {args.stream} is closed, so no more records arrive there; "
         f"`penstock shards {args.stream}` lists the shards that are open."

@@ -160,7 +160,7 @@ def test_an_unknown_stream_is_an_error_with_the_nearest_name(shop, capsys):
     arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"  # asked for in its region
     assert "the region (eu-west-1)" in penstock(capsys, "sql", f'SELECT * FROM "{arn}"')[2]
     status, _, err = penstock(capsys, "sql", "SELECT * FROM '/etc/passwd'")
-    assert (status, "no name of a stream" in err) == (2, True)
+    assert (status, "not a name of a stream" in err) == (2, True)
 
 
 def test_an_error_of_duckdb_has_its_mark(capsys, stream):

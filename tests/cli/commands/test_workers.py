@@ -192,7 +192,7 @@ def test_restoring_something_else_is_refused(kinesis, stream, capsys, tmp_path, 
     worker.stop()
     (tmp_path / "x.json").write_text("{}")
     status, _, err = penstock(capsys, "leases", "other", "--restore", "x.json", "--observe", "0")
-    assert (status, "no backup of a lease table" in err) == (2, True)
+    assert (status, "not a backup of a lease table" in err) == (2, True)
     (tmp_path / "y.json").write_text('{"format": "penstock lease backup 1", "table": "t", "leases": []}')
     status, _, err = penstock(capsys, "leases", "other", "--restore", "y.json", "--observe", "0")
     assert (status, "a backup of table t, not of other" in err) == (2, True)

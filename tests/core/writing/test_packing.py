@@ -66,7 +66,7 @@ def test_what_lies_at_a_limit_is_taken(data, key, hash_key):
         (b"x", "é" * 257, None, "the partition key has 257 characters"),
         (b"x", "k", str(2**128), "over the largest one"),
         (b"x", "k", "007", "not a decimal number"),
-        (b"x", "\ud83d", None, "no Unicode text"),
+        (b"x", "\ud83d", None, "not Unicode text"),
     ],
 )
 def test_what_is_over_a_limit_is_refused_by_name(data, key, hash_key, message):

@@ -157,9 +157,9 @@ def fetch_stream(
     )
     load = load_of(of_stream, now_ms, len(open_shards))
     advice = advise(stream, load, loads, on_demand=snapshot.on_demand, connection=connection)
-    lacking = [name for name in SHARD_METRICS if name not in asked]
-    if lacking and open_shards:
-        advice.append(missing_metrics(stream, lacking, connection))
+    missing = [name for name in SHARD_METRICS if name not in asked]
+    if missing and open_shards:
+        advice.append(missing_metrics(stream, missing, connection))
     return replace(
         snapshot,
         load=load,

@@ -24,7 +24,7 @@ class ReceivePace:
         self._backoff = backoff
         self.open_target: int = 1
         """Number of receives that may be under way at once."""
-        self._reserved: dict[int, int] = {}
+        self._open_limits: dict[int, int] = {}  # records of each receive under way, by its number
         self._next_number = 0
         self.refusals: int = 0
         """Number of receives in a row that failed."""
@@ -34,7 +34,7 @@ class ReceivePace:
     @property
     def open_count(self) -> int:
         """Number of receives under way."""
-        return len(self._reserved)
+        return len(self._open_limits)
 
     def plan(self, room: int, *, is_starving: bool, target: int, now_s: float) -> list[tuple[int, int]]:
         """Return the receives to begin now, each as its number and its maximum of records.
@@ -47,13 +47,13 @@ class ReceivePace:
         begun: list[tuple[int, int]] = []
         if now_s < self.resumes_s:
             return begun
-        free = room - sum(self._reserved.values())
+        free = room - sum(self._open_limits.values())
         least = 1 if is_starving else min(RECORDS_PER_CALL_MAX, target)
         while self.open_count < self.open_target and free >= max(least, 1):
             limit = min(RECORDS_PER_CALL_MAX, free)
             number = self._next_number
             self._next_number += 1
-            self._reserved[number] = limit
+            self._open_limits[number] = limit
             free -= limit
             least = min(RECORDS_PER_CALL_MAX, target)  # one small receive is enough
             begun.append((number, limit))
@@ -65,7 +65,7 @@ class ReceivePace:
         Args:
             took_s: Seconds from the request to the answer.
         """
-        limit = self._reserved.pop(number)
+        limit = self._open_limits.pop(number)
         self.refusals = 0
         if count >= limit:
             self.open_target = min(self._open_max, self.open_target * 2)
@@ -76,7 +76,7 @@ class ReceivePace:
 
     def on_failed(self, number: int, now_s: float, chance: float) -> None:
         """Handle a receive that was refused or not answered."""
-        del self._reserved[number]
+        del self._open_limits[number]
         self.refusals += 1
         self.open_target = max(1, self.open_target // 2)
         self.resumes_s = max(self.resumes_s, now_s + self._backoff.delay_s(self.refusals, chance))

@@ -113,13 +113,13 @@ class ShardFlow:
             self.ready_s = max(self.ready_s, now_s) + cost / max(self.rate, slowest)
 
     def on_accepted(self, cost: float, now_s: float) -> None:
-        """Count accepted records: the rate grows along the curve."""
+        """Count accepted records, and raise the rate: of a brief writer exponentially, else along a cubic curve."""
         self.refused_streak = 0
         self._measure(cost, now_s)
         if self.rate is None or self._decreased_s == float("-inf"):
             return
         rate = max(
-            self.rate, self._grown_rate(now_s) if self.is_brief else self._curve(now_s - self._decreased_s)
+            self.rate, self._brief_rate(now_s) if self.is_brief else self._cubic(now_s - self._decreased_s)
         )
         if self.rate_max is not None:
             self.rate = min(rate, self.rate_max)
@@ -154,7 +154,7 @@ class ShardFlow:
         self.rate = max(BRIEF_RATE_MIN, BRIEF_DECREASE * min(present, accepted))
         self._decreased_s = self._grown_s = now_s
 
-    def _grown_rate(self, now_s: float) -> float:
+    def _brief_rate(self, now_s: float) -> float:
         assert self.rate is not None
         rate = self.rate * (1 + BRIEF_GROWTH_PER_S * min(1.0, now_s - self._grown_s))
         self._grown_s = now_s
@@ -166,7 +166,7 @@ class ShardFlow:
         self.ready_s = max(self.ready_s, now_s + pause_s)
         return pause_s
 
-    def _curve(self, elapsed_s: float) -> float:
+    def _cubic(self, elapsed_s: float) -> float:
         back_s = (self._plateau * (1 - DECREASE) / CURVE) ** (1 / 3)
         return float(self._plateau + CURVE * (elapsed_s - back_s) ** 3)
 
