@@ -247,6 +247,11 @@ def test_a_fault_may_be_about_one_stream(rig):
         ({"kind": "error", "operation": "*", "status": 200}, "status of a fault must be 400 to 599, not 200"),
         ({"kind": "omit", "operation": "ListShards"}, "needs the shard to leave out"),
         ({"kind": "delay", "operation": "*", "delay_s": -1}, "at least 0"),
+        ({"kind": "partial", "operation": "PutRecord"}, "partial faults are for PutRecords and Ack"),
+        ({"kind": "stale", "operation": "DescribeStreamSummary"}, "stale faults are for ListShards and Desc"),
+        ({"kind": "shuffle", "operation": "DescribeStream"}, "shuffle faults are for ListShards, not for"),
+        ({"kind": "omit", "operation": "*", "shard": FIRST}, "omit faults are for ListShards, not for [*]"),
+        ({"kind": "empty", "operation": "SubscribeToShard"}, "empty faults are for GetRecords and Receive"),
     ],
 )
 def test_a_fault_that_cannot_be_is_refused(options, message):

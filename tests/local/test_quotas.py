@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from local.error_codes import code
 from penstock_local import LocalKinesis
@@ -199,6 +200,8 @@ def test_a_quota_that_is_used_up_under_a_stopped_clock_is_reported_once(caplog):
         server.create_stream("s")
         kinesis = server.client("kinesis", config=Config(retries={"total_max_attempts": 1}))
         codes = [code(kinesis.describe_limits) for _ in range(3)]
+        with pytest.raises(ClientError, match=r"Rate exceeded under account 123456789012\.$"):
+            kinesis.describe_limits()
     assert codes == ["ok", "LimitExceededException", "LimitExceededException"]
     assert caplog.text.count("DescribeLimits is refused for its rate while the clock is stopped") == 1
 

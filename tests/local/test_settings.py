@@ -318,3 +318,16 @@ def test_tag_keys_of_the_service_are_reserved(rig):
     rig.server.create_stream("s")
     tags = {"StreamName": "s", "Tags": {"aws:mine": "1"}}
     assert code(rig.kinesis.add_tags_to_stream, **tags) == "InvalidArgumentException"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "answer"),
+    [
+        ("a_./=+-%@:é9 ", "日本", "ok"),
+        ("a*", "1", "InvalidArgumentException"),
+        ("a", "\N{GRINNING FACE}", "InvalidArgumentException"),
+    ],
+)
+def test_a_tag_has_letters_digits_white_space_and_few_symbols(rig, key, value, answer):
+    rig.server.create_stream("s")
+    assert code(rig.kinesis.add_tags_to_stream, StreamName="s", Tags={key: value}) == answer

@@ -40,8 +40,20 @@ EVENT_KINDS = {
     "repeat": "the event behind `after_events` others comes twice",
 }
 KINDS |= EVENT_KINDS
+_ACKNOWLEDGEMENTS = ("AcknowledgeQueueRecords", "AcknowledgeDeadLetterQueueRecords")
 _OPERATIONS_OF = dict.fromkeys(EVENT_KINDS, ("SubscribeToShard",)) | {
-    "redeliver": ("AcknowledgeQueueRecords", "AcknowledgeDeadLetterQueueRecords")
+    "partial": (
+        "PutRecords",
+        *_ACKNOWLEDGEMENTS,
+        "UpdateQueueRecordsVisibility",
+        "UpdateDeadLetterQueueRecordsVisibility",
+        "RestoreDeadLetterQueueRecords",
+    ),
+    "stale": ("ListShards", "DescribeStream"),
+    "shuffle": ("ListShards",),
+    "omit": ("ListShards",),
+    "empty": ("GetRecords", "ReceiveQueueRecords", "ReceiveDeadLetterQueueRecords"),
+    "redeliver": _ACKNOWLEDGEMENTS,
 }
 ACTIVE_MAX = 1000
 _SENDING = {"drop_after", "truncate", "garbage"}

@@ -276,7 +276,8 @@ class ServiceCall:
     def throttled(self, code: str | None = None, message: str | None = None) -> RequestRefused:
         """Return the refusal of this operation's rate."""
         shard = f" for shard {self.shards[0]}" if self.shards else ""
-        text = message or f"Rate exceeded{shard} in stream {self.resource} under account {ACCOUNT}."
+        stream = f" in stream {self.resource}" if self.resource else ""
+        text = message or f"Rate exceeded{shard}{stream} under account {ACCOUNT}."
         if code is not None:
             return RequestRefused(code, text)
         if self.operation in _QUEUE_DATA_OPERATIONS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,8 @@ from penstock_local.service_errors import invalid_argument
 from penstock_local.stream import Stream
 
 _TAGS_MAX = 50
+# The API reference (Tag) has no colon among the characters; tags of AWS have it, so it is accepted.
+_NO_TAG_CHARACTER = re.compile(r"[^\w\s.:/=+\-%@]")
 
 Document = dict[str, Any]
 
@@ -20,6 +23,10 @@ def check_tags(tags: dict[str, str]) -> None:
     reserved = sorted(key for key in tags if key.lower().startswith("aws:"))
     if reserved:
         raise invalid_argument(f"Tag keys that begin with aws: are reserved: {', '.join(reserved)}.")
+    if any(_NO_TAG_CHARACTER.search(text) for pair in tags.items() for text in pair):
+        raise invalid_argument(
+            "Some tags contain invalid characters. Valid characters: Unicode letters, digits, white space, _ . / = + - % @."
+        )
     if len(tags) > _TAGS_MAX:
         raise invalid_argument(f"A resource may have at most {_TAGS_MAX} tags, not {len(tags)}.")
 
