@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import random
 import threading
-import time
 from collections.abc import Collection
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -20,12 +19,16 @@ from msgspec import Struct
 from penstock.aws.lease_codec import NotALease, read_item, write_item
 from penstock.core.backoff import RetryPlan
 from penstock.core.leases.lease import Lease, TablePart
-from penstock.core.leases.lease_rules import apply_write, shows
-from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refused
-from penstock.errors import Rejected, Throttled, UnknownOutcome
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import LeaseWrite, Outcome, Refused
+from penstock.errors import Rejected, Throttled
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.ports.object_store import OBJECT_BYTES_MAX, ObjectStore, StoredObject
+from penstock.runtime.settled_writes import write_settled
+from penstock.runtime.system_clock import SystemClock
 
+_CLOCK: Final = SystemClock()
+_CHANCE: Final = random.SystemRandom()
 _SUFFIX: Final = ".json"
 
 
@@ -151,53 +154,42 @@ class ObjectLeaseTable:
     # --- writing ------------------------------------------------------------------------------------------
 
     def write(self, write: LeaseWrite) -> Outcome:
+        return write_settled(
+            write,
+            fetch=self.fetch,
+            send=self._send,
+            retry_plan=self._retry_plan,
+            clock=_CLOCK,
+            chance=_CHANCE,
+            table=self.name,
+        )
+
+    def _send(self, write: LeaseWrite, _previous_owner: str | None) -> Outcome:
         """Decide by the cached row first; a refusal or a lost race is decided again by the row as it is in the store."""
         with self._lock:
             row = self._rows.get(write.key)
-        lost_answer: UnknownOutcome | None = None
-        is_fresh, attempt, began_s = False, 0, time.monotonic()
+        is_fresh, lost_count, began_s = False, 0, _CLOCK.monotonic_s()
         while True:
-            if row is None or attempt:
+            if row is None or lost_count:
                 row, is_fresh = self._fetch(write.key), True
-            lease = None if row is None else row.lease
-            if lost_answer is not None and shows(lease, write):
-                return Applied(lease)
-            outcome = apply_write(lease, write)
-            if isinstance(outcome, Refused) and is_fresh:
-                return outcome
-            attempt += 1
+            outcome = apply_write(None if row is None else row.lease, write)
             if isinstance(outcome, Refused):
-                continue  # the cached row may be old
-            try:
-                if self._put(write.key, row, outcome.lease):
+                if is_fresh:
                     return outcome
-            except UnknownOutcome as error:
-                lost_answer = error
-            self._pause(write, attempt, began_s, lost_answer)
-
-    def _pause(
-        self, write: LeaseWrite, attempt: int, began_s: float, lost_answer: UnknownOutcome | None
-    ) -> None:
-        delay_s = self._retry_plan.delay_s(attempt, time.monotonic() - began_s, random.random())
-        if delay_s is None:
-            raise self._unsettled_write(write, lost_answer) from lost_answer
-        time.sleep(delay_s)
-
-    def _unsettled_write(
-        self, write: LeaseWrite, lost_answer: UnknownOutcome | None
-    ) -> Throttled | UnknownOutcome:
-        what = f"lease table {self.name}, row {write.key}: {type(write).__name__}"
-        if lost_answer is None:
-            return Throttled(
-                f"{what} lost against other writes each time; are many workers writing this lease?",
-                operation="write",
-                resource=write.key,
-            )
-        return UnknownOutcome(
-            f"{what} was sent and could not be settled; read the row before acting on it. The last error: {lost_answer}",
-            operation="write",
-            resource=write.key,
-        )
+                row = None  # the cached row may be old
+                continue
+            if self._put(write.key, row, outcome.lease):
+                return outcome
+            lost_count += 1
+            delay_s = self._retry_plan.delay_s(lost_count, _CLOCK.monotonic_s() - began_s, _CHANCE.random())
+            if delay_s is None:
+                raise Throttled(
+                    f"lease table {self.name}, row {write.key}: {type(write).__name__} lost against other writes each time; are "
+                    "many workers writing this lease?",
+                    operation="write",
+                    resource=write.key,
+                )
+            _CLOCK.sleep(delay_s)
 
     def _put(self, key: str, row: _Row | None, lease: Lease | None) -> bool:
         """Write a lease over the row that was read, or delete that row if the lease is None; return False if the row has changed since."""

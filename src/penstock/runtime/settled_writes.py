@@ -1,7 +1,7 @@
 """One conditional write whose answer may be lost, for any table.
 
 A write has three outcomes. If the outcome is unknown, the row is read back; if it does not show the write, the write is sent
-again, within the bound. DynamoDB's adapter and the simulator's table share this.
+again, within the bound. The adapters of DynamoDB and of objects and the simulator's table share this.
 """
 
 from __future__ import annotations
