@@ -330,7 +330,7 @@ def test_an_int_of_more_than_32_bits_is_a_mismatch(kind):
     version_id = registry.add("r", record(a=kind))
     before, after = (b"" if kind == "int" else b"\x02"), (b"\x00" if isinstance(kind, dict) else b"")
     payload = before + b"\x80\x80\x80\x80\x80\x40" + after  # 2**40 in zigzag
-    with pytest.raises(SchemaMismatch, match=r"field a.*: 1099511627776 is no int"):
+    with pytest.raises(SchemaMismatch, match=r"field a.*: 1099511627776 is not a valid int"):
         ColumnReader(registry, json.dumps(record(a=kind))).read(
             add_header(version_id.bytes, payload, compress=False)
         )

@@ -75,7 +75,7 @@ class DynamoKcl3Tables:
     # --- reading ------------------------------------------------------------------------------------------
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Fetch the version, the leader's lock, and the metrics of the leader and of `workers`; None means all workers."""
+        """Fetch KCL 3's client version, the leader's lock, and the metrics of the leader and of `workers` (None: of all)."""
         status = self._index_status()
         if status is None:
             return Kcl3Rows()

@@ -142,7 +142,7 @@ def _why_unreadable(item: Item, missing: str) -> str:
     """
     for name, kind in _KIND_OF.items():
         if name in item and kind not in item[name]:
-            return f"its {name} is no {_KINDS[kind]}"
+            return f"its {name} is not a {_KINDS[kind]}"
     if missing in ("S", "N", "M", "B", "L", "SS"):
         return "something inside one of its attributes has another type than in a lease"
     return f"it lacks {missing}"

@@ -55,6 +55,6 @@ def choose_stream(leases: Sequence[Lease], named: str) -> tuple[str, tuple[Lease
         known = ", ".join(sorted(stream_id or stream for stream_id, stream in streams.items()))
         raise OptionError(
             f"--stream {named}: the table has leases of {known}; name one of them"
-            + (" so, with account and epoch" if fitting else "")
+            + (" with account and epoch" if fitting else "")
         )
     return fitting[0], tuple(lease for lease in leases if stream_id_of(lease.key) == fitting[0])

@@ -157,7 +157,7 @@ def _accept(value: Any) -> None:
 
 
 def _refuse(value: Any, kind: str, path: str) -> None:
-    raise ValueError(f"{path.removeprefix('.') or 'the value'}: {value!r:.100} is no {kind}")
+    raise ValueError(f"{path.removeprefix('.') or 'the value'}: {value!r:.100} is not a valid {kind}")
 
 
 def _kind(schema: Any) -> Any:

@@ -268,7 +268,7 @@ def _integer(kind: str, path: str) -> Convert:
     def convert(value: int) -> int:
         # Avro writes int and long alike, so a careless writer's int may have more than 32 bits.
         if not -end <= value < end:
-            raise SchemaMismatch(f"{_at(path)}: {value} is no {kind}")
+            raise SchemaMismatch(f"{_at(path)}: {value} is not a valid {kind}")
         return value
 
     return convert

@@ -111,5 +111,5 @@ def _check_routing(names: Collection[str]) -> None:
     if all(name.lower() in names for name in _READ_FROM):
         raise OptionError(
             "where to write? Set option streamName: these rows were read from a stream, and their column streamName names that "
-            f"one. If the column has other names and shall route each row, drop {' and '.join(_READ_FROM)}"
+            f"one. If it names other streams, drop {' and '.join(_READ_FROM)}: then it routes each row"
         )
