@@ -66,7 +66,7 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("stream a\nto: /l\n", "orders.yml: no YAML: line 2, column 3: mapping values are not allowed here"),
         ("stream: ${STREAM}\nto: /l\n", "variables are not replaced here"),
         ("stream: a\nto: $HOME/l\n", "orders.yml: to=$HOME/l: variables are not replaced here; write /"),
-        ("stream: a\nto: /l\nstart: yesterday\n", "orders.yml: option start: 'yesterday' is no position"),
+        ("stream: a\nto: /l\nstart: yesterday\n", "orders.yml: option start: 'yesterday' is not a position"),
         ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
         ("stream: a\nto: /l\npartition-by: x\npartition_by: y\n", "partition-by is there twice"),
         ("stream: on\nto: /l\n", "stream=true: expected one value (text); YAML reads"),

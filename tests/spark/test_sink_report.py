@@ -124,8 +124,8 @@ def test_a_first_commit_while_the_report_is_read_is_no_error(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"onError": "deadLetter"}, "say where to, with either deadLetterPath or deadLetterStream"),
-        ({"onError": "deadLetter", "deadLetterPath": "/x", "deadLetterStream": "y"}, "with either"),
+        ({"onError": "deadLetter"}, "set either deadLetterPath or deadLetterStream"),
+        ({"onError": "deadLetter", "deadLetterPath": "/x", "deadLetterStream": "y"}, "set either"),
         ({"onError": "deadLetter", "deadLetterStream": "orders"}, "is the stream that is written to"),
         ({"deadLetterPath": "/x"}, "option deadLetterPath has no effect with onError=fail"),
         ({"onError": "skip"}, "onError"),

@@ -124,11 +124,11 @@ class AwsQueues:
             arguments["QueueAttributes"] = attributes
         if tags:
             arguments["Tags"] = dict(tags)
-        answer = self._control("CreateQueue", f"queue {name}", arguments, is_write=True)
+        answer = self._call_control_plane("CreateQueue", f"queue {name}", arguments, is_write=True)
         return _description_of(answer["QueueDescription"])
 
     def describe_queue(self, queue_arn: str) -> QueueDescription:
-        answer = self._control("DescribeQueue", f"queue {queue_arn}", {"QueueARN": queue_arn})
+        answer = self._call_control_plane("DescribeQueue", f"queue {queue_arn}", {"QueueARN": queue_arn})
         return _description_of(answer["QueueDescription"])
 
     def list_queues(self, stream_arn: str | None = None) -> Collection[QueueSummary]:
@@ -137,7 +137,7 @@ class AwsQueues:
             arguments["StreamFilter"] = [{"StreamARN": stream_arn}]
 
         def fetch_page(**given: Any) -> Any:
-            return self._control("ListQueues", "", given)
+            return self._call_control_plane("ListQueues", "", given)
 
         pages = pages_of(fetch_page, "NextToken", "NextToken", **arguments)
         return [
@@ -156,13 +156,13 @@ class AwsQueues:
         self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetters | None = None
     ) -> QueueDescription:
         arguments = {"QueueARN": queue_arn, "QueueAttributes": _attributes(visibility_s, dead_letters)}
-        answer = self._control("UpdateQueue", f"queue {queue_arn}", arguments, is_write=True)
+        answer = self._call_control_plane("UpdateQueue", f"queue {queue_arn}", arguments, is_write=True)
         return _description_of(answer["QueueDescription"])
 
     def delete_queue(self, queue_arn: str) -> None:
-        self._control("DeleteQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}, is_write=True)
+        self._call_control_plane("DeleteQueue", f"queue {queue_arn}", {"QueueARN": queue_arn}, is_write=True)
 
-    def _control(
+    def _call_control_plane(
         self, operation: str, resource: str, arguments: Mapping[str, Any], *, is_write: bool = False
     ) -> Any:
         retried = (Throttled,) if is_write else TRANSIENT

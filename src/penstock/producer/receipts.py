@@ -56,16 +56,16 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
     # `Future`, `wait` and `as_completed` ask for these two.
     @property
     def _condition(self) -> Condition:  # type: ignore[override]  # only `Future.__init__` writes it, which is not called
-        condition: Condition = self._part("condition", Condition)
+        condition: Condition = self._make_once("condition", Condition)
         return condition
 
     @property
     def _waiters(self) -> list[Any]:  # type: ignore[override]  # the same
-        waiters: list[Any] = self._part("waiters", list)
+        waiters: list[Any] = self._make_once("waiters", list)
         return waiters
 
-    def _part(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return a part that waiting threads need; make it first if it is missing."""
+    def _make_once(self, name: str, make: Callable[[], Any]) -> Any:
+        """Return an attribute that only waiting threads need; make it at the first use."""
         self._is_watched = True
         found = self.__dict__.get(name)
         # Two threads begin to wait at once: with `setdefault`, one of them wins.
@@ -121,7 +121,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
 
     def add_done_callback(self, fn: Callable[[Future[Acknowledgement]], object]) -> None:
         """Call a function with this receipt when it is settled; at once if it is settled already."""
-        callbacks = self._part("callbacks", list)
+        callbacks = self._make_once("callbacks", list)
         callbacks.append(fn)
         if self._state == FINISHED:
             self._call_back(callbacks)

@@ -77,9 +77,9 @@ class PartFolder:
         self._found = tuple(sorted(batches))
         self._writing = threading.Lock()
         self._writer: RecordingWriter | None = None
-        self._held = os.open(self._folder, os.O_RDONLY)
+        self._folder_lock = os.open(self._folder, os.O_RDONLY)
         try:
-            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._folder_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self.close()
             raise OptionError(
@@ -94,7 +94,7 @@ class PartFolder:
                 (self._folder / _RECORDING).unlink(missing_ok=True)  # an empty folder is gone already
                 self._writer = None
         finally:
-            os.close(self._held)
+            os.close(self._folder_lock)
 
     def remove_if_empty(self) -> None:
         """Remove the folder if nothing would be lost with it."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
-from penstock.runtime.thread_pull import lost, unfinished
+from penstock.runtime.thread_pull import lost_error, unfinished_error
 
 _T = TypeVar("_T")
 
@@ -31,7 +31,7 @@ class AsyncPull(Generic[_T]):
             IterationEnded: The iteration ended first, or the item may not be taken any more.
         """
         if self._is_closed:
-            raise unfinished()
+            raise unfinished_error()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled.add(settled)
         self._offers.put_nowait((item, settled))
@@ -46,7 +46,7 @@ class AsyncPull(Generic[_T]):
         self._offers.put_nowait(None)
         for settled in self._unsettled:
             if not settled.done():
-                settled.set_exception(unfinished())
+                settled.set_exception(unfinished_error())
 
     async def items(self) -> AsyncIterator[_T]:
         """Yield items until this is closed."""
@@ -59,7 +59,7 @@ class AsyncPull(Generic[_T]):
             if settled.done():
                 continue
             if not self._is_owned(item):
-                settled.set_exception(lost())
+                settled.set_exception(lost_error())
                 continue
             is_done = False
             try:
@@ -70,4 +70,4 @@ class AsyncPull(Generic[_T]):
                     if is_done:
                         settled.set_result(None)
                     else:
-                        settled.set_exception(unfinished())
+                        settled.set_exception(unfinished_error())

@@ -18,12 +18,12 @@ class IterationEnded(HandlerFailed):
     """The iteration over the consumer ended before an item was done, or before it was taken."""
 
 
-def unfinished() -> IterationEnded:
+def unfinished_error() -> IterationEnded:
     """Return the failure of an item that is taken or waits when the iteration ends."""
     return IterationEnded("the iteration ended before this was done")
 
 
-def lost() -> IterationEnded:
+def lost_error() -> IterationEnded:
     """Return the failure of an item that is not this worker's any more."""
     return IterationEnded("the lease was lost before this was taken")
 
@@ -68,7 +68,7 @@ class ThreadPull(Generic[_T]):
         offer = _Offer(item)
         with self._lock:
             if self._is_closed:
-                raise unfinished()
+                raise unfinished_error()
             self._unsettled.add(offer)
         self._offers.put(offer)
         offer.settled.wait()
@@ -83,7 +83,7 @@ class ThreadPull(Generic[_T]):
             self._is_closed = True
             unsettled = list(self._unsettled)
         for offer in unsettled:
-            offer.settle(unfinished())
+            offer.settle(unfinished_error())
 
     def items(self, has_ended: threading.Event) -> Iterator[_T]:
         """Yield items until this is closed.
@@ -99,11 +99,11 @@ class ThreadPull(Generic[_T]):
             if offer.settled.is_set():
                 continue
             if not self._is_owned(offer.item):
-                offer.settle(lost())
+                offer.settle(lost_error())
                 continue
             is_done = False
             try:
                 yield offer.item
                 is_done = True
             finally:
-                offer.settle(None if is_done else unfinished())
+                offer.settle(None if is_done else unfinished_error())

@@ -197,11 +197,11 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
     if _NAME.fullmatch(name) is None:
         raise OptionError(
             f"name={name}: it is part of file names: letters, digits, dots, underscores and single dashes"
-            + ("" if "name" in values else "; the stream's name is none, so choose another one with `name`")
+            + ("" if "name" in values else "; the stream's does not fit, so choose another one with `name`")
             + ("; variables are not replaced here" if "$" in name else "")
         )
     if values.get("until") is not None and values.get("since") is None:
-        raise OptionError("until needs since: a backfill has a begin")
+        raise OptionError("until needs since: a backfill has a beginning")
     if values.get("since") is not None and values.get("start") is not None:
         raise OptionError("start and since exclude each other: a backfill begins at since")
     schema = values.get("schema", RAW if values.get("format") == _STREAM_OF_RECORDS else SAMPLE)

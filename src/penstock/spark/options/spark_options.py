@@ -316,7 +316,7 @@ def _check_dead_letters(values: Mapping[str, Any], stream: str | None) -> None:
         return
     if (path is None) == (target is None):
         raise OptionError(
-            "option onError=deadLetter: say where to, with either deadLetterPath or deadLetterStream"
+            "option onError=deadLetter needs one target: set either deadLetterPath or deadLetterStream"
         )
     if target is not None and target in (stream, "" if stream is None else stream.rpartition("/")[2]):
         raise OptionError(
