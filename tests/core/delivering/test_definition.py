@@ -36,9 +36,9 @@ def test_the_name_of_an_arn_is_the_streams():
         ({"stream": "orders", "to": "/"}, "a table needs a folder of its own"),
         ({"stream": "orders", "to": "/l", "freshness": "1s"}, "from 5s to 86400s"),
         ({"stream": "orders", "to": "/l", "freshness": True}, "expected one value"),
-        ({"stream": "orders", "to": "/\udcff"}, r"to='/\udcff': it is no Unicode text at character 1"),
-        ({"stream": "orders", "to": "/l", "partition-by": ["\udcff"]}, "no Unicode text at character 0"),
-        ({"stream": "orders", "to": "/l", "options": {"a": "\udcff"}}, "no Unicode text at character 2"),
+        ({"stream": "orders", "to": "/\udcff"}, r"to='/\udcff': it is not Unicode text at character 1"),
+        ({"stream": "orders", "to": "/l", "partition-by": ["\udcff"]}, "not Unicode text at character 0"),
+        ({"stream": "orders", "to": "/l", "options": {"a": "\udcff"}}, "not Unicode text at character 2"),
         (
             {"stream": "orders", "to": "/l", "format": "csv"},
             "expected one of parquet, json, delta, iceberg, stream",
