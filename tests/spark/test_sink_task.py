@@ -2,6 +2,7 @@
 
 import base64
 import json
+import traceback
 
 import pyarrow as pa
 import pytest
@@ -10,6 +11,7 @@ from penstock.errors import RecordError
 from penstock.spark.options.spark_options import parse_sink
 from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.task import SinkTask
+from penstock.spark.sink.writers import KinesisBatchWriter, KinesisStreamWriter
 from penstock.wiring import open_kinesis
 from stream_reading import kcl_reads
 
@@ -73,6 +75,14 @@ def write(kinesis, files):
 
 
 PUT_ASIDE = {"onError": "deadLetter", "deadLetterPath": "folder"}
+
+
+@pytest.mark.parametrize("writer", [KinesisBatchWriter, KinesisStreamWriter])
+def test_an_error_reaches_spark_without_the_frames_of_the_sink(writer):
+    parsed, _ = parse_sink({"region": "us-east-1"})
+    with pytest.raises(RecordError, match="the column streamName is null") as caught:
+        writer(parsed, COLUMNS).write(iter([rows(streamName=[None])]))
+    assert [frame.name for frame in traceback.extract_tb(caught.tb)][1:] == ["with_plain_errors"]
 
 
 # --- where rows go ----------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from penstock.spark.sink.columns import check_columns
 from penstock.spark.sink.report import SinkReport
 from penstock.spark.sink.row_writer import write_rows
 from penstock.spark.sink.task_report import TaskReport, report_of, sum_up, warn_of_overruled
-from penstock.spark.spark_errors import explained
+from penstock.spark.spark_errors import explained, explained_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +51,7 @@ def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 
     return report_of(batch_id, total)
 
 
+@explained_rows
 def _write_task(
     options: SinkOptions, columns: tuple[str, ...], write_id: str, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

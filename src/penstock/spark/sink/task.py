@@ -18,7 +18,6 @@ from penstock.spark.sink.dead_letters import DeadLetters
 from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.task_report import TaskReport
 from penstock.spark.sink.values import Text, Values, values_of_batches
-from penstock.spark.spark_errors import explained
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,10 +44,7 @@ class SinkTask:
             RecordError: The service can never accept a row; the message names the row and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused permanently.
         """
-        return self._write_all(values_of_batches(batches, self._columns))
-
-    @explained
-    def _write_all(self, rows: Iterator[Values]) -> TaskReport:
+        rows = values_of_batches(batches, self._columns)
         memory = TaskMemory(self._options.buffer_bytes_max)
         if not self._options.keeps_dead_letters:
             return self._write_rows(rows, memory, None)

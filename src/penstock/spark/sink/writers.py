@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from penstock.spark.engine import StreamWriter
 from penstock.spark.options.spark_options import SinkOptions
 from penstock.spark.sink.task_report import TaskReport, commit_batch, sum_up, warn_of_overruled
+from penstock.spark.spark_errors import explained
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,6 +52,7 @@ class KinesisBatchWriter(DataSourceArrowWriter):
         self._columns = columns
         self._write_id = uuid.uuid4().hex
 
+    @explained
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows."""
         return _write(iterator, self._options, self._columns, self._write_id)
@@ -71,6 +73,7 @@ class KinesisStreamWriter(StreamWriter):
         self._options = options
         self._columns = columns
 
+    @explained
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows of a micro-batch."""
         return _write(iterator, self._options, self._columns)
