@@ -87,6 +87,7 @@ def test_a_block_makes_a_consumer_that_starts(text, kinesis, monkeypatch):
     for name, value in kinesis.environ().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(kclpy, "Consumer", Tried)
+    monkeypatch.setattr(package, "Consumer", Tried)
     monkeypatch.setattr(package, "AsyncConsumer", TriedOnALoop)
     before = Tried.made
     names = {"Consumer": Tried, "AsyncConsumer": TriedOnALoop, "asyncio": asyncio, "handle": list}
@@ -98,7 +99,8 @@ def test_the_table_of_the_page_has_what_is_in_the_payloads(kinesis, monkeypatch,
     for name, value in kinesis.environ().items():
         monkeypatch.setenv(name, value)
     text = next(text for text in BLOCKS if "to_arrow" in text)
-    names = {"Consumer": Tried}
+    monkeypatch.setattr(package, "Consumer", Tried)
+    names = {}
     exec(text, names)
     names["handle"](batch_of([b'{"amount": 3}', b'{"amount": 4}']))
     assert re.search(r"key-0\s+3\nkey-1\s+4\n", capsys.readouterr().out)

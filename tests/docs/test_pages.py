@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
 
 import pytest
 
+import penstock
 from docs_blocks import ROOT, blocks, run_blocks
 from penstock.cli.main import build_parser
 
@@ -52,6 +54,17 @@ def test_python_and_json_can_be_read(page):
             compile(block.text, page, "exec")
         if block.language == "json":
             json.loads(block.text)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_block_with_imports_imports_what_it_takes_from_penstock(page):
+    for block in blocks(page):
+        if block.language == "python" and re.search(r"^(from|import) ", block.text, re.MULTILINE):
+            names = [
+                node for node in ast.walk(ast.parse(block.text)) if isinstance(node, ast.Name | ast.alias)
+            ]
+            used = {node.id for node in names if isinstance(node, ast.Name)} & set(penstock.__all__)
+            assert used <= {node.name for node in names if isinstance(node, ast.alias)}, block.text
 
 
 def commands(page):
