@@ -345,7 +345,7 @@ def leaves_no_end_to_fix(self, start, rows):
 @planted(
     "that there is nothing is not claimed",
     "this query",
-    1482,
+    3937,
     ClaimedRead,
     "_claim_nothing",
     needs=lambda scenario: scenario.faults.robberies_per_min,
