@@ -9,7 +9,7 @@ import uuid
 import pytest
 
 from penstock.core.delivering.definition import parse_delivery
-from penstock.errors import OptionError
+from penstock.errors import DeliveryFailed, OptionError
 
 
 def test_a_dry_run_shows_rows_dead_letters_and_costs_and_writes_nothing(kinesis, running_spark, tmp_path):
@@ -45,6 +45,36 @@ def test_a_dry_run_shows_rows_dead_letters_and_costs_and_writes_nothing(kinesis,
             *check_deliveries([parse_delivery({**given, "partition-by": "no_such(x) AS y"})])[0],
         )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dry_run_refuses_what_a_run_refuses_and_warns_of_an_unknown_partition_field(
+    kinesis, running_spark, tmp_path, caplog
+):
+    from penstock.delivery.preview import preview
+    from penstock.delivery.running import DeliveryRun, check_deliveries
+
+    stream = f"s-{uuid.uuid4().hex[:10]}"
+    kinesis.create_stream(stream)
+    given = {"stream": stream, "to": f"{tmp_path}/orders"}
+    checked = check_deliveries([parse_delivery(given)])
+    assert preview(running_spark, *checked[0]).columns == ()
+    kinesis.client("kinesis").put_record(StreamName=stream, PartitionKey="p", Data=b'{"country": "de"}')
+    DeliveryRun(running_spark, checked, lambda _batch: None).run(once=True)
+    before = sorted(tmp_path.rglob("*"))
+
+    def try_out(**changed):
+        return preview(running_spark, *check_deliveries([parse_delivery({**given, **changed})])[0])
+
+    with pytest.raises(OptionError, match="has run with format 'parquet', not 'json': keep it"):
+        try_out(format="json")
+    with pytest.raises(DeliveryFailed, match="under the name other it would begin anew"):
+        try_out(name="other")
+    assert try_out(to=f"{tmp_path}/new", **{"partition-by": "contry"}).partitions == ("contry",)
+    assert "no record so far has the field contry, by which the table is partitioned" in caplog.text
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "orders").rename(tmp_path / "renamed")
+    with pytest.raises(DeliveryFailed, match="has gone"):
+        try_out()
 
 
 def test_a_dry_run_adds_fields_to_structs_and_shows_only_rows_whose_partitions_have_folders(

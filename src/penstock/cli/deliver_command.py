@@ -206,9 +206,11 @@ def _submit_lines(args: argparse.Namespace) -> str:
 
 def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
     from penstock.delivery.preview import preview
+    from penstock.delivery.running import spark_errors
 
     for delivery, options in checked:
-        found = preview(spark, delivery, options)
+        with spark_errors(delivery):
+            found = preview(spark, delivery, options)
         if as_json:
             print(safe_json(to_builtins(found)))
             continue
@@ -216,10 +218,11 @@ def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
         out.line(f"{found.stream} to {found.to}", style="bold")
         out.line(f"checkpoint {found.checkpoint}")
         parts = set(found.partitions)
-        out.table(
-            ["column", "type", ""],
-            [[name, kind, "partition" if name in parts else ""] for name, kind in found.columns],
-        )
+        if found.columns:
+            out.table(
+                ["column", "type", ""],
+                [[name, kind, "partition" if name in parts else ""] for name, kind in found.columns],
+            )
         if found.rows:
             names = list(found.rows[0])
             out.table(names, [[row[name] or "" for name in names] for row in found.rows])

@@ -210,6 +210,8 @@ def others_run(delivery: Delivery, own: str) -> bool:
 
 def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
     """Finish the batches that killed runs have left, but none of a run that is under way."""
+    if store.is_empty():
+        return
     for kind in (QUERY, RANGE, REDELIVERY):
         # This run holds the lock of its own kind.
         lock = RunLock(None) if kind == own else try_lock(delivery.state, kind)
@@ -254,6 +256,7 @@ def open_delivery(
     lock: Callable[[Delivery], None],
     *,
     is_redelivery: bool = False,
+    is_dry_run: bool = False,
 ) -> OpenDelivery:
     """Check a delivery against the service, the table and its earlier runs.
 
@@ -263,6 +266,7 @@ def open_delivery(
         options: The source's options.
         lock: Locks the delivery's runs of this kind. It is called here if there were earlier runs, else by the caller before `save_record`.
         is_redelivery: Whether only dead letters are delivered.
+        is_dry_run: Whether nothing is written: unfinished batches are left, and no folder is tried.
 
     Raises:
         OptionError: The delivery contradicts an earlier run, its schema cannot be parsed, or its range has no records.
@@ -282,21 +286,14 @@ def open_delivery(
     store = BatchStore(files, delivery.state, target.commit)
     # A run that is in its first batch has saved its schema already, and has begun to write by its layout.
     is_fresh = store.is_empty() and not others_run(delivery, kind)
-    if is_fresh:  # the schema of a run that ended before its first batch
+    if is_fresh and not is_dry_run:  # the schema of a run that ended before its first batch
         files.remove(schema_place(delivery))
     schema = checked_schema(spark, files, delivery, target, texts)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
-    if earlier is not None:
-        now = record_of(delivery, delivery.application or earlier.application)
-        if is_fresh:
-            earlier = with_layout(earlier, now)
-        check_same_delivery(delivery, earlier, now)
-        check_table_folder(delivery, store)
-        if delivery.format in LAKES and store.has_rows():
-            target.check_filled()
-        _finish_batches(delivery, store, kind)
-    else:
+    if earlier is None:
         check_first_run(spark, files, delivery, store, kind)
+    else:
+        earlier = _check_later_run(delivery, earlier, store, target, is_fresh=is_fresh)
     identity = str(summary.identity)
     record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id, identity)
     backfill_range = None
@@ -314,9 +311,11 @@ def open_delivery(
         is_first = earlier is None or earlier.start is None
         location = open_files(spark, delivery.checkpoint_location)
         check_checkpoint(location, delivery, record, store, is_first=is_first)
-    check_writable(files, delivery.state)
-    if delivery.is_folder:
-        check_writable(open_files(spark, delivery.to), delivery.to)
+    if not is_dry_run:
+        _finish_batches(delivery, store, kind)
+        check_writable(files, delivery.state)
+        if delivery.is_folder:
+            check_writable(open_files(spark, delivery.to), delivery.to)
     return OpenDelivery(
         delivery=delivery,
         files=files,
@@ -327,6 +326,20 @@ def open_delivery(
         earlier=saved,
         backfill_range=backfill_range,
     )
+
+
+def _check_later_run(
+    delivery: Delivery, earlier: DeliveryRecord, store: BatchStore, target: Target, *, is_fresh: bool
+) -> DeliveryRecord:
+    """Return the record of earlier runs, after comparing the delivery and its table with it; before the first batch it gets the new layout."""
+    now = record_of(delivery, delivery.application or earlier.application)
+    if is_fresh:
+        earlier = with_layout(earlier, now)
+    check_same_delivery(delivery, earlier, now)
+    check_table_folder(delivery, store)
+    if delivery.format in LAKES and store.has_rows():
+        target.check_filled()
+    return earlier
 
 
 def _plan_range(

@@ -17,17 +17,9 @@ from penstock.core.delivering.sql_names import quoted
 from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
-from penstock.delivery.files import open_files
-from penstock.delivery.opening import (
-    batch_options,
-    checked_schema,
-    earlier_record,
-    open_record_texts,
-    time_zone_of,
-)
+from penstock.delivery.opening import batch_options, open_delivery, time_zone_of
 from penstock.delivery.table_rows import check_columns, table_rows, unseen_columns, with_verdict
 from penstock.delivery.table_writer import set_session_options
-from penstock.delivery.targets.opening import open_target
 from penstock.sizing.price_table import load_prices
 from penstock.spark.options.spark_options import SourceOptions
 
@@ -69,15 +61,11 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     """Read the first records of a delivery, and return the rows that they would become.
 
     Raises:
-        OptionError: As `open_delivery`.
-        NotFound: There is no such stream.
+        OptionError, NotFound, DeliveryFailed: As `open_delivery`.
     """
     summary = wiring.open_kinesis(options.connection).fetch_summary(delivery.stream)
-    files = open_files(spark, delivery.state)
-    earlier = earlier_record(files, delivery)
-    target = open_target(spark, delivery, "" if earlier is None else earlier.id)
-    texts = open_record_texts(delivery)
-    schema = checked_schema(spark, files, delivery, target, texts)
+    opened = open_delivery(spark, delivery, options, lambda _delivery: None, is_dry_run=True)
+    target, texts, schema = opened.target, opened.texts, opened.schema
     records, note = _first_records(spark, delivery)
     rate = _bytes_per_s(records, summary.open_shard_count)
     set_session_options(spark, delivery)
@@ -119,7 +107,9 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
         stream=delivery.stream,
         to=delivery.to,
         checkpoint=delivery.checkpoint_location,
-        columns=tuple((field.name, field.dataType.simpleString().upper()) for field in rows.schema.fields),
+        columns=()
+        if is_empty
+        else tuple((field.name, field.dataType.simpleString().upper()) for field in rows.schema.fields),
         partitions=tuple(each.name for each in delivery.partitions),
         rows=tuple(row.asDict() for row in shown.collect()),
         dead=tuple(dead),

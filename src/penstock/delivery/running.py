@@ -167,7 +167,7 @@ def set_java_options() -> None:
 
 
 @contextmanager
-def _spark_errors(delivery: Delivery) -> Iterator[None]:
+def spark_errors(delivery: Delivery) -> Iterator[None]:
     """Raise errors of Spark and of file systems as DeliveryFailed, in one line."""
     try:
         yield
@@ -211,7 +211,7 @@ class DeliveryRun:
         try:
             self.opened: list[OpenDelivery] = []
             for each, options in deliveries:
-                with _spark_errors(each):
+                with spark_errors(each):
                     self.opened.append(
                         open_delivery(spark, each, options, self._lock, is_redelivery=is_redelivery)
                     )
@@ -243,7 +243,7 @@ class DeliveryRun:
                 if self._is_stopping:
                     self.is_cut = True
                     return
-                with _spark_errors(each.delivery):
+                with spark_errors(each.delivery):
                     redeliver(self._spark, each, self._writer(each))
         finally:
             self.close()
@@ -260,7 +260,7 @@ class DeliveryRun:
                 if each.backfill_range is not None and self._is_stopping:
                     self.is_cut = True
                 elif each.backfill_range is not None:
-                    with _spark_errors(each.delivery):
+                    with spark_errors(each.delivery):
                         self._backfill(each)
             if once:
                 self._run_once(running)

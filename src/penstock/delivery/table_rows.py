@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from penstock.delivery.record_texts import RecordTexts
 from penstock.errors import OptionError
 from penstock.spark.schema import COLUMNS
 
+_log: Final = logging.getLogger("penstock.delivery")
 _ARRIVAL: Final = "approximateArrivalTimestamp"
 _KEPT: Final = "_penstock_row_"
 _FOLDER_BYTES_MAX: Final = 255
@@ -259,7 +261,15 @@ def may_become(kind: DataType, other: DataType) -> bool:
 
 
 def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:
-    """Return STRING columns for fields that partition expressions use but that no record of the sample has."""
+    """Return STRING columns for fields that partition expressions use but that no record of the sample has, after a warning."""
     there = {name.lower() for name in (*columns, *COLUMNS, "arrived")}
     fields = {each.field for each in delivery.partitions if each.field is not None}
-    return {name: "STRING" for name in sorted(fields) if name.lower() not in there}
+    unseen = sorted(name for name in fields if name.lower() not in there)
+    if unseen:
+        _log.warning(
+            "%s: no record so far has the field %s, by which the table is partitioned; it becomes a STRING column. If the name is wrong, "
+            "stop, correct partition-by and start over with a new table",
+            delivery.name,
+            ", ".join(unseen),
+        )
+    return dict.fromkeys(unseen, "STRING")
