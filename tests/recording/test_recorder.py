@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 from penstock.cli import main as cli
 from penstock.core.aggregation import AggregateBuilder
-from penstock.errors import AccessDenied, DamagedRecording, OptionError
+from penstock.errors import AccessDenied, DamagedRecording, OptionError, PenstockError
 from penstock.recording import open_recording
 from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
 from penstock.wiring import AwsOptions, open_kinesis
@@ -360,6 +360,24 @@ def test_records_that_arrive_during_the_recording_are_there_until_its_end(server
     assert time.time_ns() // 1_000_000 >= until_ms
     assert (metadata.record_count, len(metadata.shards)) == (40, 4)
     assert in_file(path) == in_stream(client, stream)
+
+
+def test_a_stream_that_is_deleted_meanwhile_ends_the_recording_with_its_own_advice(
+    server, client, tmp_path, monkeypatch
+):
+    server.create_stream("recorded-and-deleted")
+    path = tmp_path / "incident.penstock"
+    recorder = recorder_of(server, "recorded-and-deleted", path)
+    fetch = recorder._kinesis.fetch_records
+
+    def delete_first(*arguments):
+        monkeypatch.undo()
+        client.delete_stream(StreamName="recorded-and-deleted")
+        return fetch(*arguments)
+
+    monkeypatch.setattr(recorder._kinesis, "fetch_records", delete_first)
+    with pytest.raises(PenstockError, match=rf"under its name: remove {path}\.part to begin again$"):
+        recorder.run()
 
 
 def test_ctrl_c_keeps_what_was_read_and_the_same_command_goes_on(server, client, stream, tmp_path):

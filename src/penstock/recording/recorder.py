@@ -294,7 +294,10 @@ class Recorder:
             page_bytes_aim=PAGE_BYTES,
             deadline_s=_DEADLINE_S,
             retention_s=self._retention_s,
-            way_out=WayOut(of_loss=f"Remove {self._path}.part to begin again"),
+            way_out=WayOut(
+                of_loss=f"Remove {self._path}.part to begin again",
+                of_new_stream=f"remove {self._path}.part to begin again",
+            ),
         )
         return ShardReader(self._stream, shard.shard_id, start, options)
 
