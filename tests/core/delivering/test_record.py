@@ -54,6 +54,15 @@ def test_other_partitions_are_refused_in_the_words_of_the_command():
         check_same_delivery(delivery, record(), record(**changed))
 
 
+def test_another_time_zone_is_refused_if_the_table_has_partitions():
+    delivery = parse_delivery({"stream": "orders", "to": "/lake"})
+    layout, zone = {"partition-by": ["date(arrived)"]}, {"time-zone": "America/New_York"}
+    with pytest.raises(OptionError, match="time-zone 'UTC', not 'America/New_York': keep it"):
+        check_same_delivery(delivery, record(**layout), record(**layout, **zone))
+    check_same_delivery(delivery, replace(record(**layout), time_zone=""), record(**layout, **zone))
+    check_same_delivery(delivery, record(), record(**zone))
+
+
 def test_a_table_that_was_moved_with_its_state_is_refused_without_advice_that_delivers_twice():
     delivery = parse_delivery({"stream": "orders", "to": "/lake2"})
     with pytest.raises(OptionError) as refused:

@@ -22,6 +22,7 @@ _FIXED: Final = (
     "to",
     "table_format",
     "partitions",
+    "time_zone",
     "application",
     "checkpoint",
     "metadata",
@@ -30,6 +31,7 @@ _FIXED: Final = (
 _KEYS: Final = {
     "table_format": "format",
     "partitions": "partition-by",
+    "time_zone": "time-zone",
     "is_raw": "schema=raw",
 }
 
@@ -40,6 +42,7 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
     Args:
         stream: Name or ARN.
         partitions: Expressions by name.
+        time_zone: Of the partitions' dates; empty without partitions, and in records of earlier releases.
         application: Name of the leases.
         checkpoint: Spark's checkpoint location.
         metadata: Columns beside the fields.
@@ -64,6 +67,7 @@ class DeliveryRecord(Struct, frozen=True, kw_only=True):
     start: str | None = None
     start_ms: int | None = None
     query_id: str | None = None
+    time_zone: str = ""
 
     def to_json(self) -> bytes:
         """Return the record as JSON."""
@@ -78,6 +82,7 @@ def record_of(
         stream=delivery.stream,
         table_format=delivery.format,
         partitions=tuple((each.name, each.expression) for each in delivery.partitions),
+        time_zone=delivery.time_zone if delivery.partitions else "",
         application=application,
         checkpoint=delivery.checkpoint_location,
         metadata=delivery.metadata,
@@ -108,7 +113,7 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: Delive
     """
     for field in _FIXED:
         before, given = getattr(earlier, field), getattr(now, field)
-        if before == given or (field == "to" and not before):
+        if before == given or (field in ("to", "time_zone") and not before):
             continue
         if field == "to":
             raise OptionError(
@@ -300,6 +305,7 @@ def with_layout(record: DeliveryRecord, now: DeliveryRecord) -> DeliveryRecord:
         record,
         table_format=now.table_format,
         partitions=now.partitions,
+        time_zone=now.time_zone,
         metadata=now.metadata,
         is_raw=now.is_raw,
     )
