@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from marks import HERE, marks_of
+from marks import HERE, marks_of, may_select
 from penstock.runtime import own_loggers
 from spark_jvm import jvm_environ
 
@@ -32,6 +32,18 @@ if (
     and threading.current_thread() is threading.main_thread()
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave a file unread if `-m` selects none of its tests: each worker of pytest-xdist would compile its assertions."""
+    expression = config.option.markexpr
+    return (
+        True
+        if expression
+        and collection_path.name.startswith("test_")
+        and not may_select(expression, collection_path)
+        else None
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

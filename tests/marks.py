@@ -1,4 +1,4 @@
-"""The marks of the tests, by folder, file or test. A test sets none itself, except `soak` on the longer one of its cases.
+"""The marks of the tests, by folder, file or test. A test sets none itself, except those that `SET_BY_TESTS` has.
 
 `spark` starts a JVM, `slow` is left to `make test-slow`. `interop` builds programs against libraries of others and runs
 them, with a JVM too, or fetches their packages: only by `make test-interop` and `make test-lakehouse`.
@@ -6,6 +6,7 @@ them, with a JVM too, or fetches their packages: only by `make test-interop` and
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -19,10 +20,14 @@ MARKS: dict[str, tuple[str, ...]] = {
     "cli/commands/test_sql_processes.py": ("slow",),
     "cli/commands/test_workers.py": ("slow",),
     "cli/overview/test_browser.py": ("slow",),
+    "cli/test_completion.py::test_a_shell_completes_with_what_is_printed": ("slow",),
+    "cli/test_put.py": ("slow",),
+    "cli/test_put.py::test_each_line_is_a_record": (),
     "conformance/test_our_source.py": ("slow",),
     "conformance/test_page.py": ("slow",),
     "consumer/test_fan_out_faults.py": ("slow",),
     "consumer/test_lost_lease_locations.py": ("slow",),
+    "consumer/test_memory.py::test_what_a_record_counts_is_about_what_it_costs": ("slow",),
     "consumer/test_processes.py": ("slow",),
     "consumer/test_processes.py::test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards": (
         "spark",
@@ -59,9 +64,11 @@ MARKS: dict[str, tuple[str, ...]] = {
     "interop": ("interop",),
     "interop/test_fleet.py": (),
     "lakehouse": ("interop",),
+    "local/test_command.py::test_bad_arguments_are_named": ("slow",),
     "local/test_crashes.py": ("slow",),
     "local/test_dynamodb.py::test_kinesis_loses_and_repeats_nothing_with_an_impatient_interpreter": ("slow",),
     "local/test_floods.py": ("slow",),
+    "local/test_full_disk.py": ("slow",),
     "local/test_quotas.py::test_list_shards_has_a_rate_per_stream": ("slow",),
     "local/test_quotas.py::test_without_limits_nothing_is_refused": ("slow",),
     "local/test_replay.py::test_the_command_replays_in_a_process_of_its_own": ("slow",),
@@ -117,3 +124,19 @@ def marks_of(path: Path, test: str | None = None) -> tuple[str, ...]:
         if str(each) in MARKS:
             return MARKS[str(each)]
     return ()
+
+
+SET_BY_TESTS = {".": "soak", "contract/wire": "slow"}
+"""By folder: on the longer one of a test's cases; on cases that ask other people's servers."""
+
+
+def may_select(expression: str, path: Path) -> bool:
+    """Return whether pytest's `-m EXPRESSION` selects a test of a file, as far as its marks are known before it is read."""
+    found = path.relative_to(HERE)
+    tests = [marks for key, marks in MARKS.items() if key.startswith(f"{found}::")]
+    added = [(), *((mark,) for folder, mark in SET_BY_TESTS.items() if found.is_relative_to(folder))]
+    return any(
+        eval(expression, {}, defaultdict(bool, dict.fromkeys((*marks, *more), True)))
+        for marks in (marks_of(path), *tests)
+        for more in added
+    )

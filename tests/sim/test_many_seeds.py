@@ -11,7 +11,7 @@ from sim.judging import show
 
 BLOCK = 5
 SEEDS = {
-    SeedKind.CONSUMERS: range(50, 100, BLOCK),
+    SeedKind.CONSUMERS: range(45, 100, BLOCK),
     SeedKind.QUERIES: range(5, 180, BLOCK),
     SeedKind.KCL3: range(4, 38, BLOCK),
     SeedKind.PRODUCERS: range(14, 64, BLOCK),
