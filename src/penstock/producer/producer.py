@@ -202,7 +202,7 @@ class Producer:
         """Put one record; it is sent soon, on another thread.
 
         Args:
-            data: The payload.
+            data: The payload. A KPL aggregate is sent alone, and consumers get its records.
             partition_key: 1 to 256 characters.
             explicit_hash_key: Decimal text from 0 to 2^128-1 that places the record, or None.
             timeout_s: How long to wait for room in memory; None: `put_timeout_s`.

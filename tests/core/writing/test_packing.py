@@ -100,6 +100,15 @@ def test_a_record_that_must_go_alone_ends_an_aggregate_before_it():
     assert taken == [[b"1", b"2"], [b"3"], [b"4"]]
 
 
+def test_an_aggregate_that_is_put_goes_alone_so_that_readers_open_it():
+    inner = take_aggregate(waiting(("a", b"x"), ("b", b"y")), "shard", 1000, 1000).data
+    queue = waiting(("k", b"1"), ("k", inner), ("k", b"2"), ("k", b"3"))
+    taken = []
+    while queue:
+        taken.append([record.data for record in take_aggregate(queue, "shard", 1000, 1000).records])
+    assert taken == [[b"1"], [inner], [b"2", b"3"]]
+
+
 def test_a_record_larger_than_an_aggregate_goes_alone():
     queue = waiting(("k", b"x" * 2000), ("k", b"1"), ("k", b"2"))
     assert [len(take_aggregate(queue, "shard", 1000, 1000).records) for _ in range(2)] == [1, 2]

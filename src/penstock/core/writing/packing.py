@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from penstock.core.aggregation import OUTER_KEY, AggregateBuilder
+from penstock.core.aggregation import MAGIC, OUTER_KEY, AggregateBuilder
 from penstock.core.hash_key import HashRange, effective_hash_key, encode_partition_key, parse_hash_key
 from penstock.core.limits import PARTITION_KEY_CHARS_MAX, PARTITION_KEY_CHARS_MIN, RECORD_BYTES_MAX
 from penstock.core.put_entry import PutEntry
@@ -67,8 +67,8 @@ class PendingRecord:
         self.ticket = ticket
         self.following: PendingRecord | None = None
         """The next record of its key, while it waits in a shard queue that links them."""
-        self.is_solo = False
-        """Whether it is never aggregated."""
+        self.is_solo = data.startswith(MAGIC)
+        """Whether it is never aggregated. Readers open an aggregate, but none inside another."""
         self.misplaced_count = 0
         """How many aggregates that held it landed in a shard whose readers drop it."""
         self.size_bytes = len(data) + (
