@@ -1120,6 +1120,29 @@ def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known()
     assert bench.table.rows["s"].owner == "me"
 
 
+def test_a_lease_of_a_deleted_table_that_could_not_be_created_is_created_where_it_was():
+    bench = Bench(Lease("l", hash_range=LEFT), Lease("r", hash_range=RIGHT))
+    bench.listing = (Shard("l", LEFT), Shard("r", RIGHT))
+    bench.start()
+    for epoch, key in enumerate("lr", 1):
+        bench.run(CheckpointRequested(key, epoch, at_record("5"), urgent=True))
+    bench.at(7.0)
+    bench.table.rows.clear()
+    bench.run(ScanFailed(Problem.TABLE_MISSING))
+    refused, write = iter(range(9)), bench.table.write  # one refusal more than a creation is repeated
+    bench.table.write = lambda each: (
+        NotDone(Problem.THROTTLED)
+        if isinstance(each, Create) and each.key == "r" and next(refused, None) is not None
+        else write(each)
+    )
+    bench.at(40.0)
+    assert next(refused, None) is None
+    assert {key: row.checkpoint for key, row in bench.table.rows.items()} == {
+        "l": at_record("5"),
+        "r": at_record("5"),
+    }
+
+
 def test_leases_with_renewals_in_flight_come_back_at_their_checkpoints_when_the_table_is_emptied():
     bench = Bench(Lease("l", hash_range=LEFT), Lease("r", hash_range=RIGHT))
     bench.listing = (Shard("l", LEFT), Shard("r", RIGHT))

@@ -217,7 +217,7 @@ class ShardSyncer:
             )
         # No creation is queued for a lease with another write in flight. The next scan has some of the leases, so this worker
         # must remember until then that the table was deleted.
-        self._is_table_gone = begun < len(leases)
+        self._is_table_gone = self._is_table_gone or begun < len(leases)
         if not begun:
             return
         self._turn.report(
