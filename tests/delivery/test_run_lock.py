@@ -211,10 +211,17 @@ def streams(kinesis):
 def opens(streams, tmp_path):
     """Opens deliveries into one table as a program does before it starts Spark; there is no session."""
 
-    def open_one(*, saves=True, is_redelivery=False, **given):
+    def open_one(*, saves=True, is_redelivery=False, is_dry_run=False, **given):
         given = {"stream": streams[0], "to": f"{tmp_path}/orders", "name": "orders", **given}
         ((delivery, options),) = check_deliveries([parse_delivery(given)])
-        opened = open_delivery(None, delivery, options, lambda _delivery: None, is_redelivery=is_redelivery)
+        opened = open_delivery(
+            None,
+            delivery,
+            options,
+            lambda _delivery: None,
+            is_redelivery=is_redelivery,
+            is_dry_run=is_dry_run,
+        )
         if saves:
             save_record(opened)
         return opened
@@ -232,6 +239,17 @@ def test_a_run_beside_one_in_its_first_batch_keeps_its_schema_and_layout(opens):
     lock.release()
     assert opens(**backfill, saves=False).schema.names == ["note"]
     assert saved_schema(first.files, first.delivery) is None
+
+
+def test_a_dry_run_compares_with_the_schema_of_a_first_batch_only_while_that_runs(opens):
+    first = opens(start="LATEST", schema=columns(id="string"))
+    dry_run = {"start": "LATEST", "schema": columns(id="long"), "is_dry_run": True, "saves": False}
+    lock = lock_run(first.delivery, is_redelivery=False)
+    with pytest.raises(OptionError, match="column id is STRING in the table's files"):
+        opens(**dry_run)
+    lock.release()
+    assert opens(**dry_run).schema["id"].dataType.simpleString() == "bigint"
+    assert saved_schema(first.files, first.delivery)["id"].dataType.simpleString() == "string"
 
 
 @pytest.mark.parametrize("start", ["TRIM_HORIZON", "LATEST", None])

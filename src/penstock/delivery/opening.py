@@ -285,10 +285,11 @@ def open_delivery(
     texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
     # A run that is in its first batch has saved its schema already, and has begun to write by its layout.
-    is_fresh = store.is_empty() and not others_run(delivery, kind)
+    is_fresh = store.is_empty() and not others_run(delivery, "" if is_dry_run else kind)
     if is_fresh and not is_dry_run:  # the schema of a run that ended before its first batch
         files.remove(schema_place(delivery))
-    schema = checked_schema(spark, files, delivery, target, texts)
+    grown = None if is_fresh else saved_schema(files, delivery)
+    schema = checked_schema(spark, delivery, target, texts, grown)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
     if earlier is None:
         check_first_run(spark, files, delivery, store, kind)
@@ -374,9 +375,16 @@ def earlier_record(files: Files, delivery: Delivery) -> DeliveryRecord | None:
 
 
 def checked_schema(
-    spark: SparkSession, files: Files, delivery: Delivery, target: Target, texts: RecordTexts | None
+    spark: SparkSession,
+    delivery: Delivery,
+    target: Target,
+    texts: RecordTexts | None,
+    grown: StructType | None,
 ) -> StructType | None:
     """Return the delivery's schema with the table's further columns, after checking it against the table.
+
+    Args:
+        grown: The schema to which the table has grown; None if it has not yet.
 
     Raises:
         OptionError: The columns do not fit the table.
@@ -390,7 +398,7 @@ def checked_schema(
             schema = _with_further_columns(
                 schema, StructType([field for field in known.fields if field.name.lower() not in names])
             )
-        schema = _with_grown(files, delivery, schema)
+        schema = _with_grown(delivery, schema, grown)
         _check_expressions(spark, delivery, schema)
         target.check(schema)
     except (PySparkException, Py4JJavaError) as error:
@@ -398,9 +406,8 @@ def checked_schema(
     return schema
 
 
-def _with_grown(files: Files, delivery: Delivery, schema: StructType | None) -> StructType | None:
+def _with_grown(delivery: Delivery, schema: StructType | None, grown: StructType | None) -> StructType | None:
     """Return a schema with the columns to which the table has grown, after checking that Spark can tell all columns apart."""
-    grown = saved_schema(files, delivery)
     if grown is not None and schema is not None:
         if delivery.glue_schema:
             schema = with_wider(schema, grown, in_structs=delivery.adds_to_structs)
