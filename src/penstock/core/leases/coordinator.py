@@ -425,6 +425,12 @@ class Coordinator:
         """Return the latest known rows: of the watched part, or of the whole table."""
         return {**self.view.watched_rows(), **{held.key: held.lease for held in self.held_leases}}
 
+    def _remember_row(self, key: str) -> None:
+        """Remember the last known row of a lease that a call did not find, before it is forgotten."""
+        known = next((held.lease for held in self.held_leases if held.key == key), None) or self.view.get(key)
+        if known is not None:
+            self._streams.remember_known_rows({key: known})
+
     def _run_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan and return its moves; a worker that stops makes none."""
         if self._stop.is_begun:
@@ -548,7 +554,7 @@ class Coordinator:
             self._streams.on_table_missing()
         if isinstance(purpose, ForHeldLease):
             if isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
-                self._streams.remember_known_rows(self._last_known())
+                self._remember_row(pending.write.key)
             self.held_leases.on_write(pending, purpose, outcome, now_s, event.detail)
             return
         self._on_other_write(pending, purpose, outcome, now_s)
@@ -593,7 +599,7 @@ class Coordinator:
 
     def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
         if lease is None:
-            self._streams.remember_known_rows(self._last_known())
+            self._remember_row(key)
             self.view.on_row_absent(key)
         else:
             self.view.on_row(lease, now_s)
