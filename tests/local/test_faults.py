@@ -89,6 +89,15 @@ def test_half_of_the_entries_fail_and_only_the_others_are_stored(rig):
     assert rig.read("s") == accepted
 
 
+def test_a_fault_of_all_operations_hits_those_that_its_kind_has_an_effect_on(rig):
+    rig.server.create_stream("s")
+    rig.faults.partial("*", fraction=1.0)
+    put(rig, b"x")
+    assert [fault["hits"] for fault in rig.faults.active()] == [0]
+    answer = rig.kinesis.put_records(StreamName="s", Records=[{"Data": b"y", "PartitionKey": "k"}])
+    assert (answer["FailedRecordCount"], rig.read("s"), rig.faults.active()) == (1, [b"x"], [])
+
+
 def test_entries_may_fail_and_be_stored_all_the_same(rig):
     rig.server.create_stream("s")
     rig.faults.partial(fraction=1.0, applied=True)
@@ -250,7 +259,6 @@ def test_a_fault_may_be_about_one_stream(rig):
         ({"kind": "partial", "operation": "PutRecord"}, "partial faults are for PutRecords and Ack"),
         ({"kind": "stale", "operation": "DescribeStreamSummary"}, "stale faults are for ListShards and Desc"),
         ({"kind": "shuffle", "operation": "DescribeStream"}, "shuffle faults are for ListShards, not for"),
-        ({"kind": "omit", "operation": "*", "shard": FIRST}, "omit faults are for ListShards, not for [*]"),
         ({"kind": "empty", "operation": "SubscribeToShard"}, "empty faults are for GetRecords and Receive"),
     ],
 )

@@ -65,7 +65,8 @@ class Fault:
 
     Attributes:
         kind: One of `KINDS`.
-        operation: Name of the operation, for instance `PutRecords` or `dynamodb.UpdateItem`; `*` for all.
+        operation: Name of the operation, for instance `PutRecords` or `dynamodb.UpdateItem`; `*` for all that the kind has an
+            effect on.
         count: How many calls it hits; None for all until it is cleared.
         skip: How many matching calls pass before the first hit.
         rate: Probability that a matching call is hit.
@@ -114,7 +115,7 @@ class Fault:
             raise OptionError(
                 f"rate and fraction must be over 0 and up to 1, not {self.rate} and {self.fraction}"
             )
-        operations = _OPERATIONS_OF.get(self.kind)
+        operations = None if self.operation == "*" else _OPERATIONS_OF.get(self.kind)
         if operations is not None and self.operation.rpartition(".")[2] not in operations:
             raise OptionError(
                 f"{self.kind} faults are for {' and '.join(operations)}, not for {self.operation}"
@@ -231,7 +232,8 @@ class FaultBook:
             # An omit fault names a shard to leave out of an answer, not one of the call.
             if fault.shard is not None and fault.kind != "omit" and fault.shard not in shards:
                 is_about = False
-            if fault.operation in names and is_about and active.fires():
+            has_effect = operation in _OPERATIONS_OF.get(fault.kind, (operation,))
+            if fault.operation in names and is_about and has_effect and active.fires():
                 found.append(Hit(fault, active.chance))
         self._active = [active for active in self._active if not active.spent]
         return found
