@@ -64,6 +64,8 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("stream: [\n", "no YAML"),
         ("stream: a\n\tto: /l\n", "orders.yml: no YAML: line 2, column 1: found character"),
         ("stream a\nto: /l\n", "orders.yml: no YAML: line 2, column 3: mapping values are not allowed here"),
+        ("stream: a\nto /l\nname: b\n", "expected ':'; line 2, column 1: while scanning a simple key"),
+        ("stream: 'a\nto: /l\n", "line 3, column 1: found unexpected end of stream; line 1, column 9: while"),
         ("stream: ${STREAM}\nto: /l\n", "variables are not replaced here"),
         ("stream: a\nto: $HOME/l\n", "orders.yml: to=$HOME/l: variables are not replaced here; write /"),
         ("stream: a\nto: /l\nstart: yesterday\n", "orders.yml: option start: 'yesterday' is not a position"),

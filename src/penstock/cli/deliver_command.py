@@ -329,10 +329,12 @@ def _parse_text(text: str, ending: str) -> Any:
     try:
         return yaml.load(text, Loader=_yaml_loader(yaml))  # noqa: S506 - derived from the safe loader
     except yaml.MarkedYAMLError as error:
-        place = error.problem_mark
-        raise ValueError(
-            f"no YAML: line {place.line + 1}, column {place.column + 1}: {error.problem}"
-        ) from error
+        # The mistake may be where the context begins: a quotation mark without its second one is missed at the end.
+        parts = ((error.problem, error.problem_mark), (error.context, error.context_mark))
+        places = [
+            f"line {at.line + 1}, column {at.column + 1}: {text}" for text, at in parts if at is not None
+        ]
+        raise ValueError(f"no YAML: {'; '.join(places)}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"no YAML: {error}") from error
 
