@@ -6,6 +6,7 @@ them, with a JVM too, or fetches their packages: only by `make test-interop` and
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -128,10 +129,16 @@ def marks_of(path: Path, test: str | None = None) -> tuple[str, ...]:
 
 SET_BY_TESTS = {".": "soak", "contract/wire": "slow"}
 """By folder: on the longer one of a test's cases; on cases that ask other people's servers."""
+_OF_OUR_MARKS = re.compile(r"((not )*(spark|slow|soak|interop)( (and|or) (?=.)|$))+")
 
 
 def may_select(expression: str, path: Path) -> bool:
-    """Return whether pytest's `-m EXPRESSION` selects a test of a file, as far as its marks are known before it is read."""
+    """Return whether pytest's `-m EXPRESSION` selects a test of a file, as far as its marks are known before it is read.
+
+    An expression with other marks, such as `timeout`, or with a mistake in it is left to pytest.
+    """
+    if not _OF_OUR_MARKS.fullmatch(expression):
+        return True
     found = path.relative_to(HERE)
     tests = [marks for key, marks in MARKS.items() if key.startswith(f"{found}::")]
     added = [(), *((mark,) for folder, mark in SET_BY_TESTS.items() if found.is_relative_to(folder))]

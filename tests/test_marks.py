@@ -8,10 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pyspark
+import pytest
 from pyspark.find_spark_home import _find_spark_home
 
 import spark_jvm
-from marks import HERE, MARKS, marks_of
+from marks import HERE, MARKS, marks_of, may_select
 
 _SESSION = re.compile(r"\bSparkSession\b")
 
@@ -71,3 +72,19 @@ def test_links_of_sparks_home_lead_to_the_package_itself_and_dead_ones_are_repla
     assert spark_jvm.jvm_environ()["SPARK_HOME"] == str(tmp_path / "home")
     links = {link.name: link.readlink() for link in (tmp_path / "home").iterdir()}
     assert links == {name: package / name for name in ("bin", "jars", "sbin")}
+
+
+@pytest.mark.parametrize(
+    ("expression", "selects"),
+    [
+        ("slow and spark", False),
+        ("not slow and not interop", True),
+        ("soak", True),  # a case of a test may have it
+        ("timeout", True),
+        ("slow and", True),
+        ("slow spark", True),
+        ("not", True),
+    ],
+)
+def test_a_file_is_left_unread_only_if_its_marks_decide(expression, selects):
+    assert may_select(expression, HERE / "core" / "test_lease.py") == selects
