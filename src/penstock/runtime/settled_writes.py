@@ -74,6 +74,6 @@ def write_settled(
     raise UnknownOutcome(
         f"lease table {table}, row {write.key}: {type(write).__name__} was sent and could not be settled; "
         f"read the row before acting on it. The last error: {lost_answer}",
-        operation="UpdateItem",
+        operation="write" if lost_answer is None else lost_answer.operation,
         resource=write.key,
     ) from lost_answer

@@ -197,6 +197,15 @@ def test_a_write_whose_answer_is_lost_is_read_back(store, table, is_applied):
     assert (outcome.lease.counter, table.fetch(KEY).counter) == (8, 8)
 
 
+def test_a_write_that_stays_without_an_answer_names_the_operation_of_its_store(store, table):
+    table.write(Create(BASE))
+    losing = Losing(store, is_applied=False)
+    losing.losses = 99
+    with pytest.raises(UnknownOutcome, match="Renew was sent and could not be settled") as caught:
+        ObjectLeaseTable(losing, PLAN).write(Renew(KEY, 7, ME))
+    assert caught.value.operation == "PutObject"
+
+
 def test_a_bucket_that_is_missing_is_named(bucket):
     with pytest.raises(NotFound, match="bucket nowhere does not exist"):
         ObjectLeaseTable(S3Objects("nowhere", "x", OPTIONS), PLAN).ensure_exists()
