@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="partition column: `date(arrived)`, `country`, `substr(id, 1, 2) AS head`; may be repeated",
     )
     parser.add_argument(
-        "--metadata", action="append", metavar="COLUMN", help="further column of the source: shardId, …"
+        "--metadata", action="append", metavar="COLUMN", help="further column of the source, such as shardId"
     )
     parser.add_argument(
         "--option",
