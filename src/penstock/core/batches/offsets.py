@@ -219,6 +219,7 @@ def _read_runs(entries: Any) -> tuple[tuple[int, str], ...]:
 
 
 def _read_limit(limit: Mapping[str, Any]) -> Limit:
+    """Return the limits of a batch, with the shards that share them."""
     records, size, shards = limit["records"], limit["bytes"], limit["shards"]
     if not isinstance(shards, list):
         raise PositionError(f"{shards!r:.100} is not a list of shards")

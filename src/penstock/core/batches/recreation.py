@@ -182,7 +182,7 @@ class _Plan:
         self._own_readers = (None, offset.worker)  # readers of leases that the query may write
         self._shards = shards
         self._stream = stream
-        self._is_moved = earlier_rows is not None  # the query has changed to this table
+        self._has_changed_table = earlier_rows is not None  # to this one, since the offset was written
         self._earlier_rows = {key: row for key, row in (earlier_rows or {}).items() if row.stream == stream}
         # Whether the earlier table is still in use, because the checkpoint location was copied.
         self._is_forked = bool(
@@ -197,7 +197,7 @@ class _Plan:
         # Unfinished shards that have left the stream, with the query's positions.
         self._vanished: dict[str, Position] = {}
         self._writes: list[LeaseWrite] = []
-        self._unknown_ends: set[str] = set()  # shards of the last batch that get an empty claim of it
+        self._claimed_empty: set[str] = set()  # shards of the last batch that get an empty claim of it
 
     def plan_start(self, now_ms: int) -> Recreation:
         """Plan for the start of the query: copy the earlier table's leases, create missing ones, and end outdated ones."""
@@ -289,7 +289,7 @@ class _Plan:
             claim = self._last_claim(self._earlier_rows.get(key), key)
             if claim is None and claimed_ms is not None and key in shares:
                 claim = self._claim_nothing(position, claimed_ms)
-                self._unknown_ends.add(key)
+                self._claimed_empty.add(key)
             if position == TRIM_HORIZON:  # at its start a shard waits for its parents
                 self._create_ended_parents(shard.parents)
             self._write(Create(lease if claim is None else replace(lease, claims=(claim,))))
@@ -357,15 +357,19 @@ class _Plan:
         return () if coverage.unknown else coverage.holes
 
     def _finish(self, ends: list[Reset]) -> Recreation:
-        """Return the plan, with the shards of the last batch that are read again, and those that go on after it."""
+        """Return the plan, with the shards of the last batch that are read again, and those that go on after it.
+
+        Args:
+            ends: Writes of SHARD_END, on leases of shards that the offset has as ended.
+        """
         repeated, continued = {}, []
         written = {write.key for write in self._writes}
         for key in self._offset.shares():
             row = self._rows.get(key)
-            if row is None or not (key in written or self._is_moved):
+            if row is None or not (key in written or self._has_changed_table):
                 continue
             start = self._offset.shards[key]
-            has_end = self._last_claim(row, key) is not None and key not in self._unknown_ends
+            has_end = self._last_claim(row, key) is not None and key not in self._claimed_empty
             is_batch_done = has_end or is_passed(start, row)
             if not is_batch_done and row.reader in self._own_readers:
                 repeated[key] = start

@@ -73,6 +73,7 @@ def plan_rewind(
             position,
             forget=worker,
             claim=replace(kept, run=run, made_ms=claim.made_ms),
+            # The claimed batch ended at a record after the position: if records between have expired since, that is data loss.
             is_followed=claim.end.is_record and position < claim.end,
         )
     known_positions = {key: offset.shards[key] for key in writes if key in offset.shards}
