@@ -202,6 +202,11 @@ class Acquisitions:
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
     def _is_overdue(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
+        """Return whether this worker need not wait any longer for the reader to release a requested lease.
+
+        Args:
+            is_read: Whether the fetch that has just ended has read the row.
+        """
         if self._membership.has_leader:
             return False  # the leader requested it, and ends a hand-over that lasts too long
         if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:

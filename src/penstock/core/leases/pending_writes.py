@@ -103,7 +103,7 @@ class PendingWrites:
     def __init__(self, turn: Turn, in_flight_max: int, later_runs: LaterRuns | None = None) -> None:
         self._turn = turn
         self._in_flight_max = in_flight_max
-        self._later_runs = later_runs
+        self._later_runs = later_runs  # used for the name of this run alone
         self._under_way: dict[int, PendingWrite] = {}
         self._busy: set[str] = set()  # the keys of these
         self._queue: deque[tuple[LeaseWrite, WritePurpose]] = deque()
