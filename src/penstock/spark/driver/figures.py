@@ -59,7 +59,11 @@ def measure(query: JoinedQuery, done: Settlement) -> None:
 
 
 def describe_unread(query: JoinedQuery, options: SourceOptions, wait_s: float) -> str:
-    """Return the text of an error or a warning: after some seconds it is still uncertain whether the whole stream is read."""
+    """Return the text of an error (AvailableNow) or a warning: after a search it is uncertain whether the whole stream is read.
+
+    Args:
+        wait_s: How long the search lasted. Its unanswered shards have no new records so far, and no probe of them was answered.
+    """
     query_worker, unanswered = query.query_worker, query.shards.unanswered
     unread = query_worker.describe_unread() or "its leases did not come to rest"
     first = f"no answer from {', '.join(unanswered[:5])}" if unanswered else unread

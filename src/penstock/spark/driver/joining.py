@@ -90,6 +90,7 @@ def join(
     stream = summary.identity
     expected = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
     check_stream(options.stream, options.application, stream, expected)
+    # The check, for later, that the stream's name still means this stream.
     known_stream = None if ports.known_stream_of is None else ports.known_stream_of(stream)
     if is_new:
         refuse_future_start(kinesis, options, clock)

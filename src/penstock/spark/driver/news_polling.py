@@ -198,7 +198,7 @@ class NewsPoller:
     def _submit(self, key: str, state: ShardState) -> None:
         iterator, start = state.iterator, self._start_of(state)
         if iterator is None:
-            state.unread_since_ms = None
+            state.unread_since_ms = None  # of an earlier iterator, if any
         self._pool.submit(lambda: self._put_answer(self._probe(key, state, iterator, start)))
 
     def _probe(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
