@@ -471,6 +471,9 @@ def open_record_texts(delivery: Delivery) -> RecordTexts | None:
 def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> StructType | None:
     """Return the schema of a delivery's records: None for `raw`, empty for `sample`. Spark's parser needs a session.
 
+    Args:
+        texts: Makes JSON texts of the records by a schema, which then gives the columns; None: the option has or names them.
+
     Raises:
         OptionError: The text, or the file that it names, is not a schema.
         ServiceError: The registry of schemas gives no answer.

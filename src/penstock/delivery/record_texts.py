@@ -23,7 +23,7 @@ _NEEDS: Final = "this schema needs the package {}: pip install 'penstock[deliver
 
 
 class RecordTexts(Hashable, Protocol):
-    """Implemented by `GlueTexts` and `CheckedTexts`. Executors get a copy."""
+    """Makes the JSON texts of records by a schema. Implemented by `GlueTexts` and `CheckedTexts`. Executors get a copy."""
 
     @property
     def allows_non_finite(self) -> bool:

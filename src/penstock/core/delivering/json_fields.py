@@ -189,7 +189,11 @@ def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
 
 
 def _explain_new(pairs: _Pairs, columns: KnownColumns, is_unknown: bool) -> str | None:
-    """Explain a field without a column; `is_unknown` as for `explain`."""
+    """Explain a field without a column.
+
+    Args:
+        is_unknown: All values fit, so any such field is the reason; otherwise only one that could become no column.
+    """
     for name, _ in pairs:
         if name in columns.types:
             continue
