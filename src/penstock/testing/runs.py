@@ -305,11 +305,11 @@ def _result(driver: VirtualDriver, records: Sequence[Record], may_fail: bool) ->
     )
 
 
-def _records_at(positions: Sequence[Position], records: Sequence[Record]) -> list[Record]:
-    """Return the records of positions; the end of the shard is its last record."""
+def _records_at(checkpoints: Sequence[Position], records: Sequence[Record]) -> list[Record]:
+    """Return the records at which checkpoints were written; for the end of the shard its last record."""
     by_position = {record.position: record for record in records}
     found: list[Record] = []
-    for position in positions:
+    for position in checkpoints:
         if position.is_shard_end and not records:
             continue
         record = records[-1] if position.is_shard_end else by_position[position]

@@ -104,7 +104,7 @@ def every_record_once(source: SourceUnderTest) -> None:
     with running(source) as query:
         ids: list[Hashable] | None = []
         for count in _ROUNDS:
-            ids = put(source, count, ids)
+            ids = put(source, count, ids)  # None: the source makes records by itself
             query.run_until(len(query.rows()) + count if ids is None else len(ids), p.ONCE)
             source.reshard()
         if ids is not None:
