@@ -67,8 +67,6 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("stream: a\nto /l\nname: b\n", "expected ':'; line 2, column 1: while scanning a simple key"),
         ("stream: 'a\nto: /l\n", "line 3, column 1: found unexpected end of stream; line 1, column 9: while"),
         ("stream: ${STREAM}\nto: /l\n", "variables are not replaced here"),
-        ("stream: a\nto: $HOME/l\n", "orders.yml: to=$HOME/l: variables are not replaced here; write /"),
-        ("stream: a\nto: /l\nstart: yesterday\n", "orders.yml: option start: 'yesterday' is not a position"),
         ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
         ("stream: a\nto: /l\npartition-by: x\npartition_by: y\n", "partition-by is there twice"),
         ("stream: on\nto: /l\n", "stream=true: expected one value (text); YAML reads"),
@@ -83,6 +81,19 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
     ],
 )
 def test_a_mistake_in_a_file_names_the_place(file, capsys, text, message):
+    assert main(["deliver", "-f", file(text)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stream: a\nto: $HOME/l\n", "orders.yml: to=$HOME/l: variables are not replaced here; write /"),
+        ("stream: a\nto: /l\nstart: yesterday\n", "orders.yml: option start: 'yesterday' is not a position"),
+    ],
+)
+def test_a_mistake_that_is_found_by_the_delivery_names_the_file(file, capsys, text, message):
+    pytest.importorskip("penstock.delivery.running")
     assert main(["deliver", "-f", file(text)]) == 2
     assert message in capsys.readouterr().err
 

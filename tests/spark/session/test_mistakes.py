@@ -79,9 +79,16 @@ def test_a_mistake_of_a_source_is_told_near_the_top(spark, tmp_path, options, pa
 
 
 @pytest.mark.parametrize(
-    "code", ["AccessDeniedException", "UnrecognizedClientException", "ExpiredTokenException"]
+    ("code", "way_out"),
+    [
+        ("AccessDeniedException", "check the credentials"),
+        ("UnrecognizedClientException", "check the credentials"),
+        ("ExpiredTokenException", "log in again, or fetch new keys"),
+    ],
 )
-def test_credentials_that_are_refused_are_told_and_never_shown(spark, stream, kinesis, tmp_path, code):
+def test_credentials_that_are_refused_are_told_and_never_shown(
+    spark, stream, kinesis, tmp_path, code, way_out
+):
     number = kinesis.faults.error(
         "DescribeStreamSummary", stream=stream, code=code, status=400, count=None, message="refused here"
     )
@@ -94,7 +101,7 @@ def test_credentials_that_are_refused_are_told_and_never_shown(spark, stream, ki
             )
     finally:
         kinesis.faults.clear(number)
-    check(str(caught.value), "AccessDenied:", f"stream {stream}", "refused here", "check the credentials")
+    check(str(caught.value), "AccessDenied:", f"stream {stream}", "refused here", way_out)
 
 
 @pytest.mark.parametrize(
