@@ -143,7 +143,7 @@ def keeps_any_iterator(self):
     return self._iterator
 
 
-@planted("one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "read_again")
+@planted("one answer at the tip is believed", "KCL: lag 0", 162, ShardReader, "read_again")
 def never_asks_twice(self, now_s):
     return False
 
@@ -231,7 +231,7 @@ def finds_every_claim_new(_self, _claim, _seen):
     return True
 
 
-@planted("a shard ends without its children", "KCL 339", 0, QueryShards, "release_finished")
+@planted("a shard ends without its children", "KCL 339", 3, QueryShards, "release_finished")
 def ends_before_the_children(self, *listed_children):
     return [replace(event, children=()) for event in DRAINED(self, *listed_children)]
 
@@ -280,13 +280,13 @@ def is_never_a_loss(*_args, **_kwargs):
 
 
 @planted(
-    "a gone record is always a loss", "readers on quiet streams", 0, shard_reader, "judge_missing_record"
+    "a gone record is always a loss", "readers on quiet streams", 6, shard_reader, "judge_missing_record"
 )
 def is_always_a_loss(*_args, **_kwargs):
     return MissingRecord.LOSS
 
 
-@planted("a task does not know the tip", "this query: quiet streams", 0, batch_tasks, "ShardTask")
+@planted("a task does not know the tip", "this query: quiet streams", 6, batch_tasks, "ShardTask")
 def knows_no_tip(**task):
     return ShardTask(**{**task, "tip_ms": None})
 
@@ -310,7 +310,7 @@ def forgets_what_it_gives_back(self, key):
 @planted(
     "an older moment on the lease counts",
     "this query: empty batches without end",
-    303,
+    544,
     shard_state,
     "state_after",
     also=((query_shards, "state_after"),),
@@ -323,9 +323,7 @@ def believes_the_lease(begin, row, now_ms):
     return state if tip_ms is None else replace(state, tip_seen_ms=tip_ms)
 
 
-@planted(
-    "a second driver finds its batch empty", "this query: second drivers", 384, claimed_read, "plan_read"
-)
+@planted("a second driver finds its batch empty", "this query: second drivers", 51, claimed_read, "plan_read")
 def finds_its_batch_empty(lease, execution):
     plan = plan_read(lease, execution)
     return ReadTo(execution.start) if isinstance(plan, ClaimedElsewhere) else plan
@@ -414,4 +412,4 @@ def finds_an_empty_table(_self, _known):
     return {}, "is empty"
 
 
-planted("one listing without a shard ends it", "KCL 339", 34, shard_reader, "_UNLISTED_MIN")(1)
+planted("one listing without a shard ends it", "KCL 339", 178, shard_reader, "_UNLISTED_MIN")(1)

@@ -536,6 +536,15 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     assert bench.machine.is_at_rest
 
 
+def test_it_is_at_rest_while_it_renews_what_it_holds():
+    bench = holding()
+    bench.slow = (Renew,)
+    bench.now = 5.0
+    (renewal,) = [effect for effect in bench.run(Tick()) if isinstance(effect, WriteLease)]
+    assert isinstance(renewal.write, Renew)
+    assert bench.machine.is_at_rest
+
+
 def test_it_is_not_at_rest_before_rows_without_a_stream_are_compared():
     bench = Bench(Lease("s", hash_range=WHOLE), stream=StreamIdentity("arn:orders", 1000))
     bench.listing = (Shard("s", WHOLE),)

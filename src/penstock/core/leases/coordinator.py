@@ -202,7 +202,7 @@ class Coordinator:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether this worker holds every lease that it can get for now: leases were seen, and nothing is in flight.
+        """Whether this worker holds every lease that it can get for now: leases were seen, and only renewals are in flight.
 
         False until the table was scanned after a loss or a take with an unknown outcome, and while rows still have to be
         compared with the stream's shards. Hand-overs that wait for other workers do not count, nor does the end of a shard that
@@ -214,7 +214,7 @@ class Coordinator:
             and not self.view.set_aside
             and self._scans.is_quiet
             and self._acquisitions.are_own_held()
-            and self._writes.is_idle()
+            and self._writes.is_idle(renewed=self.held_leases)  # of many leases, one is always being renewed
             and all(held.phase in _RESTING or held.missing_parents(self.view) for held in self.held_leases)
         )
 

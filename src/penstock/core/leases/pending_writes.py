@@ -7,7 +7,7 @@ worker that acquires a thousand leases does not delay its renewals.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Container, Hashable
 from itertools import chain
 from typing import TypeAlias
 
@@ -127,9 +127,12 @@ class PendingWrites:
             oldest.setdefault(kind(pending.write), pending)
         return list(oldest.values())
 
-    def is_idle(self) -> bool:
-        """Return whether no write is in flight or queued."""
-        return not self._under_way and not self._queue
+    def is_idle(self, renewed: Container[str] = ()) -> bool:
+        """Return whether no write is in flight or queued, apart from renewals of some leases."""
+        return not self._queue and all(
+            isinstance(pending.write, Renew) and pending.write.key in renewed
+            for pending in self._under_way.values()
+        )
 
     def has_creations(self) -> bool:
         """Return whether the creation of a lease is in flight or queued."""
