@@ -107,7 +107,7 @@ def _added_columns(
     if sound is not None:
         is_whole = is_whole & sound
     # Names of columns differ, so a record with as many known names as names has neither an unknown one nor one twice. Most records
-    # have all the names in the schema's order, which takes a tenth of the search.
+    # have all the names in the order of the schema: that is compared first.
     known_names = _names(schema.names)
     has_known = (keys == known_names) | (F.size(F.array_intersect(known_names, keys)) == F.size(keys))
     is_twice = F.size(F.array_distinct(keys)) != F.size(keys)
