@@ -116,7 +116,8 @@ TERMINATED_IN_ITS_BLOCK = """
                 producer._flush = lambda *_, **__: (has_put.set(), flush(*_, **__))
             else:
                 has_put.set()
-                time.sleep(600)
+                while True:  # a signal just before one long sleep would be handled after it
+                    time.sleep(0.1)
         time.sleep(600)
 """
 
