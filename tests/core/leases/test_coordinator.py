@@ -1129,14 +1129,17 @@ def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known()
     assert bench.table.rows["s"].owner == "me"
 
 
-def test_a_lease_of_a_deleted_table_that_could_not_be_created_is_created_where_it_was():
+@pytest.mark.parametrize("created_by_others", [[], ["l"]], ids=["none", "another worker's"])
+def test_a_lease_of_a_deleted_table_that_could_not_be_created_is_created_where_it_was(created_by_others):
     bench = Bench(Lease("l", hash_range=LEFT), Lease("r", hash_range=RIGHT))
     bench.listing = (Shard("l", LEFT), Shard("r", RIGHT))
     bench.start()
     for epoch, key in enumerate("lr", 1):
         bench.run(CheckpointRequested(key, epoch, at_record("5"), urgent=True))
     bench.at(7.0)
+    rows = dict(bench.table.rows)
     bench.table.rows.clear()
+    bench.table.rows.update({key: replace(rows[key], owner="other") for key in created_by_others})
     bench.run(ScanFailed(Problem.TABLE_MISSING))
     refused, write = iter(range(9)), bench.table.write  # one refusal more than a creation is repeated
     bench.table.write = lambda each: (

@@ -124,7 +124,7 @@ class ShardSyncer:
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
         self._needed_parents: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
         self._unlisted_before: set[str] = set()  # missing parents that the previous listing did not have
-        self._is_table_gone = False  # a call found no table
+        self._is_table_gone = False  # a deleted table lacks leases still
         self._memory: dict[str, Lease] = {}  # the rows as they were seen last, in case the table is deleted
         self._remembered_s = float("-inf")  # when a scan last showed them
         self.wants_scan: bool = False
@@ -162,26 +162,23 @@ class ShardSyncer:
         Returns:
             True if the table counts as deleted and lacks leases: no other decision should be made from this scan.
         """
-        was_missing, self._is_table_gone = self._is_table_gone, False
-        if now_s > self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s:
-            return False  # too old: leases that were finished and deleted since would be created again
+        # Too old: leases that were finished and deleted since would be created again.
+        is_recent = now_s <= self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s
         # If a child is past its start, other workers have ended its parents and may have deleted their leases.
         past_start = [lease for lease in self.view if lease.checkpoint.is_in_shard]
         followed = frozenset().union(*(lease.parents for lease in past_start))
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
-        is_deleted = was_missing or unfinished.isdisjoint(scanned)
-        if not is_deleted or unfinished <= scanned:
-            return False
-        if self._writes.has_creations():
-            self._is_table_gone = was_missing  # the next scan decides
-        else:
+        is_deleted = self._is_table_gone or unfinished.isdisjoint(scanned)
+        self._is_table_gone = is_recent and is_deleted and not unfinished <= scanned
+        if self._is_table_gone and not self._writes.has_creations():
             self._restore(scanned | followed)
-        return True
+        return self._is_table_gone
 
     def on_no_rows(self, now_s: float) -> None:
         """List the shards for the first leases, after a random wait; or create remembered leases again."""
         if self._memory:
             # The memory is kept until leases are seen again: an application that had leases is never new.
+            self._is_table_gone = True
             if not self._writes.has_creations():
                 self._restore(frozenset())
             return
@@ -215,9 +212,6 @@ class ShardSyncer:
             begun += self._writes.enqueue(
                 Create(self.options.own(bare)), ForMissingLease(CreationReason.RESTORED)
             )
-        # No creation is queued for a lease with another write in flight. The next scan has some of the leases, so this worker
-        # must remember until then that the table was deleted.
-        self._is_table_gone = self._is_table_gone or begun < len(leases)
         if not begun:
             return
         self._turn.report(
