@@ -8,9 +8,9 @@ from penstock.core.batches import claims, query_shards, shard_state
 from penstock.core.batches.claims import (
     BatchStart,
     ClaimedElsewhere,
+    ClaimRefusal,
     ReadFreely,
     ReadTo,
-    RefusedClaim,
     StartReason,
     judge_refused_claim,
     plan_read,
@@ -38,7 +38,7 @@ planted = QUERY_MUTANTS.planted
 CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
-STATE_AFTER = shard_state.state_after
+STATE_AFTER = shard_state.state_at_start
 GIVE_BACK = QueryShards._release
 SETTLE = QueryShards.settle
 KEEP_REST = ClaimedRead._keep_rest
@@ -106,14 +106,14 @@ def reads_again(lease, execution):
 @planted("a refused claim is taken for one's own", CLAIMS, 50, claimed_read, "judge_refused_claim")
 def agrees_with_everything(row, execution, mine):
     meaning, end = judge_refused_claim(row, execution, mine)
-    return (RefusedClaim.AGREES if meaning in (RefusedClaim.READ_ON, RefusedClaim.REPEAT) else meaning, end)
+    return (ClaimRefusal.AGREES if meaning in (ClaimRefusal.READ_ON, ClaimRefusal.REPEAT) else meaning, end)
 
 
 @planted("rows of a lost lease count", CLAIMS, 50, claimed_read, "judge_refused_claim")
 def takes_a_lost_lease_for_agreement(row, execution, mine):
     """Records that were read before the lease was lost are emitted without an end."""
     meaning, end = judge_refused_claim(row, execution, mine)
-    return (RefusedClaim.AGREES if meaning is RefusedClaim.LOST else meaning, end)
+    return (ClaimRefusal.AGREES if meaning is ClaimRefusal.LOST else meaning, end)
 
 
 @planted("the iterator behind a cut page is kept", "any cache of iterators", 0, ClaimedRead, "_keep_rest")
@@ -312,8 +312,8 @@ def forgets_what_it_gives_back(self, key):
     "this query: empty batches without end",
     544,
     shard_state,
-    "state_after",
-    also=((query_shards, "state_after"),),
+    "state_at_start",
+    also=((query_shards, "state_at_start"),),
     needs=lambda scenario: scenario.retention_s is not None,
 )
 def believes_the_lease(begin, row, now_ms):
@@ -334,7 +334,7 @@ def finds_its_batch_empty(lease, execution):
     "this query: actions that read nothing",
     30,
     QueryShards,
-    "find_unclaimed",
+    "find_unclaimed_shards",
 )
 def leaves_no_end_to_fix(self, start, rows):
     return []
@@ -352,8 +352,10 @@ def claims_nothing(self, lease, why):
     return True
 
 
-@planted("who comes back looks at no checkpoint", "this query: foreign owners", 2, claims, "is_passed")
-def passes_nothing(position, lease):
+@planted(
+    "who comes back looks at no checkpoint", "this query: foreign owners", 2, claims, "is_checkpoint_past"
+)
+def passes_nothing(lease, position):
     return False
 
 

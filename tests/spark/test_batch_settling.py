@@ -167,7 +167,7 @@ def reset_by_another(row, known):
 def settle_second_batch(row, *, seen):
     """Settle batch 2, of which the driver planned the tasks at the first row. Return the shards whose end it claims."""
     shards, claimed = QueryShards("q"), []
-    shards.start(StartReader("s", 1, AT5, seen, 0.0), 1)
+    shards.on_start_reader(StartReader("s", 1, AT5, seen, 0.0), 1)
     shards.settle(offset(1, AT5), {"s": seen}, 1, 1.0)
     planned = PlannedBatch(offset(2, shards.states["s"].position), 1)
     shards.on_batch_start()

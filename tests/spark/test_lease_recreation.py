@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from moved_clock import MovedClock
-from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.batches.offsets import SharedLimits, StreamOffset
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Create
@@ -86,7 +86,7 @@ def test_a_listing_with_a_hole_is_asked_for_again():
 
 def said(caplog, **changes):
     known = StreamOffset(
-        batch=3, worker="q", shards=KNOWN.shards, limit=Limit(None, None, ("shardId-1",)), **changes
+        batch=3, worker="q", shards=KNOWN.shards, limit=SharedLimits(None, None, ("shardId-1",)), **changes
     )
     caplog.set_level(logging.INFO, logger="penstock.spark")
     former = MemoryLeaseTable()

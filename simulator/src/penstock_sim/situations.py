@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
-from penstock.core.batches.claims import NothingReason, RefusedClaim, StartReason
+from penstock.core.batches.claims import ClaimRefusal, NothingReason, StartReason
 from penstock.core.leases.kcl3_fleet import FleetMode
 from penstock.core.leases.lease_writes import Refusal
 from penstock_sim.events.base import SituationFinder
@@ -111,7 +111,7 @@ def _decisions_of(kind: SeedKind) -> list[str]:
         "settled: END FIXED BY THE DRIVER",
         *(f"task: {name}" for name in ("ReadFreely", "ReadTo", "ReadUnclaimed", "ClaimedElsewhere")),
         *(f"task: ReadNothing {reason.name}" for reason in NothingReason if reason not in _RARE),
-        *(f"refused claim: {meaning.name}" for meaning in RefusedClaim),
+        *(f"refused claim: {meaning.name}" for meaning in ClaimRefusal),
     ]
 
 

@@ -10,13 +10,13 @@ from penstock.core.batches.claims import (
     PAST_CLAIMS_MAX,
     ClaimedElsewhere,
     ClaimNote,
+    ClaimRefusal,
     Execution,
     NothingReason,
     ReadFreely,
     ReadNothing,
     ReadTo,
     ReadUnclaimed,
-    RefusedClaim,
     StartReason,
     find_unknown_claims,
     judge_refused_claim,
@@ -137,7 +137,7 @@ def test_a_paused_driver_fails_when_nothing_is_known_of_its_batch_any_more():
 @pytest.mark.parametrize("seen", [None, (2, "r1")])
 def test_a_claim_of_a_later_batch_that_the_driver_did_not_see_is_another_drivers(seen):
     later = claimed(batch=6, run="r2", start=END, end=FURTHER)
-    assert plan_read(later, replace(FIRST, seen=seen)) == ClaimedElsewhere(later.claims[0])
+    assert plan_read(later, replace(FIRST, expected_claim=seen)) == ClaimedElsewhere(later.claims[0])
 
 
 def test_a_claim_of_the_same_number_and_another_start_is_another_drivers():
@@ -145,16 +145,20 @@ def test_a_claim_of_the_same_number_and_another_start_is_another_drivers():
 
 
 def test_a_batch_holds_nothing_of_a_shard_whose_row_was_created_again_under_the_driver():
-    assert plan_read(MINE, replace(FIRST, seen=(3, "r1"))) == ReadNothing(NothingReason.ROW_RECREATED)
+    assert plan_read(MINE, replace(FIRST, expected_claim=(3, "r1"))) == ReadNothing(
+        NothingReason.ROW_RECREATED
+    )
 
 
 def test_a_row_that_was_made_anew_and_is_another_workers_gives_nothing():
     row = replace(MINE, owner="other")
-    assert plan_read(row, replace(FIRST, seen=(3, "r1"))) == ReadNothing(NothingReason.LEASE_LOST)
+    assert plan_read(row, replace(FIRST, expected_claim=(3, "r1"))) == ReadNothing(NothingReason.LEASE_LOST)
 
 
 def test_an_earlier_claim_that_the_driver_did_not_see_is_another_drivers():
-    assert isinstance(plan_read(claimed(batch=3, run="r9"), replace(FIRST, seen=(3, "r1"))), ClaimedElsewhere)
+    assert isinstance(
+        plan_read(claimed(batch=3, run="r9"), replace(FIRST, expected_claim=(3, "r1"))), ClaimedElsewhere
+    )
 
 
 def test_another_querys_claim_says_nothing():
@@ -195,14 +199,14 @@ def test_a_task_without_a_lease_reads_unclaimed():
 @pytest.mark.parametrize(
     ("row", "mine", "expected"),
     [
-        (CLAIMED, END, (RefusedClaim.AGREES, END)),
-        (CLAIMED, at_record("150"), (RefusedClaim.READ_ON, END)),
-        (CLAIMED, FURTHER, (RefusedClaim.REPEAT, END)),
-        (CLAIMED, SHARD_END, (RefusedClaim.REPEAT, END)),
-        (replace(MINE, checkpoint=TRIM_HORIZON), END, (RefusedClaim.CLAIM_AGAIN, END)),
-        (replace(MINE, owner=OTHER), END, (RefusedClaim.LOST, END)),
-        (claimed(batch=9), END, (RefusedClaim.ANOTHER_DRIVER, END)),
-        (None, END, (RefusedClaim.GONE, END)),
+        (CLAIMED, END, (ClaimRefusal.AGREES, END)),
+        (CLAIMED, at_record("150"), (ClaimRefusal.READ_ON, END)),
+        (CLAIMED, FURTHER, (ClaimRefusal.REPEAT, END)),
+        (CLAIMED, SHARD_END, (ClaimRefusal.REPEAT, END)),
+        (replace(MINE, checkpoint=TRIM_HORIZON), END, (ClaimRefusal.CLAIM_AGAIN, END)),
+        (replace(MINE, owner=OTHER), END, (ClaimRefusal.LOST, END)),
+        (claimed(batch=9), END, (ClaimRefusal.ANOTHER_DRIVER, END)),
+        (None, END, (ClaimRefusal.GONE, END)),
     ],
 )
 def test_a_refused_claim_means(row, mine, expected):
@@ -211,8 +215,8 @@ def test_a_refused_claim_means(row, mine, expected):
 
 @pytest.mark.parametrize("row", [MINE, replace(MINE, owner=OTHER)], ids=["back at once", "another's by now"])
 def test_a_task_whose_seen_claim_disappears_while_it_reads_is_repeated(row):
-    batch = Execution(ME, 5, "r1", END, seen=(4, "r1"))
-    assert judge_refused_claim(row, batch, FURTHER) == (RefusedClaim.LOST, FURTHER)
+    batch = Execution(ME, 5, "r1", END, expected_claim=(4, "r1"))
+    assert judge_refused_claim(row, batch, FURTHER) == (ClaimRefusal.LOST, FURTHER)
 
 
 # --- claims that are not needed any more ----------------------------------------------------------------------
@@ -326,12 +330,12 @@ THEIRS = claimed(run="r2", planned_by="r2")
 
 def test_a_task_takes_no_end_from_a_batch_of_its_number_that_a_copy_planned():
     assert plan_read(THEIRS, PLANNED) == ClaimedElsewhere(THEIRS.claims[0])
-    assert judge_refused_claim(THEIRS, PLANNED, END) == (RefusedClaim.ANOTHER_DRIVER, END)
+    assert judge_refused_claim(THEIRS, PLANNED, END) == (ClaimRefusal.ANOTHER_DRIVER, END)
     assert plan_read(claimed(planned_by="r1"), PLANNED) == ReadTo(END)
 
 
 def test_a_replay_under_a_new_driver_finds_the_claim_of_the_one_that_planned_it():
-    replay = replace(PLANNED, run="r2", seen=(4, "r1"))
+    replay = replace(PLANNED, run="r2", expected_claim=(4, "r1"))
     assert plan_read(claimed(planned_by="r1"), replay) == ReadTo(END)
 
 
@@ -374,5 +378,5 @@ def test_two_executions_race_and_the_first_claim_stands():
     assert isinstance(first, Applied)
     second = apply_write(first.lease, claim(FURTHER))
     assert second == Refused(Refusal.CLAIMED, first.lease)
-    assert judge_refused_claim(first.lease, FIRST, FURTHER) == (RefusedClaim.REPEAT, END)
+    assert judge_refused_claim(first.lease, FIRST, FURTHER) == (ClaimRefusal.REPEAT, END)
     assert plan_read(first.lease, FIRST) == ReadTo(END)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.core.batches.offsets import (
     INITIAL_OFFSET,
-    Limit,
     Share,
+    SharedLimits,
     StreamOffset,
     decode_position,
     encode_position,
@@ -45,7 +45,9 @@ offsets = st.builds(
     shards=st.dictionaries(st.text(min_size=1, max_size=8), positions, max_size=5),
     until_ms=st.none() | st.integers(1, 2**45),
     limit=st.none()
-    | st.builds(Limit, st.none() | st.integers(1, 99), st.none() | st.integers(1, 99), st.just(("a", "b"))),
+    | st.builds(
+        SharedLimits, st.none() | st.integers(1, 99), st.none() | st.integers(1, 99), st.just(("a", "b"))
+    ),
 )
 
 
@@ -84,7 +86,7 @@ def test_the_text_of_a_whole_offset():
         5,
         {"b": at_record("49", 2), "a": TRIM_HORIZON},
         9,
-        Limit(10, None, ("b", "a")),
+        SharedLimits(10, None, ("b", "a")),
         {"b": 8, "a": 4},
         deaggregates=False,
     )
@@ -121,27 +123,27 @@ def test_a_position_comes_back_as_it_was_encoded(position):
 
 @given(st.integers(1, 1000), st.integers(1, 20))
 def test_the_parts_of_a_limit_sum_up_to_it(total, count):
-    shares = Limit(total, total * 2**20, tuple(str(place) for place in range(count))).shares().values()
+    shares = SharedLimits(total, total * 2**20, tuple(str(place) for place in range(count))).shares().values()
     assert sum(share.record_count_max for share in shares) == total
     assert sum(share.bytes_max for share in shares) == total * 2**20
 
 
 def test_where_a_limit_is_too_small_for_all_the_first_ones_are_read():
-    assert Limit(2, None, ("c", "a", "b")).shares() == {
+    assert SharedLimits(2, None, ("c", "a", "b")).shares() == {
         "c": Share(1, None, may_exceed=True),
         "a": Share(1, None, may_exceed=False),
     }
-    assert Limit(None, 3 * 2**20, ("c", "a", "b", "d")).shares() == {
+    assert SharedLimits(None, 3 * 2**20, ("c", "a", "b", "d")).shares() == {
         "c": Share(None, 2**20, may_exceed=True),
         "a": Share(None, 2**20, may_exceed=False),
         "b": Share(None, 2**20, may_exceed=False),
     }
-    assert Limit(None, 5, ("c", "a")).shares() == {"c": Share(None, 5, may_exceed=True)}
+    assert SharedLimits(None, 5, ("c", "a")).shares() == {"c": Share(None, 5, may_exceed=True)}
 
 
 def test_a_batch_reads_the_shards_that_its_limit_names():
     offset = StreamOffset(
-        shards={"a": TRIM_HORIZON, "b": TRIM_HORIZON}, limit=Limit(None, None, ("b", "gone"))
+        shards={"a": TRIM_HORIZON, "b": TRIM_HORIZON}, limit=SharedLimits(None, None, ("b", "gone"))
     )
     assert offset.shares() == {"b": Share(may_exceed=True)}
 
@@ -162,7 +164,7 @@ _OFFSET = StreamOffset(
     stream_created_ms=5,
     shards={"a": TRIM_HORIZON, "b": at_record("12", 3)},
     until_ms=9,
-    limit=Limit(10, None, ("a",)),
+    limit=SharedLimits(10, None, ("a",)),
     tips={"a": 7},
     runs=((1, "first"), (3, "second")),
 ).to_json()

@@ -18,11 +18,11 @@ from penstock.core.batches.claims import (
     StartReason,
     plan_read,
 )
-from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.batches.offsets import SharedLimits, StreamOffset
 from penstock.core.batches.query_shards import QueryShards
-from penstock.core.batches.recreation import find_missing_leases, find_skipped
+from penstock.core.batches.recreation import find_missing_leases, find_skipped_shards
 from penstock.core.batches.rewind import plan_rewind
-from penstock.core.batches.shard_state import state_after
+from penstock.core.batches.shard_state import state_at_start
 from penstock.core.batches.task_plan import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
@@ -87,7 +87,7 @@ def unclaimed_at(position, batch=2, planned_by=None, made_ms=0):
 def holding(*keys, position=AT5):
     shards = QueryShards(ME)
     for epoch, key in enumerate(keys, start=1):
-        shards.start(StartReader(key, epoch, position, lease(key), 0.0), 1000)
+        shards.on_start_reader(StartReader(key, epoch, position, lease(key), 0.0), 1000)
     return shards
 
 
@@ -158,7 +158,7 @@ def test_a_claim_of_an_earlier_batch_that_nobody_promoted_still_counts():
 def test_a_shard_that_comes_back_while_idle_goes_on_behind_its_claim():
     shards = holding("b")
     settle(shards, done(shards=("a", "b")), claimed("b"))
-    shards.start(StartReader("a", 9, AT5, claimed("a"), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 9, AT5, claimed("a"), 0.0), 1000)
     assert positions(shards) == {"a": AT9, "b": AT9}
     assert shards.promotions() == [Promote("b", ME, 1, AT9, 900), Promote("a", ME, 1, AT9, 900)]
 
@@ -167,10 +167,10 @@ def test_a_shard_that_comes_back_while_idle_goes_on_behind_its_claim():
 def test_a_released_shard_that_is_added_again_goes_on_despite_an_older_row(position, expected):
     shards = holding("a")
     settle(shards, done(), claimed())
-    shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
+    shards.on_stop_reader(StopReader("a", 1, StopWhy.EXPIRED))
     assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
     assert shards.promotions() == []
-    shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 2, position, lease(), 0.0), 1000)
     assert positions(shards) == {"a": expected}
     assert shards.promotions() == ([] if position == AT12 else [Promote("a", ME, 1, AT9, 900)])
 
@@ -179,7 +179,7 @@ def test_a_released_shard_that_is_added_again_goes_on_despite_an_older_row(posit
 def test_a_shard_added_after_its_batch_goes_on_at_its_claim_despite_an_older_row(counter, expected):
     shards = holding("b")
     settle(shards, done(shards=("a", "b")), claimed("b"), claimed("a"))
-    shards.start(StartReader("a", 9, AT5, lease(counter=counter), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 9, AT5, lease(counter=counter), 0.0), 1000)
     assert positions(shards) == {"a": expected, "b": AT9}
     assert shards.last_claim("a") == ((1, "r1") if expected == AT9 else None)
 
@@ -187,16 +187,16 @@ def test_a_shard_added_after_its_batch_goes_on_at_its_claim_despite_an_older_row
 def test_a_recreated_lease_that_was_another_workers_starts_by_its_new_row():
     shards = holding("b")
     settle(shards, done(shards=("a", "b")), claimed("b"), replace(lease("a", counter=25), owner=OTHER))
-    shards.start(StartReader("a", 9, AT5, lease(counter=1), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 9, AT5, lease(counter=1), 0.0), 1000)
     assert positions(shards) == {"a": AT5, "b": AT9}
 
 
 def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
     shards = holding("a", position=AT7)
     settle(shards, done(shards=()), lease(checkpoint=AT7))
-    shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
+    shards.on_stop_reader(StopReader("a", 1, StopWhy.EXPIRED))
     assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT7, seen_claim=SeenClaim(ME))]
-    shards.start(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
     assert (positions(shards), shards.promotions()) == ({"a": AT7}, [])
 
 
@@ -204,14 +204,14 @@ def test_a_shard_that_was_drained_and_comes_again_is_drained_again():
     shards = holding("a")
     settle(shards, done(), claimed(end=SHARD_END, children=(CHILD,)))
     assert shards.release_finished() == [ShardDrained("a", 1, (CHILD,))]
-    shards.start(StartReader("a", 2, AT5, lease(), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 2, AT5, lease(), 0.0), 1000)
     assert shards.release_finished() == [ShardDrained("a", 2, (CHILD,))]
 
 
 def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
     shards = holding("b")
     settle(shards, done(shards=("a", "b")), claimed("b"))
-    shards.start(StartReader("a", 9, AT5, replace(lease(), owner=OTHER), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 9, AT5, replace(lease(), owner=OTHER), 0.0), 1000)
     assert positions(shards) == {"b": AT9}
 
 
@@ -219,8 +219,8 @@ def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
     ("row", "limit", "expected"),
     [
         (lease(), None, StartReason.NOT_READ),
-        (lease(), Limit(10, None, ("a",)), StartReason.NOT_READ),
-        (lease(), Limit(10, None, ("b",)), None),
+        (lease(), SharedLimits(10, None, ("a",)), StartReason.NOT_READ),
+        (lease(), SharedLimits(10, None, ("b",)), None),
         (None, None, StartReason.LEASE_GONE),
     ],
 )
@@ -236,37 +236,37 @@ def test_a_finished_shard_is_drained_with_its_children():
     settle(shards, done(shards=("a", "b")), claimed(end=SHARD_END, children=(CHILD,)), claimed("b"))
     assert shards.release_finished() == [ShardDrained("a", 1, (CHILD,))]
     assert shards.release_finished() == []
-    assert (shards.held, positions(shards)) == ({"b"}, {"b": AT9})
+    assert (shards.shard_ids, positions(shards)) == ({"b"}, {"b": AT9})
 
 
 def test_a_shard_is_given_back_only_between_batches_and_with_what_is_done():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
     shards.on_batch_start()
-    shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
+    shards.on_stop_reader(StopReader("a", 1, StopWhy.HANDOVER))
     assert (shards.release_stopped(), shards.release_all(), shards.is_settled) == ([], [], False)
     settle(shards, done(2, shards=("a", "b")), claimed(end=AT12, batch=2), claimed("b", batch=2))
     assert bare(shards.release_stopped()) == [
         ReaderStopped("a", 1, AT12, TipMark(AT12, 900), SeenClaim(ME, (2, "r1")))
     ]
-    assert shards.held == {"b"}
+    assert shards.shard_ids == {"b"}
     assert bare(shards.release_all()) == [ReaderStopped("b", 2, AT9, TIP, SeenClaim(ME, (2, "r1")))]
-    assert shards.held == frozenset()
+    assert shards.shard_ids == frozenset()
 
 
 def test_a_stop_for_an_earlier_ownership_or_an_unknown_shard_means_nothing():
     shards = holding("a")
     settle(shards, done(), claimed())
-    shards.stop(StopReader("a", 7, StopWhy.HANDOVER))
-    shards.stop(StopReader("z", 1, StopWhy.HANDOVER))
+    shards.on_stop_reader(StopReader("a", 7, StopWhy.HANDOVER))
+    shards.on_stop_reader(StopReader("z", 1, StopWhy.HANDOVER))
     assert bare(shards.release_stopped()) == []
 
 
 def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
     shards = holding("a")
     settle(shards, done(), claimed())
-    shards.stop(StopReader("a", 1, StopWhy.LOST))
-    shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
+    shards.on_stop_reader(StopReader("a", 1, StopWhy.LOST))
+    shards.on_stop_reader(StopReader("a", 1, StopWhy.HANDOVER))
     assert bare(shards.release_stopped()) == [ReaderStopped("a", 1, AT9, TIP, SEEN)]
 
 
@@ -333,7 +333,7 @@ def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
         stream_arn="arn",
         stream_created_ms=77,
         shards={"a": AT9, "b": AT5},
-        limit=Limit(10, None, ("b", "a")),
+        limit=SharedLimits(10, None, ("b", "a")),
         tips={"a": 900},
         runs=((2, "r1"),),
     )
@@ -347,13 +347,13 @@ def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
         until_ms=None,
         deaggregates=False,
     )
-    assert (following.batch, following.worker, following.limit) == (8, ME, Limit(None, None, ("a",)))
+    assert (following.batch, following.worker, following.limit) == (8, ME, SharedLimits(None, None, ("a",)))
     assert not following.deaggregates
 
 
 def test_batch_numbers_go_on_behind_those_that_a_restored_checkpoint_does_not_know():
     shards = QueryShards(ME, 40)
-    shards.start(StartReader("a", 1, AT5, lease(), 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 1, AT5, lease(), 0.0), 1000)
     settle(shards, done(6), claimed(batch=6))
     offset = shards.next_offset(
         done(6), ["a"], run="r1", stream=STREAM, record_count_max=None, bytes_max=None, until_ms=None
@@ -372,7 +372,7 @@ def test_a_batch_is_settled_until_the_next_one_begins():
 
 def test_a_state_without_a_note_knows_what_the_lease_says():
     def state(position, **changes):
-        return state_after(BatchStart(position, StartReason.CHECKPOINT), lease(**changes), 5)
+        return state_at_start(BatchStart(position, StartReason.CHECKPOINT), lease(**changes), 5)
 
     assert state(AT5).is_whole_record is False
     assert state(TRIM_HORIZON).is_whole_record is True
@@ -384,21 +384,21 @@ def test_a_state_without_a_note_knows_what_the_lease_says():
 
 def test_a_state_with_a_note_knows_what_its_task_told():
     note = ClaimNote(has_more=True, millis_behind_latest=70)
-    behind = state_after(BatchStart(AT5, StartReason.CLAIMED, note), lease(), 5)
+    behind = state_at_start(BatchStart(AT5, StartReason.CLAIMED, note), lease(), 5)
     assert (behind.has_news, behind.tip_seen_ms, behind.millis_behind_latest) == (True, None, 70)
 
 
 @pytest.mark.parametrize(("told_ms", "on_lease_ms"), [(90, 70), (70, 90), (None, 90), (90, None)])
 def test_a_state_knows_when_nothing_was_left_last_whoever_says_so(told_ms, on_lease_ms):
     begin = BatchStart(AT5, StartReason.CLAIMED, ClaimNote(tip_ms=told_ms))
-    assert state_after(begin, lease(mark=TipMark(AT5, on_lease_ms)), 5).tip_seen_ms == 90
+    assert state_at_start(begin, lease(mark=TipMark(AT5, on_lease_ms)), 5).tip_seen_ms == 90
 
 
 # --- shards that a batch does not read -------------------------------------------------------------------------
 
 
 def reading(batch, *keys, shards=("a", "b"), **more):
-    return done(batch, shards=shards, limit=Limit(None, None, keys), **more)
+    return done(batch, shards=shards, limit=SharedLimits(None, None, keys), **more)
 
 
 def test_an_answer_to_a_probe_from_before_probe_again_does_not_count():
@@ -407,7 +407,7 @@ def test_an_answer_to_a_probe_from_before_probe_again_does_not_count():
     asked = shards.states["a"]
     shards.probe_again()
     asked.is_probed = True  # the answer arrives: records may have come since its probe was sent
-    assert shards.unanswered == ["a"]
+    assert shards.unprobed_shards == ["a"]
 
 
 def test_a_shard_that_the_batch_did_not_read_keeps_what_its_last_probe_told():
@@ -435,7 +435,7 @@ def test_a_shard_that_came_meanwhile_is_looked_at():
     shards = holding("a")
     settle(shards, done(), claimed())
     shards.on_batch_start()
-    shards.start(StartReader("b", 2, AT5, lease("b"), 0.0), 1000)
+    shards.on_start_reader(StartReader("b", 2, AT5, lease("b"), 0.0), 1000)
     assert shards.rows_to_read(reading(2, "a", shards=("a",))) == ["a", "b"]
 
 
@@ -454,7 +454,7 @@ def test_a_shard_that_came_meanwhile_is_looked_at():
 def test_what_no_execution_of_a_batch_fixed_is_left_to_the_driver(row, expected):
     shards = holding("a", "b")
     rows = {} if row is None else {"a": row}
-    assert shards.find_unclaimed(reading(2, "a", runs=RUNS), rows) == expected
+    assert shards.find_unclaimed_shards(reading(2, "a", runs=RUNS), rows) == expected
 
 
 def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
@@ -474,12 +474,12 @@ def test_idle_shards_tell_since_when_nothing_is_left():
 def test_a_claim_that_was_seen_and_may_be_gone_is_looked_up_before_it_counts():
     shards = holding("a")
     settle(shards, done(2), claimed(batch=2))
-    shards.stop(StopReader("a", 1, StopWhy.LOST))
+    shards.on_stop_reader(StopReader("a", 1, StopWhy.LOST))
     shards.release_stopped()
-    shards.start(StartReader("a", 2, AT9, lease(), 0.0), 1000)
-    assert (shards.last_claim("a"), shards.unverified) == ((2, "r1"), {"a"})
+    shards.on_start_reader(StartReader("a", 2, AT9, lease(), 0.0), 1000)
+    assert (shards.last_claim("a"), shards.unverified_claims) == ((2, "r1"), {"a"})
     shards.on_fresh_rows(["a"], {"a": lease()})
-    assert (shards.last_claim("a"), shards.unverified) == (None, set())
+    assert (shards.last_claim("a"), shards.unverified_claims) == (None, set())
     shards.on_fresh_rows(["a", "b"], {"a": claimed(batch=3)})
     assert (shards.last_claim("a"), shards.last_claim("b")) == ((3, "r1"), None)
 
@@ -568,8 +568,8 @@ def test_an_unknown_claims_records_are_known_to_follow_the_reset_position():
 def test_an_unfinished_shard_whose_children_alone_have_leases_is_skipped():
     rows = {"child": lease("child", parents=frozenset({"a", "done"}))}
     known = StreamOffset(batch=3, worker=ME, shards={"a": AT5, "done": SHARD_END, "gone": AT5})
-    assert find_skipped(rows, known) == {"a": AT5}
-    assert find_skipped(rows | {"a": lease("a", checkpoint=SHARD_END)}, known) == {}
+    assert find_skipped_shards(rows, known) == {"a": AT5}
+    assert find_skipped_shards(rows | {"a": lease("a", checkpoint=SHARD_END)}, known) == {}
 
 
 def test_a_shard_that_the_copy_knows_as_done_stays_done():
@@ -592,7 +592,7 @@ def test_a_shard_that_comes_back_with_a_copys_claim_begins_at_its_checkpoint():
     shards = holding("b")
     settle(shards, done(4, shards=("b",), runs=RUNS), planned("r1", "b", batch=4))
     for key, by in (("theirs", "r9"), ("ours", "r1")):
-        shards.start(StartReader(key, 1, AT5, planned(by, key, batch=2), 0.0), 1000)
+        shards.on_start_reader(StartReader(key, 1, AT5, planned(by, key, batch=2), 0.0), 1000)
     assert (shards.states["theirs"].position, shards.states["ours"].position) == (AT5, AT9)
 
 
@@ -653,12 +653,12 @@ def test_a_restored_query_reads_freely_from_a_position_that_was_reset(batch):
     shards.on_row(row)
     execution = Execution(ME, batch, "new", AT5, shards.last_claim("a"), "r1")
     assert plan_read(row, execution) == ReadFreely()
-    shards.start(StartReader("a", 1, AT5, row, 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 1, AT5, row, 0.0), 1000)
     assert (
         shards.claims_of_another_driver([row], logged.known_batches),
         shards.find_replaced_claims(logged, {"a": row}),
     ) == ([], [])
-    settle(shards, replace(logged, limit=Limit(None, None, ())), row)
+    settle(shards, replace(logged, limit=SharedLimits(None, None, ())), row)
     assert (positions(shards), shards.promotions()) == ({"a": AT5}, [])
 
 
@@ -675,7 +675,7 @@ def test_a_lease_that_was_reset_during_a_batch_and_came_back_still_counts_as_res
     shards.on_batch_start()
     claim = replace(planned("r1", batch=3).claims[0], run="new")
     row = lease(claims=(claim,))
-    shards.start(StartReader("a", 2, AT5, row, 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 2, AT5, row, 0.0), 1000)
     assert shards.find_replaced_claims(done(4, runs=RUNS), {"a": row}) == [("a", claim)]
 
 
@@ -746,7 +746,7 @@ def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_onc
 def test_an_ended_shard_of_the_offset_stays_until_its_children_are_looked_up():
     shards = holding("a")
     settle(shards, StreamOffset(batch=3, worker=ME, shards={"a": SHARD_END}), lease())
-    assert shards.childless() == ["a"]
+    assert shards.childless_shards() == ["a"]
     assert shards.release_finished() == []
     assert shards.release_finished({"a": (CHILD,)}) == [ShardDrained("a", 1, (CHILD,))]
 
@@ -760,7 +760,7 @@ def test_the_next_offset_names_a_shard_that_was_read_to_its_end():
     assert offset.shards == {"a": SHARD_END, "b": AT9}
     assert offset.lease_table == "billing"
     child = lease("child", checkpoint=TRIM_HORIZON, parents=frozenset({"a"}))
-    shards.start(StartReader("child", 3, TRIM_HORIZON, child, 0.0), 1000)
+    shards.on_start_reader(StartReader("child", 3, TRIM_HORIZON, child, 0.0), 1000)
     following = shards.next_offset(offset, ["b"], run="r1", stream=STREAM, **named)
     assert following.shards == {"b": AT9, "child": TRIM_HORIZON}
 
@@ -792,11 +792,11 @@ def test_offsets_keep_an_ended_shard_batch_after_batch():
 def test_a_lost_lease_was_created_again_unless_it_has_the_last_claim(says, before, now, why, expected):
     del says
     shards = QueryShards(ME)
-    shards.start(StartReader("a", 1, AT5, before, 0.0), 1000)
+    shards.on_start_reader(StartReader("a", 1, AT5, before, 0.0), 1000)
     if why is not None:
-        shards.stop(StopReader("a", 1, why))
-    assert shards.find_recreated({"a": now}) == expected
-    assert shards.find_recreated({}) == set()
+        shards.on_stop_reader(StopReader("a", 1, why))
+    assert shards.find_recreated_leases({"a": now}) == expected
+    assert shards.find_recreated_leases({}) == set()
 
 
 @pytest.mark.parametrize(("counter", "expected"), [(1_000_007, AT9), (0, AT9), (4, None)])
@@ -836,7 +836,7 @@ def test_no_action_of_a_batch_misses_records_before_the_next_batch_if_the_lease_
             write = Claim("a", claim, row.checkpoint, None if own is None else own.identity)
             row = apply_write(row, write).lease
     start = StreamOffset(
-        batch=2, worker=ME, shards={"a": AT9}, limit=Limit(None, None, ("a",)), runs=((1, "r1"),)
+        batch=2, worker=ME, shards={"a": AT9}, limit=SharedLimits(None, None, ("a",)), runs=((1, "r1"),)
     )
     settle(shards, start, *([] if row is None else [row]))
     assert shards.states["a"].position <= min(ends)
@@ -845,7 +845,7 @@ def test_no_action_of_a_batch_misses_records_before_the_next_batch_if_the_lease_
 def test_where_a_lost_shard_stands_is_known_until_it_is_given_up():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
-    shards.stop(StopReader("a", 1, StopWhy.LOST))
+    shards.on_stop_reader(StopReader("a", 1, StopWhy.LOST))
     assert shards.lost_positions() == {"a": TIP}
     shards.release_stopped()
     assert shards.lost_positions() == {}

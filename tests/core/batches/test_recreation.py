@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.batches.claims import Execution, ReadTo, plan_read, resolve_start
-from penstock.core.batches.offsets import Limit, StreamOffset
-from penstock.core.batches.query_shards import ENDED_MAX, list_ended
-from penstock.core.batches.recreation import agrees_with, plan_lost_leases, plan_recreation
+from penstock.core.batches.offsets import SharedLimits, StreamOffset
+from penstock.core.batches.query_shards import ENDED_MAX, list_ended_shards
+from penstock.core.batches.recreation import is_table_complete, plan_lost_leases, plan_recreation
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark
 from penstock.core.leases.lease_rules import apply_write
@@ -53,7 +53,7 @@ MERGED_TWICE = {
 
 def offset(batch=3, *, read=("a",), **shards):
     return StreamOffset(
-        batch=batch, worker=ME, shards=shards, limit=Limit(None, None, tuple(read)), runs=((1, "r"),)
+        batch=batch, worker=ME, shards=shards, limit=SharedLimits(None, None, tuple(read)), runs=((1, "r"),)
     )
 
 
@@ -119,18 +119,18 @@ def test_leases_are_made_again_where_the_offset_and_the_lineage_say(says, table,
 def test_a_table_that_is_whole_is_left_alone():
     known = offset(**ENDED)
     table = rows(row("a"), row("c1"), row("c2", TRIM_HORIZON))
-    assert agrees_with(table, known)
+    assert is_table_complete(table, known)
     assert plan_recreation(table, known, SHARDS, STREAM).writes == ()
-    assert not agrees_with(rows(row("a")), known)
-    assert not agrees_with(rows(row("a"), row("p", AT7)), known)
-    assert not agrees_with({}, known)
+    assert not is_table_complete(rows(row("a")), known)
+    assert not is_table_complete(rows(row("a"), row("p", AT7)), known)
+    assert not is_table_complete({}, known)
 
 
 def test_an_ended_parent_gets_its_lease_again_when_its_child_waits_for_it():
     known = offset(a=SHARD_END, p=SHARD_END)
     table = rows(row("p", SHARD_END, MERGED), row("m", TRIM_HORIZON, MERGED))
     expected = {"a": SHARD_END, "p": SHARD_END, "m": TRIM_HORIZON}
-    assert not agrees_with(table, known)
+    assert not is_table_complete(table, known)
     assert places(table, known, MERGED) == expected
     running = plan_lost_leases(table, known, MERGED, STREAM)
     assert {key: lease.checkpoint for key, lease in after(table, running).items()} == expected
@@ -141,12 +141,12 @@ def test_a_parent_without_a_lease_is_not_ended_unless_the_offset_knows_its_end()
     table = rows(row("p", SHARD_END, MERGED), row("m", TRIM_HORIZON, MERGED))
     assert plan_recreation(table, known, MERGED, STREAM).writes == ()
     under_way = rows(row("p", SHARD_END, MERGED), row("m", AT9, MERGED))
-    assert agrees_with(under_way, offset(a=SHARD_END, p=SHARD_END))
+    assert is_table_complete(under_way, offset(a=SHARD_END, p=SHARD_END))
 
 
 def test_a_lease_that_another_worker_has_is_not_ended_by_an_offset():
     table = rows(row("a"), row("p", AT7, owner=OTHER))
-    assert agrees_with(table, offset(**ENDED))
+    assert is_table_complete(table, offset(**ENDED))
     assert places(table, offset(**ENDED)) == {"a": AT5, "p": AT7}
 
 
@@ -195,7 +195,7 @@ def test_while_the_query_runs_only_what_the_offset_knows_comes_back():
     assert [write.key for write in plan.writes] == ["a"]
     plan = plan_lost_leases({}, offset(a=AT5, p=AT7), {key: SHARDS[key] for key in ("a", "c1", "c2")}, STREAM)
     assert [write.key for write in plan.writes] == ["a", "c1", "c2"]
-    assert plan.vanished == {"p": AT7}
+    assert plan.vanished_shards == {"p": AT7}
 
 
 def test_when_nothing_was_left_to_read_is_noted_on_leases_that_are_made_again():
@@ -217,7 +217,7 @@ def test_a_batch_whose_end_is_lost_holds_nothing_and_the_next_one_begins_where_i
     known = offset(a=AT5, c1=AT7, c2=TRIM_HORIZON)
     plan = plan_recreation({}, known, SHARDS, STREAM, now_ms=900)
     table = after({}, plan)
-    assert dict(plan.repeated) == {"a": AT5}
+    assert dict(plan.repeated_shards) == {"a": AT5}
     assert [key for key, lease in table.items() if lease.claims] == ["a"]
     assert table["a"].claims[0].made_ms == 900
     taken = replace(table["a"], owner=ME, counter=1)
@@ -234,7 +234,7 @@ def test_the_end_of_the_last_batch_is_carried_over_with_its_note():
     before = rows(row("a", counter=9, owner=ME, claims=(claim(), theirs), mark=mark), row("p", SHARD_END))
     plan = plan_recreation({}, offset(**ENDED), SHARDS, STREAM, before)
     assert after({}, plan)["a"] == row("a", counter=9, claims=(claim(), theirs), mark=mark)
-    assert (plan.continued, dict(plan.repeated)) == (("a",), {})
+    assert (plan.continued_shards, dict(plan.repeated_shards)) == (("a",), {})
 
 
 def test_an_end_that_a_later_claim_of_a_copy_still_knows_is_carried_over():
@@ -259,26 +259,28 @@ FORKED = claim(AT9, AT12, batch=4, by="x")
 def test_a_table_that_others_have_gone_on_with_moves_no_shard_of_the_query(before):
     plan = plan_recreation({}, offset(**ENDED), SHARDS, STREAM, before)
     assert {key: lease.checkpoint for key, lease in after({}, plan).items()} == WHOLE
-    assert (plan.continued, plan.repeated) == ((), {"a": AT5})
+    assert (plan.continued_shards, plan.repeated_shards) == ((), {"a": AT5})
 
 
 def test_what_another_worker_has_read_on_under_the_earlier_name_stays_done():
     plan = plan_recreation({}, offset(a=AT5), SHARDS, STREAM, rows(row("a", AT12, owner=OTHER)))
     assert after({}, plan)["a"] == row("a", AT12, owner=OTHER)
-    assert (plan.continued, plan.repeated) == (("a",), {})
+    assert (plan.continued_shards, plan.repeated_shards) == (("a",), {})
 
 
 def test_a_shard_that_the_last_batch_did_not_read_is_not_repeated():
     plan = plan_recreation({}, offset(read=("a",), a=AT5, p=AT7), SHARDS, STREAM, {})
-    assert plan.repeated == {"a": AT5}
-    assert plan_recreation({}, offset(read=("p",), a=AT5, p=AT7), SHARDS, STREAM).repeated == {"p": AT7}
+    assert plan.repeated_shards == {"a": AT5}
+    assert plan_recreation({}, offset(read=("p",), a=AT5, p=AT7), SHARDS, STREAM).repeated_shards == {
+        "p": AT7
+    }
 
 
 def test_a_lease_that_the_query_had_earlier_gets_the_end_of_the_last_batch():
     table = rows(row("a", at_record("2"), counter=4, claims=(claim(at_record("1"), at_record("2"), 1),)))
     plan = plan_recreation(table, offset(a=AT5), SHARDS, STREAM, rows(row("a", claims=(claim(),))))
     assert plan.writes == (Reset("a", 4, AT5, forget=ME, claim=claim()),)
-    assert plan.continued == ("a",)
+    assert plan.continued_shards == ("a",)
 
 
 @pytest.mark.parametrize(
@@ -314,28 +316,28 @@ def test_what_comes_before_a_lease_of_the_new_table_is_not_taken_over():
 
 def test_an_ended_shard_is_in_the_offset_until_one_of_its_children_is():
     ended = {"p": frozenset[str]()}
-    assert list_ended({}, ended, {"a": frozenset()}) == {"p": SHARD_END}
-    assert list_ended({"p": SHARD_END}, {}, {"a": frozenset()}) == {"p": SHARD_END}
-    assert list_ended({"p": SHARD_END}, {}, {"c1": frozenset({"p"})}) == {}
+    assert list_ended_shards({}, ended, {"a": frozenset()}) == {"p": SHARD_END}
+    assert list_ended_shards({"p": SHARD_END}, {}, {"a": frozenset()}) == {"p": SHARD_END}
+    assert list_ended_shards({"p": SHARD_END}, {}, {"c1": frozenset({"p"})}) == {}
 
 
 def test_an_ended_shard_stays_in_the_offset_over_a_restart():
-    assert list_ended({"a": AT5, "p": SHARD_END}, {}, {"a": frozenset()}) == {"p": SHARD_END}
-    assert list_ended({"p": SHARD_END}, {}, {"c2": frozenset({"p"})}) == {}
+    assert list_ended_shards({"a": AT5, "p": SHARD_END}, {}, {"a": frozenset()}) == {"p": SHARD_END}
+    assert list_ended_shards({"p": SHARD_END}, {}, {"c2": frozenset({"p"})}) == {}
 
 
 def test_an_ended_child_stands_for_its_parent():
-    assert list_ended({}, {"p": frozenset(), "c1": frozenset({"p"})}, {}) == {"c1": SHARD_END}
-    assert list_ended({"p": SHARD_END}, {"c1": frozenset({"p"})}, {}) == {"c1": SHARD_END}
+    assert list_ended_shards({}, {"p": frozenset(), "c1": frozenset({"p"})}, {}) == {"c1": SHARD_END}
+    assert list_ended_shards({"p": SHARD_END}, {"c1": frozenset({"p"})}, {}) == {"c1": SHARD_END}
 
 
 def test_a_shard_that_is_read_again_is_not_ended():
-    assert list_ended({"p": SHARD_END}, {}, {"p": frozenset()}) == {}
+    assert list_ended_shards({"p": SHARD_END}, {}, {"p": frozenset()}) == {}
 
 
 def test_an_offset_keeps_a_bounded_number_of_ended_shards():
     ended = {f"s{number:06d}": frozenset[str]() for number in range(ENDED_MAX + 5)}
-    kept = list_ended({}, ended, {})
+    kept = list_ended_shards({}, ended, {})
     assert (len(kept), min(kept)) == (ENDED_MAX, "s000005")
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from penstock.core.batches.offsets import SHARE_BYTES_MIN, Limits, StreamOffset, parse_offset
 from penstock.core.batches.several_offsets import (
-    INITIAL_SEVERAL,
-    SeveralOffset,
-    in_turn,
-    parse_several,
+    INITIAL_MULTI_STREAM_OFFSET,
+    MultiStreamOffset,
+    parse_multi_stream_offset,
+    serving_order,
     split_limits,
     split_total,
 )
@@ -41,37 +41,37 @@ ORDERS, RETURNS = identity("orders").stream_id, identity("returns").stream_id
 
 
 def test_the_same_offset_is_always_the_same_text():
-    one = SeveralOffset({ORDERS: offset("orders"), RETURNS: offset("returns")})
-    other = SeveralOffset({RETURNS: offset("returns"), ORDERS: offset("orders")})
+    one = MultiStreamOffset({ORDERS: offset("orders"), RETURNS: offset("returns")})
+    other = MultiStreamOffset({RETURNS: offset("returns"), ORDERS: offset("orders")})
     assert json.dumps(one.to_json()) == json.dumps(other.to_json())
-    assert parse_several(json.loads(json.dumps(one.to_json()))) == one
-    assert parse_several(INITIAL_SEVERAL.to_json()) == INITIAL_SEVERAL
+    assert parse_multi_stream_offset(json.loads(json.dumps(one.to_json()))) == one
+    assert parse_multi_stream_offset(INITIAL_MULTI_STREAM_OFFSET.to_json()) == INITIAL_MULTI_STREAM_OFFSET
 
 
 def test_a_batch_reads_the_streams_whose_offsets_it_changes():
-    start = SeveralOffset({ORDERS: offset("orders", 3), RETURNS: offset("returns", 7)})
+    start = MultiStreamOffset({ORDERS: offset("orders", 3), RETURNS: offset("returns", 7)})
     end = start.with_plans({RETURNS: offset("returns", 8)})
-    assert end.read_between(start) == (RETURNS,)
-    assert end.read_between(end) == ()
-    assert end.read_between(INITIAL_SEVERAL) == (ORDERS, RETURNS)
+    assert end.streams_read_since(start) == (RETURNS,)
+    assert end.streams_read_since(end) == ()
+    assert end.streams_read_since(INITIAL_MULTI_STREAM_OFFSET) == (ORDERS, RETURNS)
 
 
 def test_the_offset_of_a_query_of_one_stream_is_that_of_its_stream():
     alone = offset("orders", 5)
-    assert parse_several(alone.to_json()).by_stream == {ORDERS: alone}
-    assert parse_several(StreamOffset().to_json()) == INITIAL_SEVERAL
+    assert parse_multi_stream_offset(alone.to_json()).by_stream == {ORDERS: alone}
+    assert parse_multi_stream_offset(StreamOffset().to_json()) == INITIAL_MULTI_STREAM_OFFSET
 
 
 def test_an_earlier_stream_of_the_same_name_is_found():
-    start = SeveralOffset({ORDERS: offset("orders")})
+    start = MultiStreamOffset({ORDERS: offset("orders")})
     assert start.earlier_id_of(identity("orders", 1_767_225_700_000)) == ORDERS
     assert start.earlier_id_of(identity("orders")) is None
     assert start.earlier_id_of(identity("returns")) is None
-    assert start.without([ORDERS]) == INITIAL_SEVERAL
+    assert start.without_streams([ORDERS]) == INITIAL_MULTI_STREAM_OFFSET
 
 
 def test_a_query_of_one_stream_refuses_the_offset_of_several_with_the_way_out():
-    document = SeveralOffset({ORDERS: offset("orders")}).to_json()
+    document = MultiStreamOffset({ORDERS: offset("orders")}).to_json()
     with pytest.raises(PositionError, match=r"several streams.*streamName=orders,"):
         parse_offset(document)
 
@@ -79,7 +79,7 @@ def test_a_query_of_one_stream_refuses_the_offset_of_several_with_the_way_out():
 @pytest.mark.parametrize("document", [None, {"v": 2}, {"v": 2, "streams": []}, {"v": 3, "streams": {}}])
 def test_anything_else_is_refused(document):
     with pytest.raises(PositionError):
-        parse_several(document)
+        parse_multi_stream_offset(document)
 
 
 # --- limits -------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_no_stream_starves(count, served, waiting):
     has_news = waiting.draw(st.sets(st.sampled_from(streams), min_size=1))
     batch_count, seen = 0, set()
     for _ in range(2 * count):
-        read = [stream for stream in in_turn(streams, batch_count) if stream in has_news][:served]
+        read = [stream for stream in serving_order(streams, batch_count) if stream in has_news][:served]
         seen.update(read)
         batch_count += len(read)
     assert seen == has_news

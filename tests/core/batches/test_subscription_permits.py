@@ -24,19 +24,19 @@ NOW, LATER = 0.0, PERMIT_S
 )
 def test_each_plan_gives_a_permission_or_none(planned_s, expected):
     permits = SubscriptionPermits()
-    assert [permits.plan("a", now_s) for now_s in planned_s] == expected
+    assert [permits.plan_delay_s("a", now_s) for now_s in planned_s] == expected
 
 
 def test_two_permissions_are_further_apart_than_the_service_demands():
     assert PERMIT_S > SUBSCRIPTIONS_APART_S
     permits = SubscriptionPermits()
-    given_s = [now_s / 10 for now_s in range(1000, 1600) if permits.plan("a", now_s / 10) == NOW]
+    given_s = [now_s / 10 for now_s in range(1000, 1600) if permits.plan_delay_s("a", now_s / 10) == NOW]
     assert len(given_s) == 10
     assert min(after - before for before, after in pairwise(given_s)) >= PERMIT_S - 1e-9
 
 
 def test_shards_have_turns_of_their_own_until_they_are_released():
     permits = SubscriptionPermits()
-    assert [permits.plan(key, 100.0) for key in "aab"] == [NOW, LATER, NOW]
+    assert [permits.plan_delay_s(key, 100.0) for key in "aab"] == [NOW, LATER, NOW]
     permits.keep_only(frozenset("b"))
-    assert [permits.plan(key, 101.0) for key in "ab"] == [NOW, LATER]
+    assert [permits.plan_delay_s(key, 101.0) for key in "ab"] == [NOW, LATER]

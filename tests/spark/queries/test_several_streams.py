@@ -15,7 +15,7 @@ import pytest
 
 from java_leader import JavaLeader
 from penstock import Consumer
-from penstock.core.batches.several_offsets import parse_several
+from penstock.core.batches.several_offsets import parse_multi_stream_offset
 from penstock.errors import NotFound, OptionError, PositionError, StreamChanged
 from penstock.spark.engine import PASSES_START
 from several_query import SeveralQuery
@@ -169,7 +169,8 @@ def test_a_batch_that_is_not_done_needs_its_streams(several, client, names):
     read = []
     wait_until(
         lambda: (
-            read.append(q.plan()) or (read[-1] is not None and len(parse_several(read[-1]).by_stream) == 2)
+            read.append(q.plan())
+            or (read[-1] is not None and len(parse_multi_stream_offset(read[-1]).by_stream) == 2)
         ),
         "both",
     )

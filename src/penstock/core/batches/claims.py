@@ -155,7 +155,7 @@ class Execution(Struct, frozen=True):
 
     Args:
         run: The run of the driver that made the task.
-        seen: The query's own claim that the driver saw, as (batch, run), or None if it saw none.
+        expected_claim: The query's claim that the driver saw on the row, as (batch, run); None if it saw none.
         planned_by: The run of the driver that planned the batch, from its offset; None if it is not known.
     """
 
@@ -163,7 +163,7 @@ class Execution(Struct, frozen=True):
     batch: int
     run: str
     start: Position
-    seen: tuple[int, str] | None = None
+    expected_claim: tuple[int, str] | None = None
     planned_by: str | None = None
 
 
@@ -220,22 +220,22 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     end = None if claim is None else claim.end_of(execution.batch, execution.start, execution.planned_by)
     if end is not None:
         return ReadTo(end)
-    if claim is not None and claim.identity != execution.seen:
+    if claim is not None and claim.identity != execution.expected_claim:
         return ClaimedElsewhere(claim)
     if lease.reader != execution.worker:
         reason = NothingReason.LEASE_LOST
-    elif is_passed(execution.start, lease):
+    elif is_checkpoint_past(lease, execution.start):
         # While this query holds the lease, no checkpoint passes the start of its batch. So another worker has held it.
         reason = NothingReason.DONE_ELSEWHERE
-    elif claim is None and execution.seen is not None:
+    elif claim is None and execution.expected_claim is not None:
         reason = NothingReason.ROW_RECREATED
     else:
         return ReadFreely()
     return ReadNothing(reason)
 
 
-def is_passed(position: Position, lease: Lease) -> bool:
-    """Return whether a lease's checkpoint is past a position."""
+def is_checkpoint_past(lease: Lease, position: Position) -> bool:
+    """Return whether the checkpoint is after a position of the shard."""
     # A starting point (TRIM_HORIZON, LATEST) does not show that anything was read. LATEST orders after TRIM_HORIZON, but a
     # shard that has a parent is read from its beginning even if its row has LATEST.
     return lease.checkpoint.is_in_shard and position < lease.checkpoint
@@ -244,8 +244,8 @@ def is_passed(position: Position, lease: Lease) -> bool:
 # --- a claim was refused ---------------------------------------------------------------------------------
 
 
-class RefusedClaim(Enum):
-    """Meaning of a refused claim for the task that wrote it."""
+class ClaimRefusal(Enum):
+    """Meaning of the refusal for the task that wrote the claim."""
 
     AGREES = "the claimed end is the one that the task read to"
     READ_ON = "the claimed end is further on: read on to it"
@@ -258,7 +258,7 @@ class RefusedClaim(Enum):
 
 def judge_refused_claim(
     row: Lease | None, execution: Execution, read_to: Position
-) -> tuple[RefusedClaim, Position]:
+) -> tuple[ClaimRefusal, Position]:
     """Decide the next step of a task whose claim was refused.
 
     Returns:
@@ -267,17 +267,17 @@ def judge_refused_claim(
     plan = plan_read(row, execution)
     match plan:
         case ReadUnclaimed():
-            return (RefusedClaim.GONE, read_to)
+            return (ClaimRefusal.GONE, read_to)
         case ReadFreely():
-            return (RefusedClaim.CLAIM_AGAIN, read_to)
+            return (ClaimRefusal.CLAIM_AGAIN, read_to)
         case ReadNothing():
-            return (RefusedClaim.LOST, read_to)
+            return (ClaimRefusal.LOST, read_to)
         case ClaimedElsewhere():
-            return (RefusedClaim.ANOTHER_DRIVER, read_to)
+            return (ClaimRefusal.ANOTHER_DRIVER, read_to)
         case ReadTo(end):
             if end == read_to:
-                return (RefusedClaim.AGREES, end)
-            return (RefusedClaim.READ_ON if read_to < end else RefusedClaim.REPEAT, end)
+                return (ClaimRefusal.AGREES, end)
+            return (ClaimRefusal.READ_ON if read_to < end else ClaimRefusal.REPEAT, end)
         case _:
             assert_never(plan)
 
@@ -313,7 +313,7 @@ class StartReason(Enum):
 
 
 class BatchStart(Struct, frozen=True):
-    """Start of a shard in the next batch, and the reason."""
+    """Start of a shard in the next batch, and the reason. If it is the end of a claim, `note` is the claim's note."""
 
     position: Position
     reason: StartReason
@@ -321,43 +321,43 @@ class BatchStart(Struct, frozen=True):
 
 
 def resolve_start(
-    lease: Lease | None, worker: str, known: KnownBatches, planned: Position | None
+    lease: Lease | None, worker: str, known: KnownBatches, previous_start: Position | None
 ) -> BatchStart | None:
     """Decide where the next batch starts in one shard.
 
     Args:
         known: The batches up to and including the previous one, which is done.
-        planned: Where the previous batch started in this shard, or None if it did not include the shard.
+        previous_start: The previous batch's start in this shard; None if that batch did not include the shard.
 
     Returns:
         The start; None if there is neither a lease nor a start in the previous batch.
     """
     if lease is None:
-        return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
+        return None if previous_start is None else BatchStart(previous_start, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
-    is_of_last_batch = claim is not None and _is_of_last_batch(claim, known, planned)
-    if claim is not None and is_of_last_batch and not is_passed(claim.end, lease):
+    is_of_last_batch = claim is not None and _is_of_last_batch(claim, known, previous_start)
+    if claim is not None and is_of_last_batch and not is_checkpoint_past(lease, claim.end):
         note = parse_note(claim.note)
         # A claim that has no note and ends at the checkpoint adds nothing to the checkpoint.
         if note is not None or claim.end != lease.checkpoint:
             return BatchStart(claim.end, StartReason.CLAIMED, note)
-    if planned is None or is_of_last_batch or is_passed(planned, lease):
-        # While this query holds the lease, no checkpoint passes the start of its batch. If one has passed the planned start,
+    if previous_start is None or is_of_last_batch or is_checkpoint_past(lease, previous_start):
+        # While this query holds the lease, no checkpoint passes the start of its batch. If one has passed the previous start,
         # another worker has held the lease and read on.
         return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
-    return BatchStart(planned, StartReason.NOT_READ)
+    return BatchStart(previous_start, StartReason.NOT_READ)
 
 
-def _is_of_last_batch(claim: BatchClaim, known: KnownBatches, planned: Position | None) -> bool:
+def _is_of_last_batch(claim: BatchClaim, known: KnownBatches, previous_start: Position | None) -> bool:
     """Return whether a claim has the end of the last batch that included the shard.
 
-    That is the previous batch if it included the shard (`planned`), else an earlier one.
+    If `previous_start` is None, the previous batch did not include the shard, so an earlier one did.
     """
     if not known.has(claim):
         return False
-    if planned is None:
+    if previous_start is None:
         return claim.batch < known.last
-    return (claim.batch, claim.start) == (known.last, planned)
+    return (claim.batch, claim.start) == (known.last, previous_start)
 
 
 def find_unknown_claims(
@@ -378,14 +378,14 @@ def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
     return max((claim.batch for claim in claims if claim is not None), default=-1)
 
 
-def may_promote(lease: Lease, worker: str, known: KnownBatches, done: Position) -> bool:
-    """Return whether a claim may become the checkpoint now.
+def may_promote(lease: Lease, worker: str, known: KnownBatches, done_through: Position) -> bool:
+    """Return whether the end of the query's claim may become the checkpoint now; the checkpoint only moves forwards.
 
-    The checkpoint only moves forwards. The last claim may be of an earlier batch, if later ones read nothing of the shard.
+    The claim may be of an earlier batch, if later batches read nothing of the shard.
 
     Args:
         known: The batches up to the last one that is done.
-        done: Everything in the shard up to and including this position is done.
+        done_through: Everything in the shard up to and including this position is done.
     """
     claim = lease.claim_of(worker)
-    return claim is not None and known.has(claim) and lease.checkpoint < claim.end <= done
+    return claim is not None and known.has(claim) and lease.checkpoint < claim.end <= done_through

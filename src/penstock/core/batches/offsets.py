@@ -49,11 +49,11 @@ class Limits(NamedTuple):
 NO_LIMITS: Final = Limits()
 
 
-class Limit(Struct, frozen=True):
-    """The shards of a batch, and the limits of the whole batch.
+class SharedLimits(Struct, frozen=True):
+    """The limits of a whole batch, and the shards that share them.
 
     Args:
-        shards: The shards that have something to read, in the order in which they get the remainder.
+        shards: The shards that the batch reads, in the order in which they get the remainder.
     """
 
     record_count_max: int | None
@@ -61,7 +61,7 @@ class Limit(Struct, frozen=True):
     shards: tuple[str, ...]
 
     def shares(self) -> dict[str, Share]:
-        """Split the limits of the batch among the shards that it reads; the shares sum up to the limits exactly.
+        """Split the limits of the batch among its shards; the shares sum up to the limits exactly.
 
         If the limits are too small for all shards, the first ones are read and the others wait for a later batch. The first
         shard may exceed its bytes by one record. Otherwise a record that is larger than every share would never be read.
@@ -114,7 +114,7 @@ class StreamOffset(Struct, frozen=True):
     stream_created_ms: int = 0
     shards: Mapping[str, Position] = field(default_factory=dict)
     until_ms: int | None = None
-    limit: Limit | None = None
+    limit: SharedLimits | None = None
     tips: Mapping[str, int] = field(default_factory=dict)
     deaggregates: bool = True
     runs: tuple[tuple[int, str], ...] = ()
@@ -218,12 +218,12 @@ def _read_runs(entries: Any) -> tuple[tuple[int, str], ...]:
     return runs
 
 
-def _read_limit(limit: Mapping[str, Any]) -> Limit:
+def _read_limit(limit: Mapping[str, Any]) -> SharedLimits:
     """Return the limits of a batch, with the shards that share them."""
     records, size, shards = limit["records"], limit["bytes"], limit["shards"]
     if not isinstance(shards, list):
         raise PositionError(f"{shards!r:.100} is not a list of shards")
-    return Limit(
+    return SharedLimits(
         None if records is None else _whole_number(records, 1),
         None if size is None else _whole_number(size, 1),
         tuple(_text(shard) for shard in shards),

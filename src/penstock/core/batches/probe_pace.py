@@ -1,6 +1,6 @@
 """When an idle shard is probed next: soon after it was read, but never faster than the service's read quota.
 
-A shard that was read a moment ago is likely to have more soon, so for one interval it is probed four times as often. A
+A probe is a read by which the driver checks whether a shard has new records. A shard that was read a moment ago is likely to have more soon, so for one interval it is probed four times as often. A
 query with three batches a second reads a shard, with probes and tasks together, as often as the service allows: five times
 a second. The service refuses a probe beyond that, and perhaps also the task's read that follows. So the query counts its
 own reads. If a probe is refused all the same, other consumers read the shard too; then the query probes at the plain
@@ -42,7 +42,7 @@ class ProbePace:
         """Handle a probe that is sent. Return the moment of the next one if this one finds nothing.
 
         Args:
-            interval_s: Between two probes of a quiet shard.
+            interval_s: Time between two probes of a quiet shard.
         """
         self._count_read(now_s)
         if not self._quick_probes_left:

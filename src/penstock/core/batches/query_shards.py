@@ -4,7 +4,7 @@ The coordinator (`penstock.core.leases.coordinator`) assigns shards to this quer
 `StopReader`. The claims (`penstock.core.batches.claims`) have the end of a batch in each shard. A running batch cannot be
 stopped, so shards are added and removed only between batches:
 
-- `start` and `stop` handle the coordinator's commands.
+- `on_start_reader` and `on_stop_reader` handle the coordinator's commands.
 - `settle` is called when a batch is done. It resolves every shard's next start from its row.
 - `release_stopped` and `release_finished` release the shards that must stop and those that are read to their end. They return the
   answers for the coordinator; each is the last event about its shard, as from a reader of the plain consumer.
@@ -30,15 +30,15 @@ from penstock.core.batches.claims import (
     resolve_start,
 )
 from penstock.core.batches.known_batches import KnownBatches
-from penstock.core.batches.offsets import Limit, StreamOffset
-from penstock.core.batches.several_offsets import in_turn
+from penstock.core.batches.offsets import SharedLimits, StreamOffset
+from penstock.core.batches.several_offsets import serving_order
 from penstock.core.batches.shard_state import (
     SettledShard,
     Settlement,
     ShardState,
     settle_shard,
     settlement_of,
-    state_after,
+    state_at_start,
 )
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
@@ -48,16 +48,18 @@ from penstock.core.position import SHARD_END, Position
 from penstock.core.shard import ChildShard
 from penstock.core.stream_identity import StreamIdentity
 
-_NOTHING: Final[Mapping[str, tuple[ChildShard, ...]]] = {}
-_GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
+_NO_CHILDREN: Final[Mapping[str, tuple[ChildShard, ...]]] = {}
+_LEASE_IS_GONE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
 
 
 ENDED_MAX: Final = 10_000
 """Ended shards that an offset keeps, those with the highest ids: children of older ones are long taken."""
 
 
-def list_ended(
-    logged: Mapping[str, Position], ended: Mapping[str, frozenset[str]], held: Mapping[str, frozenset[str]]
+def list_ended_shards(
+    logged_positions: Mapping[str, Position],
+    parents_of_ended: Mapping[str, frozenset[str]],
+    parents_of_unfinished: Mapping[str, frozenset[str]],
 ) -> dict[str, Position]:
     """Return the shards that the next offset has as read to their end: those without a child in it.
 
@@ -65,13 +67,13 @@ def list_ended(
     shard, the child shows it.
 
     Args:
-        logged: Positions in the previous offset.
-        ended: The shards that were read to their end since then, with their parents.
-        held: The unfinished shards in the next offset, with their parents.
+        logged_positions: Positions in the previous offset.
+        parents_of_ended: The parents of each shard that was read to its end since then.
+        parents_of_unfinished: The parents of each unfinished shard in the next offset.
     """
-    candidates = ended.keys() | {key for key, position in logged.items() if position.is_shard_end}
-    with_child = frozenset().union(*held.values(), *ended.values())
-    return dict.fromkeys(sorted(candidates - with_child - held.keys())[-ENDED_MAX:], SHARD_END)
+    ended = parents_of_ended.keys() | {key for key, place in logged_positions.items() if place.is_shard_end}
+    with_child = frozenset().union(*parents_of_unfinished.values(), *parents_of_ended.values())
+    return dict.fromkeys(sorted(ended - with_child - parents_of_unfinished.keys())[-ENDED_MAX:], SHARD_END)
 
 
 class _HeldShard(Struct):
@@ -86,8 +88,6 @@ class _HeldShard(Struct):
 class QueryShards:
     """The query's shards and the position of each. Not thread-safe.
 
-    `unverified` holds shards whose last seen claim may have been removed since.
-
     Args:
         last_batch: Batches up to this number were claimed before the query began, whatever the offset says.
     """
@@ -98,7 +98,7 @@ class QueryShards:
         self._held: dict[str, _HeldShard] = {}
         self._settled_offset = StreamOffset()  # of the batch that was settled last
         self.is_settled: bool = False  # no batch is under way
-        self._settled_s: float | None = None
+        self._settled_s: float | None = None  # when that was
         self._promotions: dict[str, Promote] = {}  # claims of done batches that may become checkpoints
         # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
@@ -107,8 +107,8 @@ class QueryShards:
         self._last_claims: dict[str, SeenClaim] = {}  # the query's last seen claim of each shard
         self._rows_before_start: dict[str, Lease] = {}
         """Rows read to settle the last batch that name this query as the reader and whose StartReader had not arrived."""
-        self.unverified: set[str] = set()
-        self._last_claimed_before = last_batch
+        self.unverified_claims: set[str] = set()  # shards whose last seen claim may have been removed since
+        self._last_batch_before_query = last_batch
         self._last_batch = last_batch  # the highest number of a batch so far: the next one is one higher
 
     def is_settled_for(self, batch: int) -> bool:
@@ -116,18 +116,18 @@ class QueryShards:
         return self.is_settled and self._settled_offset.batch == batch
 
     @property
-    def unanswered(self) -> list[str]:
+    def unprobed_shards(self) -> list[str]:
         """The shards that neither have new records nor were probed yet."""
         return sorted(key for key, state in self.states.items() if not state.has_news and not state.is_probed)
 
     @property
-    def held(self) -> frozenset[str]:
+    def shard_ids(self) -> frozenset[str]:
         """The query's shards, including those that must stop."""
         return frozenset(self._held)
 
     # --- the coordinator's commands -----------------------------------------------------------------------
 
-    def start(self, effect: StartReader, now_ms: int) -> None:
+    def on_start_reader(self, effect: StartReader, now_ms: int) -> None:
         """Handle StartReader: add a shard, which is read from the next batch on."""
         held = self._held[effect.key] = _HeldShard(effect.epoch, effect.position, effect.lease)
         row = self._rows_before_start.pop(effect.key, effect.lease)
@@ -136,7 +136,7 @@ class QueryShards:
         if effect.lease.claim_of(self.worker) is None and effect.key in self._last_claims:
             # Either this row is older than the query's claim, or the claim was dropped as too old. A new read of the row shows
             # which.
-            self.unverified.add(effect.key)
+            self.unverified_claims.add(effect.key)
         # During a batch, keep the claim that its tasks expect: `find_replaced_claims` compares the row with it.
         if self.is_settled or effect.key not in self._last_claims:
             self.on_row(effect.lease)
@@ -148,7 +148,7 @@ class QueryShards:
     def _resume(self, held: _HeldShard, effect: StartReader, now_ms: int) -> ShardState | None:
         """Return the state from which to read an added shard; None if its row has another reader already.
 
-        If the query released the shard a moment ago, this is its state then, unless the coordinator's position is later.
+        A shard that was released since the last batch keeps its state, unless the coordinator's position is later.
         """
         settled = self._settled_offset
         released = self._released.pop(effect.key, None)
@@ -167,7 +167,7 @@ class QueryShards:
                     self._promotions[effect.key] = promotion
                 return state
             next_start = BatchStart(held.position, StartReason.CHECKPOINT)
-        state = state_after(next_start, effect.lease, now_ms)
+        state = state_at_start(next_start, effect.lease, now_ms)
         if may_promote(effect.lease, self.worker, settled.known_batches, next_start.position):
             self._plan_promotion(effect.lease, state)
         return state
@@ -186,7 +186,7 @@ class QueryShards:
     def on_fresh_rows(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
         """Replace the remembered claims of rows that were read just now; a missing claim is remembered as missing."""
         for key in keys:
-            self.unverified.discard(key)
+            self.unverified_claims.discard(key)
             self._last_claims.pop(key, None)
             if key in rows:
                 self.on_row(rows[key])
@@ -207,16 +207,16 @@ class QueryShards:
         unknown = find_unknown_claims(rows, self.worker, known)
         return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.last_claim(row.key))]
 
-    def _is_new(self, claim: BatchClaim, seen: tuple[int, str] | None) -> bool:
+    def _is_new(self, claim: BatchClaim, last_claim: tuple[int, str] | None) -> bool:
         """Return whether a claim was made since the query began, or since it got the shard."""
         # Older ones are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent
         # read may return claims that were removed.
-        return claim.batch > self._last_claimed_before and claim.identity != seen
+        return claim.batch > self._last_batch_before_query and claim.identity != last_claim
 
     def find_replaced_claims(
         self, start: StreamOffset, rows: Mapping[str, Lease]
     ) -> list[tuple[str, BatchClaim]]:
-        """Return claims of earlier batches that the tasks of a done batch did not expect on its leases, by shard.
+        """Return claims of earlier batches that the tasks of a done batch did not expect, by shard.
 
         The tasks expected the last claim that this driver saw. There are two possible causes for another one: while this driver was
         paused, another driver on an older copy of the checkpoint location has reset the lease; or the lease table was restored from a
@@ -233,23 +233,24 @@ class QueryShards:
         ]
 
     def find_reset_claim(self, row: Lease) -> BatchClaim | None:
-        """Return the query's claim on a lease that it gets, if this driver saw a later one there; None while a batch is under way.
+        """Return the query's claim on an acquired lease if it is older than one that this driver saw there, else None.
 
         Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
-        When a batch is done, `find_replaced_claims` checks the row that is read then.
         """
-        if not self.is_settled:
+        if (
+            not self.is_settled
+        ):  # when the batch is done, `find_replaced_claims` checks the row that is read then
             return None
         later = self._rows_before_start.get(row.key, row)
         claim = (later if later.counter >= row.counter else row).claim_of(self.worker)
-        seen = self.last_claim(row.key)
-        return claim if claim is not None and seen is not None and claim.batch < seen[0] else None
+        last = self.last_claim(row.key)
+        return claim if claim is not None and last is not None and claim.batch < last[0] else None
 
     def rows_to_read(self, start: StreamOffset) -> list[str]:
         """Return the shards whose leases are read to settle a batch: those that it read, and those added since."""
         return sorted({*start.shares(), *(key for key in self._held if key not in self.states)})
 
-    def find_unclaimed(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
+    def find_unclaimed_shards(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
         """Return the shards of a done batch that belong to this query and have no claim of the batch."""
         found = []
         for key in start.shares():
@@ -261,10 +262,10 @@ class QueryShards:
                 found.append(key)
         return found
 
-    def stop(self, effect: StopReader) -> None:
+    def on_stop_reader(self, effect: StopReader) -> None:
         """Handle StopReader: mark a shard for release. `release_stopped` answers when no batch is under way."""
         held = self._held.get(effect.key)
-        if held is not None and held.epoch == effect.epoch and held.stop_reason not in _GONE_BY_FORCE:
+        if held is not None and held.epoch == effect.epoch and held.stop_reason not in _LEASE_IS_GONE:
             held.stop_reason = effect.why
 
     # --- a batch is done ------------------------------------------------------------------------------
@@ -339,7 +340,7 @@ class QueryShards:
         return found
 
     def _next_start(
-        self, held: _HeldShard, row: Lease | None, planned: Position | None, known: KnownBatches
+        self, held: _HeldShard, row: Lease | None, previous_start: Position | None, known: KnownBatches
     ) -> BatchStart | None:
         """Return a held shard's start after the last batch; None if another worker reads the shard now.
 
@@ -348,17 +349,17 @@ class QueryShards:
         created it again, at a checkpoint before the batch: the start is the batch's.
 
         Args:
-            planned: Its position in the batch's offset; None if the batch did not include it.
+            previous_start: The last batch's start in the shard; None if the batch did not include the shard.
         """
         has_other_reader = row is not None and row.reader != self.worker
         if row is not None and has_other_reader and not self._has_end_ahead(row, known):
             seen = self._last_claims.get(row.key)
             is_recreated = seen is not None and seen.predates(row)
-            if planned is not None and is_recreated and row.checkpoint < planned:
-                return BatchStart(planned, StartReason.LEASE_GONE)
+            if previous_start is not None and is_recreated and row.checkpoint < previous_start:
+                return BatchStart(previous_start, StartReason.LEASE_GONE)
             return None  # the lease's new reader goes on from the checkpoint
-        start = resolve_start(row, self.worker, known, planned)
-        if planned is not None:
+        start = resolve_start(row, self.worker, known, previous_start)
+        if previous_start is not None:
             return start
         # The batch did not include the shard, so the shard starts at the coordinator's position. That can be ahead of the row (an earlier
         # reader's checkpoint is written late) or another starting point. But if the row has a record or the shard's end at or after that
@@ -392,11 +393,11 @@ class QueryShards:
 
     # --- between batches ------------------------------------------------------------------------------
 
-    def childless(self) -> list[str]:
+    def childless_shards(self) -> list[str]:
         """Return the shards that are read to their end and whose children no claim names."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
-    def find_recreated(self, rows: Mapping[str, Lease]) -> frozenset[str]:
+    def find_recreated_leases(self, rows: Mapping[str, Lease]) -> frozenset[str]:
         """Return the shards whose leases may have been deleted and created again since the query got them.
 
         The new row may be read before the coordinator reports the loss: then its counter shows it. A lost lease that was not
@@ -410,32 +411,32 @@ class QueryShards:
         return frozenset(
             new.union(
                 key
-                for key in self._lost() & rows.keys()
+                for key in self._lost_shards() & rows.keys()
                 if key not in self._last_claims or rows[key].claim_of(self.worker) is None
             )
         )
 
-    def _lost(self) -> frozenset[str]:
+    def _lost_shards(self) -> frozenset[str]:
         return frozenset(key for key, held in self._held.items() if held.stop_reason is StopWhy.LOST)
 
     def lost_positions(self) -> dict[str, TipMark]:
         """Return the positions of shards whose leases were lost or deleted, until the shards are released."""
-        lost = self._lost() if self.is_settled else ()
+        lost = self._lost_shards() if self.is_settled else ()
         states = {key: self.states[key] for key in lost if key in self.states}
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
 
     def release_finished(
-        self, listed_children: Mapping[str, tuple[ChildShard, ...]] = _NOTHING
+        self, listed_children: Mapping[str, tuple[ChildShard, ...]] = _NO_CHILDREN
     ) -> list[ShardDrained]:
         """Release the shards that are read to their end. The coordinator creates the children and then ends the leases.
 
         Args:
-            listed_children: The children of some of the `childless` shards; the other ones are not released yet.
+            listed_children: The children of some of the `childless_shards` shards; the other ones are not released yet.
         """
         events = []
-        childless = set(self.childless()) - listed_children.keys()
+        childless_shards = set(self.childless_shards()) - listed_children.keys()
         for key in sorted(
-            key for key, state in self.states.items() if state.is_finished and key not in childless
+            key for key, state in self.states.items() if state.is_finished and key not in childless_shards
         ):
             held = self._held.pop(key)
             state = self.states.pop(key)
@@ -483,7 +484,7 @@ class QueryShards:
     def next_offset(
         self,
         start: StreamOffset,
-        wanted: Iterable[str],
+        shard_ids: Iterable[str],
         *,
         run: str,
         stream: StreamIdentity,
@@ -496,11 +497,11 @@ class QueryShards:
         """Return the offset of the next batch: it starts at the current position of every shard.
 
         Args:
-            wanted: The shards that have something to read; at least one. The batch reads no other.
-            until_ms: Records that arrived at or after it stay for later, or None.
+            shard_ids: The shards that the batch reads; at least one.
+            until_ms: Records that arrived at or after this moment are left for later batches; None for no such moment.
         """
         batch = self._last_batch = max(self._last_batch, start.batch) + 1
-        ordered = sorted(wanted)
+        ordered = sorted(shard_ids)
         assert ordered, "a batch reads at least one shard"
         tips = ((key, self.states[key].tip_seen_ms) for key in ordered)
         parents = {key: self._held[key].lease.parents for key in self.states}
@@ -509,10 +510,10 @@ class QueryShards:
             worker=start.worker or self.worker,
             stream_arn=stream.arn,
             stream_created_ms=stream.created_ms,
-            shards=list_ended(start.shards, self._ended, parents)
+            shards=list_ended_shards(start.shards, self._ended, parents)
             | {key: state.position for key, state in self.states.items()},
             until_ms=until_ms,
-            limit=Limit(record_count_max, bytes_max, tuple(in_turn(ordered, batch))),
+            limit=SharedLimits(record_count_max, bytes_max, tuple(serving_order(ordered, batch))),
             tips={key: tip_ms for key, tip_ms in tips if tip_ms is not None},
             deaggregates=deaggregates,
             runs=start.known_batches.runs_with(run),
@@ -520,16 +521,16 @@ class QueryShards:
         )
 
     def probe_again(self) -> None:
-        """Make every shard without news due for a probe at once: its last probe no longer counts.
+        """Make a probe of every shard without news due at once. Earlier probes, and one under way, do not count any more.
 
-        A probe under way does not count either: records may have arrived after it. Its answer belongs to the old state.
+        Records may have arrived after such a probe. The answer to a probe under way belongs to the old state.
         """
         for key, state in self.states.items():
             if not state.has_news and not state.is_finished:
                 self.states[key] = replace(state, is_probed=False, due_s=float("-inf"))
 
     def on_batch_start(self) -> None:
-        """Handle the start of a batch: no shard is added or removed until the next `settle`. Spark has logged its offset."""
+        """Handle the start of a batch, after Spark has logged its offset: no shard is added or removed until the next `settle`."""
         self.is_settled = False
         self._ended.clear()
 

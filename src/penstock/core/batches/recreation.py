@@ -7,7 +7,7 @@ not return, the lease coordinator creates its leases.
 The end of the last batch is not in the offset but in its claims. If the claims are lost, the batch may have had any end, and a
 repetition could pass on more records than that. A sink that skips a batch that it has, or another driver of the location that was
 paused during the batch, would miss them. So a lease that is created again when the query starts gets an empty claim of the batch:
-Spark repeats it without records of this shard, and the next batch begins where it began.
+Spark repeats that batch without records of this shard, and the next batch starts at the same position.
 
 If the query has changed to another table, it copies the leases of the earlier table, with their claims, and repeats no record.
 If the earlier table has claims of the query that the offset has no record of, that table is still in use, because the checkpoint
@@ -22,7 +22,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.core.batches.claims import find_unknown_claims, is_passed
+from penstock.core.batches.claims import find_unknown_claims, is_checkpoint_past
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch
 from penstock.core.hash_key import HashRange
@@ -44,17 +44,17 @@ class Recreation(Struct, frozen=True):
 
     Args:
         writes: In this order: parents before their children; writes of SHARD_END after the children.
-        repeated: Shards of the last batch that are read again from its start, since no claim shows its end.
-        continued: Shards of the last batch that go on after it, according to the earlier table.
-        vanished: Shards without a lease that left the stream unfinished, with the query's position.
+        repeated_shards: Shards of the last batch that are read again from its start, since no claim shows its end.
+        continued_shards: Shards of the last batch that go on after it, according to the earlier table.
+        vanished_shards: Shards without a lease that left the stream unfinished, with the query's position.
         is_forked: The earlier table is still used, by a query that has gone on from another copy of the checkpoint
             location.
     """
 
     writes: tuple[LeaseWrite, ...]
-    repeated: Mapping[str, Position]
-    continued: tuple[str, ...]
-    vanished: Mapping[str, Position]
+    repeated_shards: Mapping[str, Position]
+    continued_shards: tuple[str, ...]
+    vanished_shards: Mapping[str, Position]
     is_forked: bool
 
 
@@ -69,9 +69,9 @@ def find_missing_leases(
     Args:
         parents_of: Shard id to parents' ids, for listed shards; rows have their own parents.
     """
-    followed = _ancestors_of_leases(rows, parents_of) | ancestors_of(offset.shards, parents_of)
+    done = _ancestors_of_leases(rows, parents_of) | ancestors_of(offset.shards, parents_of)
     unfinished = ((key, position) for key, position in offset.shards.items() if not position.is_shard_end)
-    return {key: position for key, position in unfinished if key not in rows and key not in followed}
+    return {key: position for key, position in unfinished if key not in rows and key not in done}
 
 
 def find_missing_parents(rows: Mapping[str, Lease], offset: StreamOffset) -> set[str]:
@@ -87,14 +87,14 @@ def find_missing_parents(rows: Mapping[str, Lease], offset: StreamOffset) -> set
     return missing
 
 
-def find_skipped(rows: Mapping[str, Lease], offset: StreamOffset) -> dict[str, Position]:
+def find_skipped_shards(rows: Mapping[str, Lease], offset: StreamOffset) -> dict[str, Position]:
     """Return the unfinished shards of an offset whose leases were deleted since.
 
     Their descendants have leases, so these shards count as done. Nothing shows whether the rest of each was read.
     """
-    followed = _ancestors_of_leases(rows, {})
+    done = _ancestors_of_leases(rows, {})
     unfinished = ((key, position) for key, position in offset.shards.items() if not position.is_shard_end)
-    return {key: position for key, position in unfinished if key not in rows and key in followed}
+    return {key: position for key, position in unfinished if key not in rows and key in done}
 
 
 def _ancestors_of_leases(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
@@ -103,7 +103,7 @@ def _ancestors_of_leases(rows: Mapping[str, Lease], parents_of: Mapping[str, Ite
     return begun | ancestors_of(begun, parents_of)
 
 
-def find_outdated(
+def find_outdated_leases(
     rows: Mapping[str, Lease], offset: StreamOffset, parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
     """Return the unfinished leases of shards that an offset has as ended: the table is older than the offset.
@@ -116,7 +116,7 @@ def find_outdated(
     return sorted(key for key, row in rows.items() if key in ended and not row.is_ended and row.reader in own)
 
 
-def agrees_with(rows: Mapping[str, Lease], offset: StreamOffset) -> bool:
+def is_table_complete(rows: Mapping[str, Lease], offset: StreamOffset) -> bool:
     """Return whether a table has everything that an offset needs, as far as that is known without a listing."""
     coverage = find_holes(rows.values(), {})
     has_holes = bool(coverage.holes) and not coverage.unknown
@@ -125,7 +125,7 @@ def agrees_with(rows: Mapping[str, Lease], offset: StreamOffset) -> bool:
         find_missing_leases(rows, offset, {})
         or has_holes
         or find_missing_parents(rows, offset)
-        or find_outdated(rows, offset, lineage)
+        or find_outdated_leases(rows, offset, lineage)
     )
 
 
@@ -207,7 +207,7 @@ class _Plan:
         self._create_ended_parents(find_missing_parents(self._rows, self._offset))
         ends = [
             Reset(key, self._rows[key].counter, SHARD_END)
-            for key in find_outdated(self._rows, self._offset, self._parents_of)
+            for key in find_outdated_leases(self._rows, self._offset, self._parents_of)
         ]
         for end in ends:
             self._apply(end)
@@ -253,10 +253,10 @@ class _Plan:
         A shard that has a descendant with a lease is done. A lease that the query had in this table at an earlier time
         moves forward, or gets the end of the last batch if it has none.
         """
-        followed = ancestors_of(set(self._rows), self._parents_of)
+        done = ancestors_of(set(self._rows), self._parents_of)
         for key, row in self._earlier_rows.items():
             current = self._rows.get(key)
-            if current is None and key not in followed:
+            if current is None and key not in done:
                 owner = None if row.reader == self._worker else row.reader
                 copy = replace(row, owner=owner, checkpoint_owner=None, pending=None, pending_state=None)
                 self._write(Create(copy))
@@ -370,7 +370,7 @@ class _Plan:
                 continue
             start = self._offset.shards[key]
             has_end = self._last_claim(row, key) is not None and key not in self._claimed_empty
-            is_batch_done = has_end or is_passed(start, row)
+            is_batch_done = has_end or is_checkpoint_past(row, start)
             if not is_batch_done and row.reader in self._own_readers:
                 repeated[key] = start
             elif is_batch_done and key in written:

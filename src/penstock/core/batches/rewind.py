@@ -76,13 +76,13 @@ def plan_rewind(
             # The claimed batch ended at a record after the position: if records between have expired since, that is data loss.
             is_followed=claim.end.is_record and position < claim.end,
         )
-    known_positions = {key: offset.shards[key] for key in writes if key in offset.shards}
-    ended = ended_parents(rows, known_positions, shards)
+    logged_positions = {key: offset.shards[key] for key in writes if key in offset.shards}
+    ended = ended_parent_leases(rows, logged_positions, shards)
     return {lease.key: Create(lease) for lease in ended} | writes
 
 
 def _shards_between(
-    offset: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]
+    offset: StreamOffset, later_shards: Iterable[str], parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
     """Return the shards that descend from an offset's shards and are ancestors of some later shards.
 
@@ -91,7 +91,7 @@ def _shards_between(
     """
     return sorted(
         key
-        for key in ancestors_of(later, parents_of) - offset.shards.keys()
+        for key in ancestors_of(later_shards, parents_of) - offset.shards.keys()
         if not offset.shards.keys().isdisjoint(ancestors_of([key], parents_of))
     )
 
@@ -99,7 +99,7 @@ def _shards_between(
 def claim_of_last_batch(
     row: Lease, worker: str, offset: StreamOffset, position: Position
 ) -> BatchClaim | None:
-    """Return the claim of a location's last batch: the row's own, or one rebuilt from a later claim's ranges."""
+    """Return the claim of a location's last batch, from the row's claim or from the earlier ranges that this claim keeps."""
     claim, planner = row.claim_of(worker), offset.known_batches.planner_of(offset.batch)
     if claim is not None and claim.is_of(offset.batch, planner) and claim.start == position:
         return claim
@@ -111,7 +111,7 @@ def claim_of_last_batch(
     )
 
 
-def ended_parents(
+def ended_parent_leases(
     rows: Mapping[str, Lease], positions: Mapping[str, Position], shards: Mapping[str, Shard]
 ) -> list[Lease]:
     """Return ended leases for the parents of shards that are read from their beginning, if a parent has no lease.

@@ -22,7 +22,7 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PositionError
 
 
-class SeveralOffset(Struct, frozen=True):
+class MultiStreamOffset(Struct, frozen=True):
     """Where one batch of a query of several streams starts.
 
     Args:
@@ -31,7 +31,7 @@ class SeveralOffset(Struct, frozen=True):
 
     by_stream: Mapping[str, StreamOffset] = field(default_factory=dict)
 
-    def of(self, stream_id: str) -> StreamOffset:
+    def offset_of(self, stream_id: str) -> StreamOffset:
         """Return the offset of one stream."""
         return self.by_stream.get(stream_id, StreamOffset())
 
@@ -45,17 +45,17 @@ class SeveralOffset(Struct, frozen=True):
         """A number that grows with every batch."""
         return sum(offset.batch for offset in self.by_stream.values())
 
-    def read_between(self, start: SeveralOffset) -> tuple[str, ...]:
-        """Return the ids of the streams that this offset's batch reads; `start` is the offset of the previous batch."""
+    def streams_read_since(self, previous: MultiStreamOffset) -> tuple[str, ...]:
+        """Return the ids of the streams that this offset's batch reads: their offsets differ from those of the previous batch."""
         return tuple(
             stream_id
             for stream_id, offset in sorted(self.by_stream.items())
-            if offset != start.of(stream_id) and offset.batch > 0
+            if offset != previous.offset_of(stream_id) and offset.batch > 0
         )
 
-    def with_plans(self, planned: Mapping[str, StreamOffset]) -> SeveralOffset:
+    def with_plans(self, planned: Mapping[str, StreamOffset]) -> MultiStreamOffset:
         """Return the offset of the next batch, which reads these streams."""
-        return SeveralOffset({**self.by_stream, **planned})
+        return MultiStreamOffset({**self.by_stream, **planned})
 
     def earlier_id_of(self, stream: StreamIdentity) -> str | None:
         """Return the id of an earlier stream of the same name that has an offset here, or None."""
@@ -68,10 +68,10 @@ class SeveralOffset(Struct, frozen=True):
             None,
         )
 
-    def without(self, stream_ids: Iterable[str]) -> SeveralOffset:
+    def without_streams(self, stream_ids: Iterable[str]) -> MultiStreamOffset:
         """Return this offset without these streams."""
         gone = frozenset(stream_ids)
-        return SeveralOffset({key: offset for key, offset in self.by_stream.items() if key not in gone})
+        return MultiStreamOffset({key: offset for key, offset in self.by_stream.items() if key not in gone})
 
     def to_json(self) -> dict[str, Any]:
         """Return the canonical form: the same offset is always the same text."""
@@ -81,10 +81,10 @@ class SeveralOffset(Struct, frozen=True):
         }
 
 
-INITIAL_SEVERAL: Final = SeveralOffset()
+INITIAL_MULTI_STREAM_OFFSET: Final = MultiStreamOffset()
 
 
-def parse_several(document: Any) -> SeveralOffset:
+def parse_multi_stream_offset(document: Any) -> MultiStreamOffset:
     """Parse an offset that an earlier run logged: of several streams, or of the one stream that the query read before.
 
     Raises:
@@ -98,69 +98,71 @@ def parse_several(document: Any) -> SeveralOffset:
                     "the checkpoint holds an offset of an early version, which does not name its stream: start the query once with "
                     "that stream alone, and then with several"
                 )
-            return INITIAL_SEVERAL
+            return INITIAL_MULTI_STREAM_OFFSET
         identity = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
-        return SeveralOffset({identity.stream_id: offset})
+        return MultiStreamOffset({identity.stream_id: offset})
     streams = document.get("streams")
     if not isinstance(streams, Mapping) or not all(isinstance(key, str) for key in streams):
         raise PositionError(f"the checkpoint holds an offset that cannot be read: {document!r:.300}")
-    return SeveralOffset({key: parse_offset(offset) for key, offset in sorted(streams.items())})
+    return MultiStreamOffset({key: parse_offset(offset) for key, offset in sorted(streams.items())})
 
 
 # --- limits ---------------------------------------------------------------------------------------------------
 
 
-def in_turn(stream_ids: Sequence[str], batch_count: int) -> list[str]:
-    """Return the streams in the order in which a batch serves them.
-
-    After a batch that left streams out, another stream is first.
+def serving_order(ids: Sequence[str], batch_count: int) -> list[str]:
+    """Return streams or shards in the order in which a batch serves them: after each batch another one is first.
 
     Args:
-        stream_ids: All streams of the query, in a fixed order.
-        batch_count: A number that every batch increases by the number of streams that it reads.
+        ids: In a fixed order.
+        batch_count: A number that grows with every batch.
     """
-    turn = batch_count % len(stream_ids)
-    return [*stream_ids[turn:], *stream_ids[:turn]]
+    first = batch_count % len(ids)
+    return [*ids[first:], *ids[:first]]
 
 
-def split_total(total: int | None, waiting: Mapping[str, int], *, least: int = 1) -> dict[str, int | None]:
+def split_total(
+    total: int | None, shard_counts: Mapping[str, int], *, least: int = 1
+) -> dict[str, int | None]:
     """Split a limit over streams in proportion to their shards with records to read; the parts sum up to the limit.
 
-    If the limit is too small for all, the first streams get it and the others wait for a later batch.
+    If the limit is too small for all streams, the first ones share it and the others wait for a later batch.
 
     Args:
-        waiting: For each stream, in the order in which it is served, the number of its shards to read, 1 or more.
+        shard_counts: For each stream, in the order in which it is served, the number of its shards to read, 1 or more.
         least: The smallest part that is worth a read; the first stream gets the limit even if that is smaller.
 
     Returns:
         The part of each stream that is served, in the same order.
     """
     if total is None:
-        return dict.fromkeys(waiting)
-    served = list(waiting)[: max(1, total // least)]
+        return dict.fromkeys(shard_counts)
+    served = list(shard_counts)[: max(1, total // least)]
     spare = total - min(least, total) * len(served)
-    weight = sum(waiting[stream_id] for stream_id in served)
+    weight = sum(shard_counts[stream_id] for stream_id in served)
     parts: dict[str, int | None] = {}
     given = passed = 0
     for stream_id in served:
         # Each boundary is rounded by itself, so the parts sum up exactly and no stream is rounded away.
-        passed += waiting[stream_id]
+        passed += shard_counts[stream_id]
         until = spare * passed // weight
         parts[stream_id] = min(least, total) + until - given
         given = until
     return parts
 
 
-def split_limits(limits: Limits, waiting: Mapping[str, int]) -> dict[str, Limits]:
+def split_limits(limits: Limits, shard_counts: Mapping[str, int]) -> dict[str, Limits]:
     """Split the limits of a batch; return the part of each stream that the batch reads.
 
     Args:
-        waiting: As for `split_total`.
+        shard_counts: As for `split_total`.
     """
-    records = split_total(limits.record_count_max, waiting)
+    records = split_total(limits.record_count_max, shard_counts)
     sizes = split_total(
-        limits.bytes_max, {stream_id: waiting[stream_id] for stream_id in records}, least=SHARE_BYTES_MIN
+        limits.bytes_max, {stream_id: shard_counts[stream_id] for stream_id in records}, least=SHARE_BYTES_MIN
     )
     # The batch reads only streams that have a part of both limits, so these share the records.
-    records = split_total(limits.record_count_max, {stream_id: waiting[stream_id] for stream_id in sizes})
+    records = split_total(
+        limits.record_count_max, {stream_id: shard_counts[stream_id] for stream_id in sizes}
+    )
     return {stream_id: Limits(records[stream_id], sizes[stream_id]) for stream_id in sizes}

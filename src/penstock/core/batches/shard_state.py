@@ -50,8 +50,8 @@ class ShardState(Struct):
     is_probed: bool = False
     is_foreign: bool = False
 
-    def is_wanted(self, until_ms: int | None) -> bool:
-        """Whether records are there to read that arrived before a moment; None for any moment."""
+    def has_records_before(self, until_ms: int | None) -> bool:
+        """Whether there are unread records that arrived before a moment, as far as known; None for any moment."""
         return self.has_news and (until_ms is None or self.arrival_ms is None or self.arrival_ms < until_ms)
 
     @property
@@ -62,12 +62,12 @@ class ShardState(Struct):
         return TipMark(self.position, self.tip_seen_ms)
 
 
-def state_after(next_start: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
-    """Return a shard's state between two batches.
+def state_at_start(next_start: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
+    """Return the state of a shard that has its start in the next batch and was not probed yet.
 
     Args:
-        next_start: Its start in the next batch, with the note of the task that claimed it as its end.
-        row: Its lease, which may have a tip mark, and shows whose checkpoint it is if no task has read the shard.
+        next_start: The start, with the note of the task that claimed it as its end.
+        row: The shard's lease, for its tip mark and the writer of its checkpoint; None if the lease is missing.
         now_ms: Time of day, to which a LATEST without a moment is pinned.
     """
     position, note = pin_latest(next_start.position, now_ms), next_start.note
@@ -128,37 +128,45 @@ class SettledShard(Struct, frozen=True):
 
     Args:
         note: The note of its claim, if the batch read it.
-        unexpected: Why it does not start at the end of the previous batch; None if it does.
+        unexpected_start: Why it does not start at the end of the previous batch; None if it does.
         bytes_count: Bytes of user data that the batch read of it.
     """
 
     state: ShardState
     note: ClaimNote | None = None
-    unexpected: StartReason | None = None
+    unexpected_start: StartReason | None = None
     bytes_count: int = 0
 
 
 def settle_shard(
-    next_start: BatchStart, row: Lease | None, now_ms: int, before: ShardState | None, *, is_read: bool
+    next_start: BatchStart,
+    row: Lease | None,
+    now_ms: int,
+    previous_state: ShardState | None,
+    *,
+    is_read: bool,
 ) -> SettledShard:
     """Return the state of a shard after a batch, and whether the next one starts it elsewhere than expected.
 
     Args:
-        next_start: As for `state_after`; so are the row and the moment.
-        before: Its state before the batch, with the result of its last probe.
-        is_read: Whether the batch included it.
+        next_start: As for `state_at_start`; so are `row` and `now_ms`.
+        previous_state: The shard's state before the batch, with the result of its last probe.
+        is_read: Whether the batch read the shard.
     """
-    state = state_after(next_start, row, now_ms)
+    state = state_at_start(next_start, row, now_ms)
     is_unexpected = next_start.reason is StartReason.LEASE_GONE or (
         is_read and next_start.reason is StartReason.NOT_READ
     )
     unexpected = next_start.reason if is_unexpected else None
     if is_read:
         return SettledShard(state, next_start.note, unexpected, state.bytes_count)
-    is_as_before = before is not None and before.position == state.position and not before.is_finished
-    if before is not None and is_as_before:
-        state = before
-    return SettledShard(state, unexpected=unexpected)
+    if (
+        previous_state is not None
+        and previous_state.position == state.position
+        and not previous_state.is_finished
+    ):
+        state = previous_state
+    return SettledShard(state, unexpected_start=unexpected)
 
 
 def settlement_of(settled: Mapping[str, SettledShard], progress: tuple[ReaderProgress, ...]) -> Settlement:
@@ -170,7 +178,7 @@ def settlement_of(settled: Mapping[str, SettledShard], progress: tuple[ReaderPro
         claim_count=len(notes),
         kept_iterator_count=sum(note.kept_iterator for note in notes),
         unexpected_starts=tuple(
-            (key, each.unexpected) for key, each in settled.items() if each.unexpected is not None
+            (key, each.unexpected_start) for key, each in settled.items() if each.unexpected_start is not None
         ),
         progress=progress,
         queries=frozenset(note.query for note in notes if note.query is not None),

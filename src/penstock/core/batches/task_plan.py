@@ -103,11 +103,11 @@ class SubscriptionPermits:
     def __init__(self) -> None:
         self._shards: dict[str, _Permit] = {}
 
-    def plan(self, shard_id: str, now_s: float) -> float:
-        """Return the seconds from now after which the shard's task of the next batch may subscribe.
+    def plan_delay_s(self, shard_id: str, now_s: float) -> float:
+        """Return how many seconds after now the shard's task of the next batch may subscribe.
 
-        That is 0, or `PERMIT_S` if another task may have subscribed less than that ago. A task that ends sooner does not
-        subscribe.
+        That is 0, or `PERMIT_S` if another task may have subscribed within the last `PERMIT_S`. A task that ends sooner does
+        not subscribe.
         """
         shard = self._shards.get(shard_id)
         if shard is None:

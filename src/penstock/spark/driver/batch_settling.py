@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from penstock.core.batches.claims import StartReason
 from penstock.core.batches.known_batches import KnownBatches
-from penstock.core.batches.offsets import Limit, Share, StreamOffset
+from penstock.core.batches.offsets import Share, SharedLimits, StreamOffset
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.batches.shard_state import Settlement
 from penstock.core.leases.lease import Lease
@@ -117,12 +117,12 @@ class BatchSettler:
                 rows = self.fetch_leases(None)
         refuse_another_driver(start.known_batches, shards, rows.values())
         _refuse_replaced_claims(start, shards, rows)
-        unclaimed = shards.find_unclaimed(start, rows)
+        unclaimed = shards.find_unclaimed_shards(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
                 f"no execution of batch {start.batch} has claimed its end in shard {unclaimed[0]}"
             )
-        recreated = shards.find_recreated({key: rows[key] for key in unclaimed})
+        recreated = shards.find_recreated_leases({key: rows[key] for key in unclaimed})
         # This must precede `_claim_ends`: the driver's own tasks, like those on executors, expect the claims of these rows.
         shards.on_fresh_rows(unclaimed, rows)
         if unclaimed:
@@ -191,7 +191,7 @@ class BatchSettler:
         if not deleted:
             return
         positions = {key: mark.position for key, mark in deleted.items()}
-        no_shards = Limit(None, None, shards=())  # no batch is under way, so no shard repeats one
+        no_shards = SharedLimits(None, None, shards=())  # no batch is under way, so no shard repeats one
         offset = StreamOffset(worker=shards.worker, shards=positions, limit=no_shards)
         tip_marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
         self._recreation.recreate_lost(self.fetch_leases(None), offset, query.stream, tip_marks)

@@ -59,7 +59,7 @@ class BatchTasks:
         """
         tasks = map(self._with_subscription_permit, self.of_shards(batch, query))
         by_shard = {task.shard_id: task for task in tasks}
-        self._subscription_permits.keep_only(query.shards.held)
+        self._subscription_permits.keep_only(query.shards.shard_ids)
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         task_count = self._task_count(len(weights), partitions_max or self._options.partitions_max)
         split = plan_tasks(weights, task_count)
@@ -105,7 +105,7 @@ class BatchTasks:
     def _with_subscription_permit(self, task: ShardTask) -> ShardTask:
         if task.consumer_arn is None:
             return task
-        wait_s = self._subscription_permits.plan(task.shard_id, self._clock.monotonic_s())
+        wait_s = self._subscription_permits.plan_delay_s(task.shard_id, self._clock.monotonic_s())
         return replace(task, subscribe_after_s=wait_s)
 
     def _task_count(self, shard_count: int, partitions_max: int | None) -> int:

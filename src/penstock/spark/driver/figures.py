@@ -62,11 +62,11 @@ def describe_unread(query: JoinedQuery, options: SourceOptions, wait_s: float) -
     """Return the text of an error (AvailableNow) or a warning: after a search it is uncertain whether the whole stream is read.
 
     Args:
-        wait_s: How long the search lasted. Its unanswered shards have no new records so far, and no probe of them was answered.
+        wait_s: How long the search lasted. Its unprobed shards have no new records so far, and no probe of them was answered.
     """
-    query_worker, unanswered = query.query_worker, query.shards.unanswered
+    query_worker, unprobed = query.query_worker, query.shards.unprobed_shards
     unread = query_worker.describe_unread() or "its leases did not come to rest"
-    first = f"no answer from {', '.join(unanswered[:5])}" if unanswered else unread
+    first = f"no answer from {', '.join(unprobed[:5])}" if unprobed else unread
     why = "; ".join((first, *query_worker.problems))
     return (
         f"stream {options.stream}: for {wait_s:g} s it could not be made sure that everything is read "

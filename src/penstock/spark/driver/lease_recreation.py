@@ -9,9 +9,9 @@ from typing import Final
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.recreation import (
     Recreation,
-    agrees_with,
     find_missing_leases,
     find_missing_parents,
+    is_table_complete,
     plan_lost_leases,
     plan_recreation,
 )
@@ -78,7 +78,7 @@ class LeaseRecreation:
         earlier_rows, why_no_rows = None, ""
         if offset.lease_table not in ("", self._options.lease_table):
             earlier_rows, why_no_rows = self._read_earlier_table(offset)
-        elif agrees_with(rows, offset):
+        elif is_table_complete(rows, offset):
             return False
         shards = self._list_with(find_missing_leases(rows, offset, {}))
         plan = plan_recreation(rows, offset, shards, stream, earlier_rows, now_ms=self._clock.wall_ms())
@@ -144,7 +144,7 @@ class LeaseRecreation:
         """
         coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
         are_all_keys_covered = bool(rows) and not coverage.holes and not coverage.unknown
-        for key, position in plan.vanished.items():
+        for key, position in plan.vanished_shards.items():
             # If leases cover every hash key, another worker has read on to the shards that follow this one.
             self._report_vanished(key, position, are_all_keys_covered=are_all_keys_covered)
         created = []
@@ -172,7 +172,7 @@ class LeaseRecreation:
                 earlier,
                 table,
             )
-        if is_moved and plan.continued and not plan.repeated:
+        if is_moved and plan.continued_shards and not plan.repeated_shards:
             _log.info(
                 "stream %s: the leases are in %s now, and were in %s (applicationName or leaseTable was changed). They are copied "
                 "with the ends of batch %d: nothing is read again",
@@ -190,7 +190,7 @@ class LeaseRecreation:
                 table,
                 _first_keys(created),
             )
-        if plan.repeated:
+        if plan.repeated_shards:
             reason = (
                 f"the claims were in lease table {earlier}, which {why_no_rows}"
                 if why_no_rows
@@ -200,10 +200,11 @@ class LeaseRecreation:
                 "stream %s: the end of batch %d in %s is unknown (%s). Its records are read again: from %s on",
                 self._options.stream,
                 offset.batch,
-                _first_keys(plan.repeated),
+                _first_keys(plan.repeated_shards),
                 reason,
                 ", ".join(
-                    f"{position} in {key}" for key, position in sorted(plan.repeated.items())[:_NAMED_MAX]
+                    f"{position} in {key}"
+                    for key, position in sorted(plan.repeated_shards.items())[:_NAMED_MAX]
                 ),
             )
 

@@ -229,7 +229,7 @@ class Planner:
         query.query_worker.report(
             [*shards.release_finished(self._find_children()), *shards.release_stopped()]
         )
-        return [shard for shard, state in shards.states.items() if state.is_wanted(self._until_ms)]
+        return [shard for shard, state in shards.states.items() if state.has_records_before(self._until_ms)]
 
     def _report_unread(self, search: Search) -> None:
         """Warn that the search may have missed records; with AvailableNow, raise Unavailable."""
@@ -257,7 +257,7 @@ class Planner:
         if query.known_stream is not None and has_other_start:
             query.known_stream.check()
         # Shards whose last seen claims may have been removed.
-        unverified = shards.unverified.intersection(search.wanted)
+        unverified = shards.unverified_claims.intersection(search.wanted)
         if unverified:
             shards.on_fresh_rows(unverified, self._settler.fetch_leases(unverified))
         end = shards.next_offset(
@@ -375,9 +375,9 @@ class Planner:
                 refuse_another_driver(self._known_batches, shards, [command.lease])
                 self._settler.refuse_reset_lease(shards, command.lease)
                 begin = with_moment(command.position, self._options.starting.of(command.key))
-                shards.start(replace(command, position=begin), self._clock.wall_ms())
+                shards.on_start_reader(replace(command, position=begin), self._clock.wall_ms())
             else:
-                shards.stop(command)
+                shards.on_stop_reader(command)
 
     # --- between batches --------------------------------------------------------------------------------------
 
@@ -391,11 +391,11 @@ class Planner:
 
     def _find_children(self) -> dict[str, tuple[ChildShard, ...]]:
         """List the shards, at most once per probe interval, if a claim of SHARD_END names no children."""
-        childless, now_s = self._query.shards.childless(), self._clock.monotonic_s()
-        if not childless or now_s < self._children_due_s:
+        childless_shards, now_s = self._query.shards.childless_shards(), self._clock.monotonic_s()
+        if not childless_shards or now_s < self._children_due_s:
             return {}
         self._children_due_s = now_s + self._options.probe_interval_s
-        return find_children(childless, self._kinesis.fetch_shards(self._options.stream).shards)
+        return find_children(childless_shards, self._kinesis.fetch_shards(self._options.stream).shards)
 
     def _has_every_answer(self) -> bool:
         """Return whether nothing of the stream can be missing from a patient search.
@@ -405,7 +405,7 @@ class Planner:
         the coordinator's commands. If these add or remove shards, return False: a new shard has not answered.
         """
         query_worker, shards = self._query.query_worker, self._query.shards
-        if shards.unanswered:
+        if shards.unprobed_shards:
             return False
         before = set(shards.states)
         query_worker.wait_until_at_rest(self._options.probe_interval_s)

@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch, parse_note
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.recreation import find_skipped
+from penstock.core.batches.recreation import find_skipped_shards
 from penstock.core.batches.rewind import plan_rewind
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
@@ -195,7 +195,7 @@ def warn_of_skipped_shards(
     options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], offset: StreamOffset
 ) -> None:
     """Warn of unfinished shards of an offset that count as done, because their leases were deleted."""
-    for key, position in find_skipped(rows, offset).items():
+    for key, position in find_skipped_shards(rows, offset).items():
         _log.warning(
             "stream %s: the lease of shard %s is gone from table %s, and the shards that follow it have theirs, so it counts as "
             "done. This query's checkpoint location has read it up to %s only: the rest was read by another worker, or by a run "

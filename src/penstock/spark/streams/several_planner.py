@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.batches.offsets import NO_LIMITS, Limits, StreamOffset
-from penstock.core.batches.several_offsets import SeveralOffset, in_turn, split_limits, split_total
+from penstock.core.batches.several_offsets import MultiStreamOffset, serving_order, split_limits, split_total
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.lease import stream_name_of
 from penstock.core.leases.row_checks import describe_foreign_table, find_other_mode
@@ -80,7 +80,7 @@ class SeveralPlanner:
         for stream in self._streams.values():
             stream.planner.prepare_available_now()
 
-    def join(self, offset: SeveralOffset) -> None:
+    def join(self, offset: MultiStreamOffset) -> None:
         """Open every stream's planner; later calls have no effect.
 
         All streams are described before the first lease is taken. Their planners then take leases at the same time.
@@ -98,8 +98,8 @@ class SeveralPlanner:
         self._is_joined = True
 
     def latest(
-        self, start: SeveralOffset, *, with_limits: bool = True, may_be_only_batch: bool = False
-    ) -> SeveralOffset:
+        self, start: MultiStreamOffset, *, with_limits: bool = True, may_be_only_batch: bool = False
+    ) -> MultiStreamOffset:
         """Return the next batch's offset, or `start` itself if no stream has anything to read.
 
         Args:
@@ -114,31 +114,33 @@ class SeveralPlanner:
         for stream_id, stream in self._streams.items():
             with naming(stream.name):
                 searches[stream_id] = stream.planner.begin_search(
-                    start.of(stream_id), may_be_only_batch=may_be_only_batch
+                    start.offset_of(stream_id), may_be_only_batch=may_be_only_batch
                 )
         self._search(searches, may_be_only_batch=may_be_only_batch)
         self._streams_settled = self._streams_read
         planned = self._plan(start, searches, with_limits=with_limits)
-        return start.without(self._recreated_ids).with_plans(planned) if planned else start
+        return start.without_streams(self._recreated_ids).with_plans(planned) if planned else start
 
-    def tasks(self, start: SeveralOffset, end: SeveralOffset) -> list[tuple[int, Sequence[ShardTask]]]:
+    def tasks(
+        self, start: MultiStreamOffset, end: MultiStreamOffset
+    ) -> list[tuple[int, Sequence[ShardTask]]]:
         """Return the tasks of each stream that a batch reads, each with its stream's place in the options. Only the offsets decide, so a replay reads the same records.
 
         Raises:
             OptionError: The batch reads a stream that is not in the list any more, and failOnDataLoss is on.
             StreamChanged: The batch reads a stream that was deleted and created again.
         """
-        read = end.read_between(start)
+        read = end.streams_read_since(start)
         self._check_read(read, end)
         read = tuple(stream_id for stream_id in read if stream_id in self._streams)
         self._streams_read = frozenset(read)
-        shares = {stream_id: max(1, len(end.of(stream_id).shares())) for stream_id in read}
+        shares = {stream_id: max(1, len(end.offset_of(stream_id).shares())) for stream_id in read}
         parts = split_total(self._shared.partitions_max, shares)
         batch: list[tuple[int, Sequence[ShardTask]]] = []
         for stream_id in read:
             stream = self._streams[stream_id]
             with naming(stream.name):
-                tasks = stream.planner.tasks(end.of(stream_id), partitions_max=parts[stream_id])
+                tasks = stream.planner.tasks(end.offset_of(stream_id), partitions_max=parts[stream_id])
             batch += [(stream.place, shards) for shards in tasks]
         return batch
 
@@ -192,10 +194,10 @@ class SeveralPlanner:
             self._streams[next(iter(going_on))].planner.wait(min(_ROUND_WAIT_MAX_S, wake_s))
 
     def _plan(
-        self, start: SeveralOffset, searches: Mapping[str, Search], *, with_limits: bool
+        self, start: MultiStreamOffset, searches: Mapping[str, Search], *, with_limits: bool
     ) -> dict[str, StreamOffset]:
         """Plan the next batch; return the offset of each stream that it reads."""
-        order = in_turn(list(self._streams), start.batch_count)
+        order = serving_order(list(self._streams), start.batch_count)
         waiting = {
             stream_id: len(searches[stream_id].wanted) for stream_id in order if searches[stream_id].wanted
         }
@@ -207,7 +209,7 @@ class SeveralPlanner:
                 planned[stream_id] = stream.planner.plan(searches[stream_id], part)
         return planned
 
-    def _check_read(self, read: Sequence[str], end: SeveralOffset) -> None:
+    def _check_read(self, read: Sequence[str], end: MultiStreamOffset) -> None:
         """Check that a batch, which may be a repeated one, reads only streams that the query has now."""
         for stream_id in read:
             if stream_id in self._streams:
@@ -215,11 +217,11 @@ class SeveralPlanner:
             name = stream_name_of(stream_id)
             if stream_id in self._recreated_ids:
                 raise StreamChanged(
-                    f"stream {name} was deleted and created again, and batch {end.of(stream_id).batch} of it, which is not done, reads "
+                    f"stream {name} was deleted and created again, and batch {end.offset_of(stream_id).batch} of it, which is not done, reads "
                     "the earlier one: it cannot be repeated. Start with a new checkpoint location and a new applicationName"
                 )
             text = (
-                f"stream {name} is not in streamName={self._shared.stream} any more, and batch {end.of(stream_id).batch} of it is not "
+                f"stream {name} is not in streamName={self._shared.stream} any more, and batch {end.offset_of(stream_id).batch} of it is not "
                 "done"
             )
             if self._shared.fail_on_data_loss:
@@ -231,7 +233,7 @@ class SeveralPlanner:
 
     # --- joining --------------------------------------------------------------------------------------------
 
-    def _open_streams(self, offset: SeveralOffset) -> None:
+    def _open_streams(self, offset: MultiStreamOffset) -> None:
         identities = self._fetch_identities()
         self._check_table(offset.worker)
         offset = self._without_recreated(offset, identities)
@@ -247,7 +249,7 @@ class SeveralPlanner:
                 if self._is_available_now:
                     planner.prepare_available_now()
                 self._streams[identity.stream_id] = PlannedStream(place, options.stream, planner)
-                planner.join(offset.of(identity.stream_id))
+                planner.join(offset.offset_of(identity.stream_id))
         left_out = sorted(offset.by_stream.keys() - self._streams.keys())
         if left_out:
             _log.warning(
@@ -295,8 +297,8 @@ class SeveralPlanner:
             )
 
     def _without_recreated(
-        self, offset: SeveralOffset, identities: Sequence[StreamIdentity]
-    ) -> SeveralOffset:
+        self, offset: MultiStreamOffset, identities: Sequence[StreamIdentity]
+    ) -> MultiStreamOffset:
         """Drop the offsets of streams that were deleted and created again; refuse them if failOnDataLoss is on."""
         gone = []
         for options, identity in zip(self._options.streams, identities, strict=True):
@@ -315,7 +317,7 @@ class SeveralPlanner:
             _log.warning("%s; the new one is read from startingPosition (failOnDataLoss=false)", text)
             gone.append(before)
         self._recreated_ids = frozenset(gone)
-        return offset.without(gone)
+        return offset.without_streams(gone)
 
 
 class _StreamMetrics(LabelledMetrics):

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.batches.several_offsets import INITIAL_SEVERAL, SeveralOffset, parse_several
+from penstock.core.batches.several_offsets import (
+    INITIAL_MULTI_STREAM_OFFSET,
+    MultiStreamOffset,
+    parse_multi_stream_offset,
+)
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.stream_names import naming
@@ -24,7 +28,7 @@ class SeveralStreams:
     """A query's source: several streams. The methods are those of `penstock.spark.batch_planning.OneStream`."""
 
     noun = "streams"
-    initial = INITIAL_SEVERAL
+    initial = INITIAL_MULTI_STREAM_OFFSET
 
     def __init__(self, options: SeveralOptions) -> None:
         self._options = options
@@ -40,15 +44,15 @@ class SeveralStreams:
 
         return SeveralPlanner(self._options)
 
-    def parse(self, document: Any) -> SeveralOffset:
+    def parse(self, document: Any) -> MultiStreamOffset:
         """Return the offset of a document."""
-        return parse_several(document)
+        return parse_multi_stream_offset(document)
 
     def tasks(
-        self, planner: SeveralPlanner, start: Mapping[str, Any], end: SeveralOffset
+        self, planner: SeveralPlanner, start: Mapping[str, Any], end: MultiStreamOffset
     ) -> list[tuple[int, Sequence[ShardTask]]]:
         """Return the tasks of each stream that the batch reads."""
-        return planner.tasks(parse_several(start), end)
+        return planner.tasks(parse_multi_stream_offset(start), end)
 
     def rows(
         self, place: int, tasks: Sequence[ShardTask], query: str | None = None

@@ -18,11 +18,11 @@ from penstock.core.batches.claims import (
     PAST_CLAIMS_MAX,
     ClaimedElsewhere,
     ClaimNote,
+    ClaimRefusal,
     ReadFreely,
     ReadNothing,
     ReadTo,
     ReadUnclaimed,
-    RefusedClaim,
     judge_refused_claim,
     plan_dropped_claims,
     plan_read,
@@ -431,11 +431,11 @@ class ClaimedRead:
             # Another attempt claimed between this one's read of the lease and its write. The first claim is final.
             lease = self._fetch_lease()
             meaning, end = judge_refused_claim(lease, self._execution, self._progress.end)
-            if meaning is RefusedClaim.READ_ON:
+            if meaning is ClaimRefusal.READ_ON:
                 yield from self._read_to(end)
                 return
-            if meaning is RefusedClaim.AGREES or (
-                meaning is RefusedClaim.LOST and self._claim_lost_shard(lease)
+            if meaning is ClaimRefusal.AGREES or (
+                meaning is ClaimRefusal.LOST and self._claim_lost_shard(lease)
             ):
                 return
             self._raise_refusal(meaning, lease, end)
@@ -447,20 +447,20 @@ class ClaimedRead:
             return False
         return self._claim_nothing(lease, "the lease was lost meanwhile")
 
-    def _raise_refusal(self, meaning: RefusedClaim, lease: Lease | None, end: Position) -> None:
+    def _raise_refusal(self, meaning: ClaimRefusal, lease: Lease | None, end: Position) -> None:
         """Raise the error of a refused claim, unless the claim is to be written again."""
-        if meaning is RefusedClaim.ANOTHER_DRIVER:
+        if meaning is ClaimRefusal.ANOTHER_DRIVER:
             claim = None if lease is None else lease.claim_of(self._execution.worker)
             assert claim is not None, (
                 f"shard {self._shard_id}: another driver's claim was seen and is not there"
             )
             raise self._another_driver(claim)
-        if meaning is RefusedClaim.REPEAT:
+        if meaning is ClaimRefusal.REPEAT:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another execution of the batch claimed its end at {end}, before "
                 f"{self._progress.end}, the end of this read; the task is repeated and reads up to there"
             )
-        if meaning is RefusedClaim.LOST and self._progress.record_count > 0:
+        if meaning is ClaimRefusal.LOST and self._progress.record_count > 0:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: the lease was lost or created again before the batch's end could be "
                 "claimed; the task is repeated without the shard, and the lease's next reader reads the records"
