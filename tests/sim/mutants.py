@@ -370,7 +370,7 @@ def _no_tip(self: ShardRun) -> None:
     "the tip is noted while records wait", "a mark that is trusted for another position", 36, ShardRun, "_tip"
 )
 def _tip_with_records_waiting(self: ShardRun) -> TipMark | None:
-    done, tip_ms = self._delivery.low_water, self._reader.tip_ms
+    done, tip_ms = self._delivery.low_watermark, self._reader.tip_ms
     return TipMark(done, tip_ms) if done.is_record and tip_ms is not None else None
 
 

@@ -20,7 +20,7 @@ from penstock.core.reading.reader_options import ReaderOptions
 from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Throttled, Unavailable
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.tasks.iterator_cache import IteratorCache, KeptIterator
-from penstock.spark.tasks.shard_opening import WAY_OUT
+from penstock.spark.tasks.shard_opening import ERROR_ADVICE
 from penstock.spark.tasks.shard_range import ShardRange
 from penstock_local import LocalKinesis
 from spark_support import numbered, put
@@ -71,7 +71,7 @@ class Rig:
                 deadline_s=deadline_s,
                 on_data_loss="fail" if fail else "warn",
                 retention_s=retention_ms / 1000,
-                way_out=WAY_OUT,
+                error_advice=ERROR_ADVICE,
             ),
             clock=clock or SystemClock(),
             chance=random.Random(1),

@@ -145,12 +145,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOptions:
     from penstock.consumer import ConsumerOptions
-    from penstock.core.reading.reader_options import WayOut
+    from penstock.core.reading.reader_options import ErrorAdvice
 
     class TailOptions(ConsumerOptions):
         """Options whose errors have the advice for a reader without an application."""
 
-        _way_out = WayOut(of_loss="The command goes on", of_new_stream="start the command again")
+        _error_advice = ErrorAdvice(of_loss="The command goes on", of_new_stream="start the command again")
 
     return TailOptions(
         worker_id="tail",

@@ -16,7 +16,7 @@ from penstock.core.keyword_options import (
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.limits import GET_RECORDS_COUNT_MAX, MIB, SUBSCRIPTIONS_APART_S
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
-from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.core.reading.reader_options import ErrorAdvice, ReaderOptions
 from penstock.core.reading.retrieval_choice import AutoRetrieval
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_consumer import check_consumer_name
@@ -86,7 +86,7 @@ class ConsumerOptions:
         OptionError: A value is out of its range; the message names it.
     """
 
-    _way_out: ClassVar[WayOut] = WayOut()  # of its readers' errors
+    _error_advice: ClassVar[ErrorAdvice] = ErrorAdvice()  # of its readers' errors
 
     worker_id: str | None = None
     starting_position: Start = "LATEST"
@@ -205,7 +205,7 @@ class ConsumerOptions:
             prefetch_bytes_max=self.prefetch_bytes_max,
             on_data_loss=self.on_data_loss,
             retention_s=retention_s,
-            way_out=self._way_out,
+            error_advice=self._error_advice,
         )
 
     def delivery_options(self, is_lifecycle_called: bool) -> DeliveryOptions:

@@ -206,7 +206,7 @@ class DeliveryLoop(Loop[ShardRun]):
     def set_paused(self, shard_ids: Collection[str], *, is_paused: bool) -> None:
         """Pause or resume these shards, or all. Leases stay, and calls under way are finished."""
         with self._runs_lock:
-            self._paused.set(shard_ids, is_paused=is_paused)
+            self._paused.set_paused(shard_ids, is_paused=is_paused)
             runs = list(self._runs.values())
             for run in runs:
                 run.is_paused = run.key in self._paused

@@ -13,13 +13,13 @@ from msgspec import Struct
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
 from penstock.consumer.unread import UnreadPage, deaggregate_page, unread_page
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
-from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage, find_listed
+from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage, find_listed_shard
 from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.retrieval_choice import (
     AutoRetrieval,
-    Change,
     ChangeReason,
     Retrieval,
+    RetrievalChange,
     RetrievalChoice,
 )
 from penstock.core.safe_text import describe_error
@@ -98,7 +98,7 @@ class ShardFetcher:
         else:
             listing = self._kinesis.fetch_shards(self._stream)
             self._check_stream()
-            run.on_listing(find_listed(run.shard_id, listing.shards))
+            run.on_listing(find_listed_shard(run.shard_id, listing.shards))
         return None
 
     def _check_stream(self) -> None:
@@ -292,13 +292,13 @@ class AutoFetcher(PushedFetcher):
         elif result is not None and isinstance(fetch, FetchPage):
             choice.on_poll_failed(result, started_s)
 
-    def _is_source_ready(self, change: Change) -> bool:
+    def _is_source_ready(self, change: RetrievalChange) -> bool:
         """Return whether the source to change to can be used; if fan-out cannot yet, begin to register the consumer."""
         registration = self._subscriptions.registration
         return change.to is Retrieval.POLLING or registration.find_in_background(self._parts.call_pool)
 
-    def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: Change) -> None:
-        """Change a run between polling and fan-out; the run plans its next step with the new source."""
+    def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: RetrievalChange) -> None:
+        """RetrievalChange a run between polling and fan-out; the run plans its next step with the new source."""
         if change.to is Retrieval.POLLING:
             super().leave(run)
         choice.on_changed(change, self._ports.clock.monotonic_s(), self._ports.chance.random())

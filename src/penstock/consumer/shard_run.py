@@ -211,7 +211,7 @@ class ShardRun:
     @property
     def last_delivered(self) -> Position:
         """The newest record that user code was given."""
-        return self._delivery.last_taken
+        return self._delivery.last_delivered
 
     @property
     def is_lost(self) -> bool:
@@ -238,7 +238,7 @@ class ShardRun:
                 self._grace_until_s if not self._has_reported_end else None,
             ]
             self.wake_s = min((time_s for time_s in times if time_s is not None), default=None)
-            is_over = self._has_reported_end and self._delivery.is_quiet and not calls
+            is_over = self._has_reported_end and self._delivery.is_stopped and not calls
             return Plan(fetch, calls, events, is_starved, is_over)
 
     def _plan_fetch(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
@@ -309,17 +309,17 @@ class ShardRun:
         if self._has_reported_end:
             return []
         delivery = self._delivery
-        low_water = delivery.low_water if delivery.low_water.is_record else None
+        low_watermark = delivery.low_watermark if delivery.low_watermark.is_record else None
         if delivery.is_finished and delivery.children is not None:
             children = tuple(keyed_child(self._stream_id, child) for child in delivery.children)
-            return self._report_end(ShardDrained(self.key, self.epoch, children, low_water))
+            return self._report_end(ShardDrained(self.key, self.epoch, children, low_watermark))
         if self._stop_why is not None:
-            is_done = delivery.is_quiet
+            is_done = delivery.is_stopped
             if self._grace_until_s is not None:
                 is_done = delivery.call_count == 0 or now_s >= self._grace_until_s
-            stopped = ReaderStopped(self.key, self.epoch, low_water, self._tip())
+            stopped = ReaderStopped(self.key, self.epoch, low_watermark, self._tip())
             return self._report_end(stopped) if is_done else []
-        if delivery.phase is Phase.FAILED and delivery.is_quiet:
+        if delivery.phase is Phase.FAILED and delivery.is_stopped:
             self.failure = delivery.failure
         elif not delivery.is_idle:
             return []  # records that were fetched before a read failed are delivered first
@@ -328,12 +328,12 @@ class ShardRun:
         # The lease is kept, since the next owner would fail in the same way; it is released when the worker stops.
         short = describe_stop(self.failure)
         return self._report_end(
-            ReaderFailed(self.key, self.epoch, low_water, str(self.failure), short_reason=short)
+            ReaderFailed(self.key, self.epoch, low_watermark, str(self.failure), short_reason=short)
         )
 
     def _report_end(self, event: Event) -> list[Event]:
         self._has_reported_end = True
-        self._delivery.lose()
+        self._delivery.on_lease_lost()
         self._settle_checkpoints()
         return [event]
 
@@ -350,7 +350,7 @@ class ShardRun:
             self._stop_why = why
             if why in (StopWhy.LOST, StopWhy.EXPIRED):
                 self._grace_until_s = self._clock.monotonic_s() + LOST_GRACE_S
-                self._delivery.lose()
+                self._delivery.on_lease_lost()
                 self._settle_checkpoints()
             else:
                 self._delivery.stop()
@@ -486,7 +486,7 @@ class ShardRun:
 
     def _report_loss(self, loss: DataLossError) -> None:
         self._metrics.count("possible_data_loss", 1, self.labels)
-        if self._reader.is_final:
+        if self._reader.has_ended:
             log.debug("%s", loss)  # the shard stops, and reports the reason
         else:
             log.error("%s", loss)
@@ -569,7 +569,7 @@ class ShardRun:
         """
         with self.lock:
             now_s = self._clock.monotonic_s()
-            position = self._delivery.low_water
+            position = self._delivery.low_watermark
             pending = PendingCheckpoint(self.stream, self.shard_id, position, timeout_s)
             if self._durable >= position:
                 pending.on_durable()
@@ -622,7 +622,7 @@ class ShardRun:
             passed_s = max(now_s - self._done_since_s, 1e-3)
             throughput_kbps = self._done_bytes / 1024 / passed_s
             self._done_bytes, self._done_since_s = 0, now_s
-            read_through = f"{self._reader.position} {self._delivery.low_water}"
+            read_through = f"{self._reader.position} {self._delivery.low_watermark}"
             if self.is_paused:
                 read_through += f" paused {now_s}"  # a paused shard does not count as stuck
             if read_through != self._read_through or lag_ms == 0:
@@ -632,6 +632,6 @@ class ShardRun:
 
     def _tip(self) -> TipMark | None:
         """Return the position up to which all is done, and the moment at which no record followed it; None while records wait."""
-        done, tip_ms = self._delivery.low_water, self._reader.tip_ms
+        done, tip_ms = self._delivery.low_watermark, self._reader.tip_ms
         is_all_done = done.is_record and done >= self._taken_through and not self._unread
         return TipMark(done, tip_ms) if is_all_done and not self._has_dropped and tip_ms is not None else None

@@ -14,7 +14,7 @@ from penstock.consumer.records import Record
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, deaggregate, user_records
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
-from penstock.core.reading.reader_steps import Page, place_of_whole
+from penstock.core.reading.reader_steps import Page, end_of_kinesis_record
 from penstock.errors import PenstockError
 from penstock.ports.kinesis import RawRecord, RecordPage
 
@@ -34,7 +34,7 @@ class UnreadPage(Page[Sequence[RawRecord]]):
         if done is None or done.sequence_number is None:
             return self.records
         for index, record in enumerate(self.records):
-            if place_of_whole(record.sequence_number, record.data) > done:
+            if end_of_kinesis_record(record.sequence_number, record.data) > done:
                 return self.records[index:] if index else self.records
         return ()
 
@@ -46,7 +46,7 @@ def unread_page(page: RecordPage) -> UnreadPage:
     return UnreadPage(
         records=records,
         first_sequence_number=records[0].sequence_number if records else None,
-        last=None if last is None else place_of_whole(last.sequence_number, last.data),
+        last=None if last is None else end_of_kinesis_record(last.sequence_number, last.data),
         read_bytes=sum([len(record.data) + len(record.partition_key or "") for record in records]),
         next_iterator=page.next_iterator,
         millis_behind_latest=page.millis_behind_latest,

@@ -20,7 +20,7 @@ from typing import Any, Final
 from penstock._version import __version__
 from penstock.core.aggregation import MAGIC, deaggregate
 from penstock.core.position import at_record, at_timestamp
-from penstock.core.reading.reader_options import PAGE_BYTES, ReaderOptions, WayOut
+from penstock.core.reading.reader_options import PAGE_BYTES, ErrorAdvice, ReaderOptions
 from penstock.core.reading.reader_steps import (
     Failed,
     FetchIterator,
@@ -29,8 +29,8 @@ from penstock.core.reading.reader_steps import (
     Finished,
     Page,
     Wait,
-    find_listed,
-    place_of_whole,
+    end_of_kinesis_record,
+    find_listed_shard,
 )
 from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import ServiceClock, service_bound_ms
@@ -294,7 +294,7 @@ class Recorder:
             page_bytes_aim=PAGE_BYTES,
             deadline_s=_DEADLINE_S,
             retention_s=self._retention_s,
-            way_out=WayOut(
+            error_advice=ErrorAdvice(
                 of_loss=f"Remove {self._path}.part to begin again",
                 of_new_stream=f"remove {self._path}.part to begin again",
             ),
@@ -353,7 +353,7 @@ class Recorder:
             else:
                 assert isinstance(step, FetchListing)
                 listing = self._kinesis.fetch_shards(self._stream)
-                listed = find_listed(recording.shard.shard_id, listing.shards)
+                listed = find_listed_shard(recording.shard.shard_id, listing.shards)
                 loss = reader.on_listing(listed, time.monotonic(), random.random())
                 if loss is not None:
                     raise loss
@@ -525,7 +525,7 @@ def _whole_page(page: RecordPage) -> _WholePage:
     last = records[-1] if records else None
     return _WholePage(
         first_sequence_number=records[0].sequence_number if records else None,
-        last=None if last is None else place_of_whole(last.sequence_number, last.data),
+        last=None if last is None else end_of_kinesis_record(last.sequence_number, last.data),
         read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
         record_count=len(records),
         next_iterator=page.next_iterator,

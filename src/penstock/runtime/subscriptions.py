@@ -18,16 +18,16 @@ from msgspec import Struct
 
 from penstock.core.reading.resume import IteratorStart
 from penstock.core.reading.subscription import (
+    CloseConnection,
     Connect,
     DeliverFailure,
     DeliverIterator,
     DeliverPage,
     Effect,
-    Refused,
+    ReportRefusal,
+    ReportTakeover,
     RequestEvent,
-    Reset,
     Subscription,
-    TakenOver,
 )
 from penstock.core.safe_text import describe_error
 from penstock.errors import NotFound, PenstockError, Rejected, ServiceError, Unavailable
@@ -163,12 +163,12 @@ class Subscriptions(Loop[_Event]):
         if entry is None:
             machine: Subscription[RecordPage] = Subscription(shard_id, self._takeover_pause_s)
             entry = self._entries[key] = _Entry(key, shard_id, machine, taker)
-        self._run_effects(entry, entry.machine.on_begin(start, now_s))
+        self._run_effects(entry, entry.machine.on_iterator_request(start, now_s))
 
     def _on_want(self, key: Hashable, now_s: float) -> None:
         entry = self._entries.get(key)
         if entry is not None:
-            self._run_effects(entry, entry.machine.on_want(now_s))
+            self._run_effects(entry, entry.machine.on_page_request(now_s))
 
     def _on_close(self, key: Hashable, _now_s: float) -> None:
         entry = self._entries.pop(key, None)
@@ -211,11 +211,11 @@ class Subscriptions(Loop[_Event]):
                     entry.is_requested = True
                     if entry.stream is not None:
                         entry.stream.request()
-                case Reset():
+                case CloseConnection():
                     if entry.stream is not None:
                         entry.stream.close()
                     entry.number, entry.stream = 0, None
-                case Refused() | TakenOver():
+                case ReportRefusal() | ReportTakeover():
                     self._report(entry.shard_id, effect)
                 case _:
                     self._deliver(entry, effect)
@@ -235,8 +235,8 @@ class Subscriptions(Loop[_Event]):
                     self.registration.forget_arn()
                 self._pool.submit(partial(entry.taker.on_failure, entry.key, error))
 
-    def _report(self, shard_id: str, effect: Refused | TakenOver) -> None:
-        if isinstance(effect, Refused):
+    def _report(self, shard_id: str, effect: ReportRefusal | ReportTakeover) -> None:
+        if isinstance(effect, ReportRefusal):
             self._metrics.count("subscriptions_refused", 1, {"shard": shard_id, **self._labels})
             log.debug("shard %s: %s", shard_id, effect.error)
             return

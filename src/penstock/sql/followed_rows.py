@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from penstock.arrow_table import to_arrow
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.consumer.stopped import without_ended_iteration
-from penstock.core.reading.reader_options import WayOut
+from penstock.core.reading.reader_options import ErrorAdvice
 from penstock.core.starting import StartingPosition
 from penstock.errors import ShardsStopped
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.sql.query_plan import Need
-from penstock.sql.stream_rows import WAY_OUT, StreamRows
+from penstock.sql.stream_rows import ERROR_ADVICE, StreamRows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class _FollowOptions(ConsumerOptions):
     """Options whose errors have the advice for a query."""
 
-    _way_out = WayOut(of_loss="The query goes on", of_new_stream=WAY_OUT.of_new_stream)
+    _error_advice = ErrorAdvice(of_loss="The query goes on", of_new_stream=ERROR_ADVICE.of_new_stream)
 
 
 class FollowedStream:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.position import TRIM_HORIZON, Position, at_timestamp
-from penstock.core.reading.reader_options import PAGE_BYTES, ReaderOptions, WayOut
+from penstock.core.reading.reader_options import PAGE_BYTES, ErrorAdvice, ReaderOptions
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard, StreamSummary
 from penstock.ports.kinesis import Kinesis
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 ARRIVALS_APART_MS: Final = 2_000
 """Arrival times are approximate: in a shard, a record may be dated a little before its predecessor."""
-WAY_OUT: Final = WayOut(of_loss="Start the query again", of_new_stream="start the query again")
+ERROR_ADVICE: Final = ErrorAdvice(of_loss="Start the query again", of_new_stream="start the query again")
 
 
 class StreamRange(Struct, frozen=True):
@@ -120,7 +120,7 @@ class StreamRows:
                     page_bytes_aim=PAGE_BYTES,
                     deadline_s=60.0,
                     retention_s=self.summary.retention_ms / 1000,
-                    way_out=WAY_OUT,
+                    error_advice=ERROR_ADVICE,
                 ),
                 clock=clock,
                 chance=chance,

@@ -97,7 +97,7 @@ def test_a_lost_shard_stores_no_checkpoint_and_wakes_nobody_for_one():
     machine.add(recs(3), 0)
     taken(machine)
     assert machine.next_wake_s() is not None
-    machine.lose()
+    machine.on_lease_lost()
     assert machine.next_wake_s() is None
     assert machine.plan_checkpoint(99.0, is_forced=True) is None
 
@@ -133,11 +133,11 @@ def test_the_checkpoint_is_the_low_water_mark():
     machine.add(recs(1, 2, 3, keys="abc"), 0)
     a, b, c = (taken(machine) for _ in range(3))
     machine.on_returned(c.id, 0.0)
-    assert machine.low_water == TRIM_HORIZON
+    assert machine.low_watermark == TRIM_HORIZON
     machine.on_returned(a.id, 0.0)
-    assert machine.low_water == at_record("1")
+    assert machine.low_watermark == at_record("1")
     machine.on_returned(b.id, 0.0)
-    assert machine.low_water == at_record("3")
+    assert machine.low_watermark == at_record("3")
 
 
 def test_records_without_a_key_have_no_order_to_keep():
@@ -168,10 +168,10 @@ def test_in_manual_mode_only_user_code_acknowledges():
     call = taken(machine)
     machine.acknowledge(call.records[1:2], call.ordinals[1:2], 0.0)
     machine.on_returned(call.id, 0.0)
-    assert machine.low_water == TRIM_HORIZON
+    assert machine.low_watermark == TRIM_HORIZON
     assert machine.unacknowledged_count == 2
     machine.acknowledge(call.records[:1], call.ordinals[:1], 0.0)
-    assert machine.low_water == at_record("2")
+    assert machine.low_watermark == at_record("2")
 
 
 def test_acknowledging_through_a_position_covers_what_lies_before():
@@ -181,7 +181,7 @@ def test_acknowledging_through_a_position_covers_what_lies_before():
     machine.on_returned(first.id, 0.0)
     second = taken(machine)
     machine.acknowledge_through(at_record("3"), 0.0)
-    assert machine.low_water == at_record("3")
+    assert machine.low_watermark == at_record("3")
     assert machine.unacknowledged_count == 2  # 3 is done, which the count learns with the end of its batch
     machine.acknowledge_through(at_record("4"), 0.0)
     machine.on_returned(second.id, 0.0)
@@ -194,9 +194,9 @@ def test_acknowledging_through_a_known_record_and_then_single_ones():
     call = taken(machine)
     machine.acknowledge_through(at_record("2"), 0.0, ordinal=call.ordinals[1])
     machine.acknowledge(call.records[3:], call.ordinals[3:], 0.0)
-    assert machine.low_water == at_record("2")
+    assert machine.low_watermark == at_record("2")
     machine.acknowledge(call.records[2:3], call.ordinals[2:3], 0.0)
-    assert machine.low_water == at_record("4")
+    assert machine.low_watermark == at_record("4")
     assert machine.is_acknowledged
 
 
@@ -208,7 +208,7 @@ def test_a_checkpoint_outside_what_was_delivered_is_refused(sequence, word):
     machine.acknowledge_through(at_record("2"), 0.0)
     with pytest.raises(UsageError, match=word):
         machine.acknowledge_through(at_record(sequence), 0.0)
-    assert machine.low_water == at_record("2")
+    assert machine.low_watermark == at_record("2")
 
 
 def test_a_position_says_nothing_when_keys_run_in_parallel():
@@ -245,7 +245,7 @@ def test_what_was_acknowledged_before_the_failure_does_not_come_again():
     again = taken(machine)
     assert numbers(again) == [3]
     machine.on_returned(again.id, 0.0)
-    assert (machine.low_water, machine.waiting_bytes) == (at_record("3"), 0)
+    assert (machine.low_watermark, machine.waiting_bytes) == (at_record("3"), 0)
 
 
 @pytest.mark.parametrize("position", [None, at_record("2")])
@@ -258,7 +258,7 @@ def test_a_failure_after_everything_was_acknowledged_repeats_nothing_and_the_sha
     else:
         machine.acknowledge_through(position, 0.0)
     assert machine.on_raised(call.id, ValueError("x"), 0.0, 0.5) is None
-    assert (machine.low_water, machine.waiting_bytes) == (at_record("2"), 10)
+    assert (machine.low_watermark, machine.waiting_bytes) == (at_record("2"), 10)
     following = taken(machine)
     assert (numbers(following), following.attempt) == ([3], 1)
 
@@ -276,7 +276,7 @@ def test_after_the_last_repetition_the_delivery_stops_and_says_where(policy, sco
         "nothing after TRIM_HORIZON is acknowledged"
     )
     assert machine.phase is Phase.FAILED
-    assert machine.is_quiet
+    assert machine.is_stopped
     assert machine.take_call(99.0) is None
 
 
@@ -296,7 +296,7 @@ def test_a_call_that_was_never_begun_is_given_up_when_the_shard_is_stopped_meanw
     call = taken(machine)
     machine.stop()
     machine.on_not_begun(call.id)
-    assert (machine.is_quiet, machine.low_water, machine.waiting_bytes) == (True, TRIM_HORIZON, 0)
+    assert (machine.is_stopped, machine.low_watermark, machine.waiting_bytes) == (True, TRIM_HORIZON, 0)
     assert machine.take_call(0.0) is None
 
 
@@ -305,10 +305,10 @@ def test_a_stop_lets_the_calls_of_other_keys_finish():
     machine.add(recs(1, 2, 3, keys="abc"), 0)
     a, b = taken(machine), taken(machine)
     machine.on_raised(b.id, ValueError("x"), 0.0, 0.0)
-    assert not machine.is_quiet
+    assert not machine.is_stopped
     machine.on_returned(a.id, 0.0)
-    assert machine.is_quiet
-    assert machine.low_water == at_record("1")
+    assert machine.is_stopped
+    assert machine.low_watermark == at_record("1")
 
 
 def test_a_failing_batch_is_halved_until_the_bad_record_stands_alone_and_goes_to_the_dead_letters():
@@ -334,7 +334,7 @@ def test_a_failing_batch_is_halved_until_the_bad_record_stands_alone_and_goes_to
         (batch, [5]),
     ]
     assert [type(verdict) for verdict in verdicts] == [Repeat, Halve, Halve, Repeat, SendToDeadLetter]
-    assert machine.low_water == at_record("5")
+    assert machine.low_watermark == at_record("5")
     assert machine.waiting_bytes == 0
 
 
@@ -347,7 +347,7 @@ def test_a_dead_letter_handler_that_fails_stops_the_shard_and_acknowledges_nothi
     verdict = machine.on_raised(dead.id, OSError("queue is down"), 0.0, 0.0)
     assert isinstance(verdict, StopDelivery)
     assert "the dead letter of 1 records" in str(verdict.error)
-    assert machine.low_water == TRIM_HORIZON
+    assert machine.low_watermark == TRIM_HORIZON
 
 
 def test_a_dead_letter_is_acknowledged_in_manual_mode_too():
@@ -355,7 +355,7 @@ def test_a_dead_letter_is_acknowledged_in_manual_mode_too():
     machine.add(recs(1), 0)
     machine.on_raised(taken(machine).id, ValueError("poison"), 0.0, 0.0)
     machine.on_returned(taken(machine).id, 0.0)
-    assert machine.low_water == at_record("1")
+    assert machine.low_watermark == at_record("1")
 
 
 # --- the end, stopping and losing -----------------------------------------------------------------------
@@ -383,11 +383,11 @@ def test_stopping_finishes_what_is_under_way_and_gives_up_the_rest():
     machine.add(recs(1, 2), 0)
     call = taken(machine)
     machine.stop()
-    assert not machine.is_quiet
+    assert not machine.is_stopped
     machine.on_returned(call.id, 0.0)
-    assert machine.is_quiet
+    assert machine.is_stopped
     assert machine.take_call(0.0) is None
-    assert machine.low_water == at_record("1")
+    assert machine.low_watermark == at_record("1")
 
 
 def test_a_failure_while_stopping_acknowledges_nothing_and_is_not_repeated():
@@ -396,13 +396,13 @@ def test_a_failure_while_stopping_acknowledges_nothing_and_is_not_repeated():
     call = taken(machine)
     machine.stop()
     assert machine.on_raised(call.id, ValueError("x"), 0.0, 0.0) is None
-    assert (machine.is_quiet, machine.low_water, machine.waiting_bytes) == (True, TRIM_HORIZON, 0)
+    assert (machine.is_stopped, machine.low_watermark, machine.waiting_bytes) == (True, TRIM_HORIZON, 0)
 
 
 def test_what_is_stopped_after_it_was_lost_stays_lost():
     machine = delivery(is_lifecycle_called=True)
     machine.on_returned(taken(machine).id, 0.0)
-    machine.lose()
+    machine.on_lease_lost()
     machine.stop()
     assert machine.phase is Phase.LOST
     assert kinds(machine) == ["LOST"]
@@ -410,7 +410,7 @@ def test_what_is_stopped_after_it_was_lost_stays_lost():
 
 def test_records_that_arrive_after_a_loss_are_not_delivered():
     machine = delivery()
-    machine.lose()
+    machine.on_lease_lost()
     machine.add(recs(1), 0)
     assert machine.take_call(0.0) is None
 
@@ -439,19 +439,19 @@ def test_stopping_tells_stop_and_then_losing_tells_lost():
     machine.add(recs(1), 0)
     assert kinds(machine) == ["START", "BATCH"]
     machine.stop()
-    assert not machine.is_quiet
+    assert not machine.is_stopped
     assert kinds(machine) == ["STOP"]
-    assert machine.is_quiet
-    machine.lose()
+    assert machine.is_stopped
+    machine.on_lease_lost()
     assert kinds(machine) == ["LOST"]
-    assert machine.is_quiet
+    assert machine.is_stopped
 
 
 def test_nothing_is_told_to_user_code_that_was_never_started():
     machine = delivery(is_lifecycle_called=True)
-    machine.lose()
+    machine.on_lease_lost()
     assert kinds(machine) == []
-    assert machine.is_quiet
+    assert machine.is_stopped
 
 
 def test_lost_comes_after_the_call_under_way():
@@ -459,7 +459,7 @@ def test_lost_comes_after_the_call_under_way():
     machine.add(recs(1), 0)
     machine.on_returned(taken(machine).id, 0.0)
     call = taken(machine)
-    machine.lose()
+    machine.on_lease_lost()
     assert machine.take_call(0.0) is None
     machine.on_returned(call.id, 0.0)
     assert kinds(machine) == ["LOST"]
@@ -498,10 +498,10 @@ def test_a_start_that_was_never_begun_comes_again_at_once_and_counts_as_no_attem
 def test_nothing_is_told_when_the_shard_was_lost_before_its_start_was_begun():
     machine = delivery(is_lifecycle_called=True)
     start = taken(machine)
-    machine.lose()
+    machine.on_lease_lost()
     machine.on_not_begun(start.id)
     assert kinds(machine) == []
-    assert machine.is_quiet
+    assert machine.is_stopped
 
 
 @pytest.mark.parametrize(
@@ -524,18 +524,18 @@ def test_what_fails_after_the_shard_was_lost_is_not_repeated_and_lost_is_told_to
         machine.on_shard_end((CHILD,))
     call = taken(machine)
     assert call.kind.name == failing
-    machine.lose()
+    machine.on_lease_lost()
     assert machine.on_raised(call.id, ValueError("x"), 0.0, 0.5) is None
     assert kinds(machine) == told
-    assert machine.is_quiet
+    assert machine.is_stopped
 
 
 def test_a_lost_that_fails_is_not_told_again():
     machine = delivery(is_lifecycle_called=True)
     machine.on_returned(taken(machine).id, 0.0)
-    machine.lose()
+    machine.on_lease_lost()
     assert machine.on_raised(taken(machine).id, ValueError("x"), 0.0, 0.5) is None
-    assert machine.is_quiet
+    assert machine.is_stopped
     assert machine.next_wake_s() is None
     assert machine.take_call(99.0) is None
 
@@ -550,7 +550,7 @@ def test_a_start_that_fails_for_good_stops_the_shard_and_says_which_call_failed(
         "shard shardId-0: user code failed 2 times on the notification that a shard begins: OSError: no database; "
         "nothing after TRIM_HORIZON is acknowledged"
     )
-    assert machine.is_quiet
+    assert machine.is_stopped
     assert kinds(machine) == []
 
 
@@ -627,7 +627,7 @@ def test_every_record_is_done_in_order_per_key_and_the_low_water_never_passes_an
                 machine.on_returned(finished.id, now_s)
         now_s += 0.5
         settled = {int(record.sequence_number) for record in done + dead}
-        reached = int(machine.low_water.sequence_number) if machine.low_water.is_record else 0
+        reached = int(machine.low_watermark.sequence_number) if machine.low_watermark.is_record else 0
         assert reached >= low
         assert set(range(1, reached + 1)) <= settled
         low = reached
@@ -649,13 +649,13 @@ def test_every_record_is_done_in_order_per_key_and_the_low_water_never_passes_an
 def test_what_is_skipped_behind_everything_acknowledged_is_done():
     machine = delivery()
     machine.skip(at_record("5"), 0.0)
-    assert (machine.low_water, machine.plan_checkpoint(0.0)) == (at_record("5"), at_record("5"))
+    assert (machine.low_watermark, machine.plan_checkpoint(0.0)) == (at_record("5"), at_record("5"))
     machine.on_checkpoint_sent(at_record("5"), 0.0)
     machine.add(recs(6), 0)
     machine.on_returned(taken(machine).id, 0.0)
     machine.skip(at_record("7"), 0.0)
     machine.skip(at_record("8", 3), 0.0)
-    assert (machine.low_water, machine.last_taken) == (at_record("8", 3), at_record("6"))
+    assert (machine.low_watermark, machine.last_delivered) == (at_record("8", 3), at_record("6"))
 
 
 def test_what_is_skipped_behind_an_unacknowledged_record_waits_for_it():
@@ -665,14 +665,14 @@ def test_what_is_skipped_behind_an_unacknowledged_record_waits_for_it():
     machine.skip(at_record("4"), 0.0)
     machine.add(recs(5), 0)
     machine.skip(at_record("6"), 0.0)
-    assert (machine.low_water, machine.next_wake_s()) == (TRIM_HORIZON, None)
+    assert (machine.low_watermark, machine.next_wake_s()) == (TRIM_HORIZON, None)
     call = taken(machine)
     machine.acknowledge_through(at_record("1"), 0.0, 0)
-    assert machine.low_water == at_record("1")
+    assert machine.low_watermark == at_record("1")
     machine.acknowledge_through(at_record("2"), 0.0, 1)
-    assert machine.low_water == at_record("4")
+    assert machine.low_watermark == at_record("4")
     machine.on_returned(call.id, 0.0)
-    assert machine.low_water == at_record("6")
+    assert machine.low_watermark == at_record("6")
 
 
 def test_keys_in_parallel_skip_when_the_last_of_them_is_acknowledged():
@@ -681,9 +681,9 @@ def test_keys_in_parallel_skip_when_the_last_of_them_is_acknowledged():
     machine.skip(at_record("3"), 0.0)
     first, second = taken(machine), taken(machine)
     machine.on_returned(second.id, 0.0)
-    assert machine.low_water == TRIM_HORIZON
+    assert machine.low_watermark == TRIM_HORIZON
     machine.on_returned(first.id, 0.0)
-    assert machine.low_water == at_record("3")
+    assert machine.low_watermark == at_record("3")
 
 
 def test_the_last_delivered_record_may_be_checkpointed_again_behind_what_is_skipped():
@@ -692,8 +692,8 @@ def test_the_last_delivered_record_may_be_checkpointed_again_behind_what_is_skip
     machine.on_returned(taken(machine).id, 0.0)
     machine.acknowledge_through(at_record("2"), 0.0)
     machine.skip(at_record("3"), 0.0)
-    machine.acknowledge_through(machine.last_taken, 0.0)
-    assert machine.low_water == at_record("3")
+    machine.acknowledge_through(machine.last_delivered, 0.0)
+    assert machine.low_watermark == at_record("3")
     with pytest.raises(UsageError, match=r"cannot checkpoint 1\.0: the checkpoint is at 3\.0"):
         machine.acknowledge_through(at_record("1"), 0.0)
 
@@ -702,4 +702,4 @@ def test_a_shard_that_is_given_up_skips_nothing_more():
     machine = delivery()
     machine.stop()
     machine.skip(at_record("5"), 0.0)
-    assert machine.low_water == TRIM_HORIZON
+    assert machine.low_watermark == TRIM_HORIZON

@@ -15,7 +15,7 @@ from penstock.core.reading.resume import (
     IteratorStart,
     IteratorType,
     MissingRecord,
-    count_done,
+    count_done_records,
     is_record_done,
     is_record_missing,
     judge_missing_record,
@@ -78,7 +78,7 @@ def test_the_ports_use_the_same_words():
     ],
 )
 def test_so_many_user_records_are_done(position, sequence_number, count, done):
-    assert count_done(position, sequence_number, count) == done
+    assert count_done_records(position, sequence_number, count) == done
     assert is_record_done(position, sequence_number, count) is (done == count)
 
 
@@ -86,7 +86,7 @@ def test_so_many_user_records_are_done(position, sequence_number, count, done):
 def test_what_is_done_is_what_is_not_ahead_of_the_position(at, sub, number, count):
     position = at_record(str(at), sub)
     places = [at_record(str(number), place) for place in range(count)]
-    assert count_done(position, str(number), count) == sum(place <= position for place in places)
+    assert count_done_records(position, str(number), count) == sum(place <= position for place in places)
 
 
 @pytest.mark.parametrize(

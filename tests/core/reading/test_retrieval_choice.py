@@ -6,18 +6,18 @@ from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.retrieval_choice import (
     AutoRetrieval,
-    Change,
     ChangeReason,
     OwnReads,
     Retrieval,
+    RetrievalChange,
     RetrievalChoice,
 )
 from penstock.errors import AccessDenied, ExpiredIterator, OptionError, Throttled, Unavailable
 
 OPTIONS = AutoRetrieval(ReaderOptions(), ReaderOptions(spacing_s=0.0), contended_s=30.0, hold_s=900.0)
-CONTENDED = Change(Retrieval.FAN_OUT, ChangeReason.CONTENDED)
-TRIAL = Change(Retrieval.POLLING, ChangeReason.TRIAL)
-PUSH_FAILED = Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
+CONTENDED = RetrievalChange(Retrieval.FAN_OUT, ChangeReason.CONTENDED)
+TRIAL = RetrievalChange(Retrieval.POLLING, ChangeReason.TRIAL)
+PUSH_FAILED = RetrievalChange(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
 REFUSED = Throttled("slow", code="ProvisionedThroughputExceededException")
 
 
@@ -45,10 +45,10 @@ class Shard:
         self.choice.on_event(0, self.now_s)
 
     @property
-    def plan(self) -> Change | None:
+    def plan(self) -> RetrievalChange | None:
         return self.choice.plan_change(self.now_s)
 
-    def make(self, expected: Change, chance: float = 0.0) -> None:
+    def make(self, expected: RetrievalChange, chance: float = 0.0) -> None:
         assert self.plan == expected
         self.choice.on_changed(expected, self.now_s, chance)
 

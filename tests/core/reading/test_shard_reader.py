@@ -24,13 +24,13 @@ from penstock.core.reading.reader_steps import (
     FetchListing,
     FetchPage,
     Finished,
-    Kept,
-    Listed,
     ListedShard,
+    ListedState,
     Page,
+    PageOutcome,
     Pause,
     Wait,
-    find_listed,
+    find_listed_shard,
 )
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.shard import ChildShard, Shard
@@ -382,7 +382,7 @@ def test_a_refusal_that_is_unknown_is_retried_to_the_deadline_and_says_nothing_o
     machine = reader(at_record("5"), deadline_s=600.0)
     for now_s in range(0, 600, 20):
         machine.on_failure(UnknownRefusal(f"{code}: no", code=code), float(now_s), 0.5)
-        assert not machine.is_final
+        assert not machine.has_ended
     assert machine.plan_step(599.0) == FetchIterator(at_record("5"))
     machine.on_failure(UnknownRefusal(f"{code}: no", code=code), 600.0, 0.5)
     assert str(machine.final.error) == f"{code}: no"
@@ -421,7 +421,7 @@ def test_a_refusal_that_waiting_seldom_cures_ends_the_reading_after_ten():
     machine = started()
     for attempt in range(9):
         machine.on_failure(AccessDenied("no"), float(attempt), 0.5)
-        assert not machine.is_final
+        assert not machine.has_ended
     machine.on_failure(AccessDenied("no"), 99.0, 0.5)
     assert isinstance(machine.plan_step(99.0).error, AccessDenied)
 
@@ -456,14 +456,14 @@ def test_after_three_ends_without_children_the_listing_decides():
     machine = started()
     end_without_children(machine)
     assert isinstance(machine.plan_step(60.0), FetchListing)
-    machine.on_listing(ListedShard(Listed.CLOSED, (CHILD,)), 60.0, 0.5)
+    machine.on_listing(ListedShard(ListedState.CLOSED, (CHILD,)), 60.0, 0.5)
     assert machine.plan_step(60.0) == Finished((CHILD,))
 
 
 def test_an_end_of_a_shard_that_is_listed_open_is_not_believed():
     machine = started()
     end_without_children(machine)
-    machine.on_listing(ListedShard(Listed.OPEN), 60.0, 0.5)
+    machine.on_listing(ListedShard(ListedState.OPEN), 60.0, 0.5)
     assert isinstance(machine.plan_step(60.0), Wait)
     assert machine.plan_step(99.0) == FetchIterator(at_record("2"))
 
@@ -488,7 +488,7 @@ def test_a_shard_that_is_listed_open_and_cannot_be_read_is_tried_ten_times_ever_
         mistake(machine, now_s)
         now_s += 60.0
         assert isinstance(machine.plan_step(now_s), FetchListing)
-        assert machine.on_listing(ListedShard(Listed.OPEN), now_s, 0.5) is None
+        assert machine.on_listing(ListedShard(ListedState.OPEN), now_s, 0.5) is None
         step = machine.plan_step(now_s)
         assert step.reason is Pause.BACKOFF
         pauses.append(step.until_s - now_s)
@@ -497,7 +497,7 @@ def test_a_shard_that_is_listed_open_and_cannot_be_read_is_tried_ten_times_ever_
         machine.on_iterator("again", now_s, 1)
     assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
     mistake(machine, now_s)
-    assert machine.on_listing(ListedShard(Listed.OPEN), now_s, 0.5) is None
+    assert machine.on_listing(ListedShard(ListedState.OPEN), now_s, 0.5) is None
     error = machine.plan_step(now_s).error
     assert isinstance(error, ServiceError)
     assert str(error).startswith(
@@ -511,8 +511,8 @@ def test_a_page_that_goes_on_starts_the_tries_on_a_shard_that_is_listed_open_ane
     for _ in range(2):
         for _ in range(9):
             keeps_denying(machine, 0.0)
-            machine.on_listing(ListedShard(Listed.OPEN), 0.0, 0.5)
-        assert not machine.is_final
+            machine.on_listing(ListedShard(ListedState.OPEN), 0.0, 0.5)
+        assert not machine.has_ended
         machine.on_iterator("again", 0.0, 1)
         machine.on_page(progress, 0.0, 0.0)
         machine.on_failure(ExpiredIterator("old"), 0.0, 0.5)
@@ -521,15 +521,15 @@ def test_a_page_that_goes_on_starts_the_tries_on_a_shard_that_is_listed_open_ane
 def test_an_end_of_a_shard_that_is_listed_no_more_is_believed():
     machine = started()
     end_without_children(machine)
-    assert machine.on_listing(ListedShard(Listed.MISSING), 60.0, 0.5) is None
+    assert machine.on_listing(ListedShard(ListedState.MISSING), 60.0, 0.5) is None
     machine.on_iterator("again", 70.0, 1)
     machine.on_page(page(2, iterator=None), 70.0, 70.0)
     assert isinstance(machine.plan_step(90.0), FetchListing)
-    assert machine.on_listing(ListedShard(Listed.MISSING, (CHILD,)), 90.0, 0.5) is None
+    assert machine.on_listing(ListedShard(ListedState.MISSING, (CHILD,)), 90.0, 0.5) is None
     assert machine.plan_step(90.0) == Finished((CHILD,))
 
 
-@pytest.mark.parametrize("state", [Listed.CLOSED, Listed.MISSING])
+@pytest.mark.parametrize("state", [ListedState.CLOSED, ListedState.MISSING])
 def test_one_doubtful_end_and_one_denial_do_not_end_a_shard(state):
     machine = started()
     machine.on_page(page(1, 2, iterator=None), 0.0, 0.0)
@@ -579,7 +579,7 @@ def test_a_loss_is_reported_once():
 
 def test_an_empty_page_where_the_record_must_be_is_asked_for_again():
     machine = started(at_record("100"))
-    assert machine.on_page(page(), 0.0, 0.1) == Kept(None)
+    assert machine.on_page(page(), 0.0, 0.1) == PageOutcome(None)
     machine.on_iterator("again", 10.0, 1_000_000)
     kept = machine.on_page(page(100, 101), 10.0, 10.1)
     assert (places(kept.rows), kept.loss) == ([(101, 0)], None)
@@ -589,7 +589,7 @@ def test_each_record_that_must_be_there_is_asked_for_as_often_whatever_was_in_do
     machine = started(at_record("100"))
     for record in (100, 101, 102):
         for attempt in range(3):
-            assert machine.on_page(page(), 100.0 * attempt, 100.0 * attempt) == Kept(None)
+            assert machine.on_page(page(), 100.0 * attempt, 100.0 * attempt) == PageOutcome(None)
             machine.on_iterator("again", 100.0 * attempt + 99.0, 1_000_000)
         kept = machine.on_page(page(record, record + 1), 300.0, 300.0)
         assert (places(kept.rows), kept.loss) == ([(record + 1, 0)], None)
@@ -600,7 +600,7 @@ def test_each_record_that_must_be_there_is_asked_for_as_often_whatever_was_in_do
 
 def test_an_empty_last_page_without_children_where_the_record_must_be_is_asked_for_again():
     machine = started(at_record("100"))
-    assert machine.on_page(page(iterator=None), 0.0, 0.1) == Kept(None)
+    assert machine.on_page(page(iterator=None), 0.0, 0.1) == PageOutcome(None)
     assert machine.plan_step(10.0) == FetchIterator(at_record("100"))
     machine.on_iterator("again", 10.0, 1_000_000)
     kept = machine.on_page(page(100, 101), 10.0, 10.1)
@@ -648,7 +648,7 @@ def test_a_missing_record_is_a_loss_when_the_tip_was_seen_longer_ago_than_the_re
 
 
 def test_what_the_lease_tells_of_the_tip_counts_as_if_this_reader_had_seen_it():
-    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == Kept(())
+    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == PageOutcome(())
     assert resumed(tip_s=0.0).on_page(page(150, at_s=3500.0), 0.0, 0.1).loss is None
     assert resumed(tip_s=0.0).on_page(page(150, at_s=3601.0), 0.0, 0.1).loss is not None
     assert resumed().on_page(page(150, at_s=1.0), 0.0, 0.1).loss is not None
@@ -674,7 +674,7 @@ def behind():
 def test_a_page_behind_which_unread_records_may_have_left_is_read_again_from_the_last_record(last):
     machine = behind()
     # Half an hour is left to it, and the pause was longer.
-    assert machine.on_page(page(*last, at_s=4800.0), 10.0, 10.1) == Kept(None)
+    assert machine.on_page(page(*last, at_s=4800.0), 10.0, 10.1) == PageOutcome(None)
     assert machine.plan_step(11.0) == FetchIterator(at_record("101"))
     assert machine.tip_ms == EPOCH_MS + 1_000_000
     machine.on_iterator("again", 11.0, 1_000_000)
@@ -695,7 +695,7 @@ def test_unread_records_that_left_between_two_pages_are_a_loss():
 def test_an_empty_page_before_the_record_was_looked_for_does_not_tell_how_old_the_unread_ones_are():
     machine = resumed(tip_s=1000.0)
     # What is left is half an hour old. What came before it has left, and that page says nothing of it.
-    assert machine.on_page(page(behind=1_800_000, at_s=5000.0), 0.0, 0.1) == Kept(())
+    assert machine.on_page(page(behind=1_800_000, at_s=5000.0), 0.0, 0.1) == PageOutcome(())
     kept = machine.on_page(page(150, at_s=5001.0), 1.0, 1.1)
     assert kept.rows is None
     assert "100" in str(kept.loss)
@@ -723,7 +723,7 @@ def test_a_kept_iterator_is_not_believed_when_unread_records_may_have_left_since
     machine = ShardReader(
         "orders", "shardId-0", at_record("100"), options, iterator="kept", unread_since_ms=EPOCH_MS
     )
-    assert machine.on_page(page(150, at_s=3600.0), 0.0, 0.1) == Kept(None)
+    assert machine.on_page(page(150, at_s=3600.0), 0.0, 0.1) == PageOutcome(None)
     assert machine.plan_step(1.0) == FetchIterator(at_record("100"))
 
 
@@ -753,7 +753,7 @@ def test_a_reading_that_began_at_the_trim_horizon_goes_on_there_with_a_warning()
 def test_an_event_behind_which_unread_records_may_have_left_ends_the_subscription():
     machine = behind()
     event = replace(page(150, at_s=4800.0), is_pushed=True)
-    assert machine.on_page(event, 10.0, 10.1) == Kept(None)
+    assert machine.on_page(event, 10.0, 10.1) == PageOutcome(None)
     assert machine.plan_step(11.0) == FetchIterator(at_record("101"))
 
 
@@ -790,7 +790,7 @@ def vanish(machine, *, children=()) -> DataLossError | None:
     for attempt in range(2):
         machine.on_failure(NotFound("no such shard"), 10.0 * attempt, 0.0)
         assert isinstance(machine.plan_step(10.0 * attempt + 1), FetchListing)
-        loss = machine.on_listing(ListedShard(Listed.MISSING, children), 10.0 * attempt + 1, 0.5)
+        loss = machine.on_listing(ListedShard(ListedState.MISSING, children), 10.0 * attempt + 1, 0.5)
         if attempt == 0:
             assert loss is None
             assert machine.plan_step(9.0) == FetchIterator(at_record("100"))
@@ -817,13 +817,13 @@ def test_a_shard_that_one_listing_leaves_out_is_not_gone(between):
     machine = started(at_record("100"))
     for _ in range(3):
         machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
-        assert machine.on_listing(ListedShard(Listed.MISSING), 0.0, 0.5) is None
+        assert machine.on_listing(ListedShard(ListedState.MISSING), 0.0, 0.5) is None
         if between is None:
             machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
-            assert machine.on_listing(ListedShard(Listed.OPEN), 0.0, 0.5) is None
+            assert machine.on_listing(ListedShard(ListedState.OPEN), 0.0, 0.5) is None
         else:
             machine.on_page(page(100, 101), 0.0, 0.0)
-    assert not machine.is_final
+    assert not machine.has_ended
 
 
 def test_a_stream_that_vanished_is_said_to_be_gone():
@@ -839,7 +839,7 @@ def test_a_refusal_of_the_listing_says_nothing_of_the_position():
     machine = reader(at_record("100"))
     machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
     machine.on_failure(Rejected("no such token"), 1.0, 0.0)
-    assert not machine.is_final
+    assert not machine.has_ended
 
 
 # --- deadline, pace, kept iterators, second looks -------------------------------------------------------------
@@ -848,7 +848,7 @@ def test_a_refusal_of_the_listing_says_nothing_of_the_position():
 def test_with_a_deadline_a_shard_that_gives_no_page_is_given_up():
     machine = started(deadline_s=10.0)
     machine.on_failure(Throttled("first"), 5.0, 0.999, started_s=4.0)
-    assert not machine.is_final
+    assert not machine.has_ended
     machine.on_failure(Throttled("last"), 13.9, 0.999)
     assert machine.plan_step(13.9) == Wait(14.0, Pause.BACKOFF)  # the last attempt
     machine.on_failure(Throttled("over"), 14.0, 0.5)
@@ -860,7 +860,7 @@ def test_a_page_lets_the_deadline_begin_anew():
     machine.on_failure(Throttled("slow"), 5.0, 0.5)
     machine.on_page(page(1), 6.0, 6.0)
     machine.on_failure(Throttled("slow"), 100.0, 0.5)
-    assert not machine.is_final
+    assert not machine.has_ended
 
 
 def test_without_a_limit_on_bytes_a_large_page_costs_no_pause():
@@ -908,9 +908,9 @@ def test_a_listing_tells_of_a_shard_and_its_children():
         return Shard(key, HashRange(0, 9), parents, "1", ending)
 
     shards = [shard("shardId-0", ending="9"), shard("shardId-1", ("shardId-0",)), shard("shardId-2")]
-    assert find_listed("shardId-0", shards) == ListedShard(Listed.CLOSED, (CHILD,))
-    assert find_listed("shardId-0", shards[1:]) == ListedShard(Listed.MISSING, (CHILD,))
-    assert find_listed("shardId-2", shards) == ListedShard(Listed.OPEN)
+    assert find_listed_shard("shardId-0", shards) == ListedShard(ListedState.CLOSED, (CHILD,))
+    assert find_listed_shard("shardId-0", shards[1:]) == ListedShard(ListedState.MISSING, (CHILD,))
+    assert find_listed_shard("shardId-2", shards) == ListedShard(ListedState.OPEN)
 
 
 # --- lag ------------------------------------------------------------------------------------------------
@@ -964,7 +964,7 @@ def test_every_record_comes_once_and_in_order_whatever_fails(data):
     machine = reader(at_record(str(done[0]), done[1]))
     got, now, cursors = [], 0.0, {}
     budget, nulls = 400, 0
-    while not machine.is_final:
+    while not machine.has_ended:
         budget -= 1
         assert budget, "the reading does not end"
         calm = budget < 200
@@ -975,7 +975,7 @@ def test_every_record_comes_once_and_in_order_whatever_fails(data):
             cursors["it"] = int(step.position.sequence_number)
             machine.on_iterator("it", now, 1)
         elif isinstance(step, FetchListing):
-            machine.on_listing(ListedShard(Listed.CLOSED, (CHILD,)), now, 0.5)
+            machine.on_listing(ListedShard(ListedState.CLOSED, (CHILD,)), now, 0.5)
         else:
             event = (
                 "page"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.core.aggregation import UserRecord, deaggregate
 from penstock.core.position import parse_position
-from penstock.core.reading.resume import count_done, plan_iterator
+from penstock.core.reading.resume import count_done_records, plan_iterator
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _records_after(record: RawRecord, position: Position) -> Iterator[NextRecord
     inside = deaggregate(record.data)
     if inside is None:
         inside = [UserRecord(record.partition_key, None, record.data, 0)]
-    for each in inside[count_done(position, record.sequence_number, len(inside)) :]:
+    for each in inside[count_done_records(position, record.sequence_number, len(inside)) :]:
         place = f"{record.sequence_number}.{each.sub_sequence_number}"
         yield NextRecord(
             place,

@@ -2,7 +2,7 @@
 
 The shell feeds it the records that were read, asks `take_call` for the next call of user code, runs it on a pool
 and answers with `on_returned` or `on_raised`. Records get ordinals in stream order; the checkpoint is the *low
-water*: the highest position below which everything is acknowledged. Later records may be acknowledged too.
+watermark*: the highest position below which everything is acknowledged. Later records may be acknowledged too.
 
 Order: with `concurrency=1` the shard is one queue, and one call is under way at a time. With more, each partition
 key has its own queue: a call holds records of one key, and a key is never in two calls at once.
@@ -39,7 +39,7 @@ from penstock.core.reading.delivery_calls import (
     StopDelivery,
     Verdict,
 )
-from penstock.core.reading.low_watermark import LowWater
+from penstock.core.reading.low_watermark import LowWatermark
 from penstock.core.safe_text import describe_error
 from penstock.core.shard import ChildShard
 from penstock.errors import HandlerFailed, UsageError
@@ -52,7 +52,13 @@ def _memory_bytes(records: Iterable[DeliveredRecord]) -> int:
     return sum(map(_memory_bytes_of, records))
 
 
-class _Piece(Struct, Generic[R]):
+class _PendingCall(Struct, Generic[R]):
+    """A call of user code that is under way, or is to be made again.
+
+    Args:
+        key: Names the queue of its records; None for a call without records.
+    """
+
     kind: CallKind
     key: Hashable
     records: Sequence[R]
@@ -62,15 +68,22 @@ class _Piece(Struct, Generic[R]):
 
 
 class _KeyQueue(Struct, Generic[R]):
-    # Pieces are repeated before anything new of the queue. A queue is busy while a piece of it is under way or waits.
-    again: list[_Piece[R]] = field(default_factory=list)  # few: the parts of one call
-    fresh: deque[R] = field(default_factory=deque)
-    ordinals: deque[int] = field(default_factory=deque)  # of `fresh`; the one queue of a shard needs none
+    """The records of one partition key, or of the shard, that wait for a call.
+
+    Args:
+        repeated_calls: Made again before any new record is taken; few, since they are the parts of one call.
+        ordinals: Of `new_records`; empty in the one queue of a shard, which needs none.
+        is_busy: Whether a call of the queue is under way, or is to be made again.
+    """
+
+    repeated_calls: list[_PendingCall[R]] = field(default_factory=list)
+    new_records: deque[R] = field(default_factory=deque)
+    ordinals: deque[int] = field(default_factory=deque)
     is_busy: bool = False
 
 
 class ShardDelivery(Generic[R]):
-    """The machine. Not thread-safe: one caller at a time.
+    """The machine that delivers one shard. Not thread-safe: one caller at a time.
 
     Args:
         shard_id: For messages.
@@ -90,62 +103,64 @@ class ShardDelivery(Generic[R]):
         self.phase = Phase.RUNNING
         self.failure: HandlerFailed | None = None
         self.waiting_bytes = 0
-        """Memory of the records that were added and no call has finished, and of their queues."""
+        """Memory of the queues, and of the added records whose call has not ended."""
         self.millis_behind_latest = 0
         self.children: tuple[ChildShard, ...] | None = None
         self._memory_of = memory_of
         self._start = start
         self._ids = count(1)  # of calls
-        self._under_way: dict[int, _Piece[R]] = {}  # calls, by id
+        self._calls_under_way: dict[int, _PendingCall[R]] = {}  # calls, by id
         self._queues: dict[Hashable, _KeyQueue[R]] = {}
         self._queue_bytes = QUEUE_MEMORY_BYTES if options.concurrency > 1 else 0
-        self._ready: deque[Hashable] = deque()  # queues with a call that may begin
-        self._paused: list[tuple[float, int, Hashable]] = []  # a heap: when a queue's failed call is repeated
+        self._ready_keys: deque[Hashable] = deque()  # queues with a call that may begin
+        self._paused_keys: list[
+            tuple[float, int, Hashable]
+        ] = []  # a heap: when a queue's failed call is repeated
         # The calls at the shard's start, end, stop and loss; after a failed one also its next moment and attempt.
-        self._lifecycle: dict[CallKind, Literal["due", "under way", "done"]] = {}
+        self._lifecycle_states: dict[CallKind, Literal["due", "under way", "done"]] = {}
         self._lifecycle_at_s: dict[CallKind, float] = {}
         self._lifecycle_attempt: dict[CallKind, int] = {}
-        self._added = 0  # number of records added: the next ordinal
-        self._taken = 0  # number of records that calls have taken
+        self._added_count = 0  # number of records added: the next ordinal
+        self._taken_count = 0  # number of records that calls have taken
         self._newest_taken = -1  # the highest ordinal of these
-        self._water = LowWater(start)
-        self.last_taken: Position = start
+        self._low_watermark = LowWatermark(start)
+        self.last_delivered: Position = start
         """The newest record that user code has got."""
-        self._stored = start  # the last checkpoint sent
-        self._stored_s = float("-inf")  # when it was sent
-        self._due_since_s: float | None = None  # since when the low water differs from it
+        self._sent_checkpoint = start  # the last checkpoint sent
+        self._checkpoint_sent_s = float("-inf")  # when it was sent
+        self._checkpoint_due_since_s: float | None = None  # since when the low watermark differs from it
 
     # --- state ---
 
     @property
-    def low_water(self) -> Position:
+    def low_watermark(self) -> Position:
         """Everything up to and including this is done: acknowledged, or skipped after acknowledged records."""
-        return self._water.done
+        return self._low_watermark.done
 
     @property
     def done_count(self) -> int:
         """Number of records, from the first one on, that are acknowledged without a gap."""
-        return self._water.ordinal
+        return self._low_watermark.ordinal
 
     @property
     def unacknowledged_count(self) -> int:
         """Records that were read and are not acknowledged."""
-        return self._added - self._water.ordinal - self._water.ahead_count
+        return self._added_count - self._low_watermark.ordinal - self._low_watermark.ahead_count
 
     @property
     def call_count(self) -> int:
         """Calls of user code under way."""
-        return len(self._under_way)
+        return len(self._calls_under_way)
 
     @property
     def is_acknowledged(self) -> bool:
         """Whether every record that was read is acknowledged."""
-        return self._water.ordinal == self._added
+        return self._low_watermark.ordinal == self._added_count
 
     @property
     def is_idle(self) -> bool:
         """Whether no record waits for a call, is in one, or will be repeated."""
-        return not self._under_way and not self._is_waiting()
+        return not self._calls_under_way and not self._is_waiting()
 
     @property
     def is_at_rest(self) -> bool:
@@ -159,14 +174,14 @@ class ShardDelivery(Generic[R]):
             self.children is not None
             and self.phase in (Phase.RUNNING, Phase.STOPPING)
             and self.is_acknowledged
-            and not self._under_way
-            and (not self.options.is_lifecycle_called or self._lifecycle.get(CallKind.END) == "done")
+            and not self._calls_under_way
+            and (not self.options.is_lifecycle_called or self._lifecycle_states.get(CallKind.END) == "done")
         )
 
     @property
-    def is_quiet(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether the shard is stopping, failed or lost, and no call is under way or still to be made."""
-        if self._under_way:
+        if self._calls_under_way:
             return False
         if self.phase is Phase.STOPPING:
             return not self._must_call(CallKind.STOP)
@@ -187,15 +202,15 @@ class ShardDelivery(Generic[R]):
             return
         self.waiting_bytes += self._memory_of(records)
         if self.options.concurrency == 1:
-            self._open_queue(_WHOLE_SHARD).fresh.extend(records)
-            self._added += len(records)
+            self._open_queue(_WHOLE_SHARD).new_records.extend(records)
+            self._added_count += len(records)
             return
         for record in records:
-            ordinal = self._added
-            self._added += 1
+            ordinal = self._added_count
+            self._added_count += 1
             # A record without a key has no order to keep: it gets its own queue.
             queue = self._open_queue(record.partition_key if record.partition_key is not None else ordinal)
-            queue.fresh.append(record)
+            queue.new_records.append(record)
             queue.ordinals.append(ordinal)
 
     def skip(self, position: Position, now_s: float) -> None:
@@ -205,7 +220,7 @@ class ShardDelivery(Generic[R]):
             position: Of the last of them.
         """
         if self.phase is Phase.RUNNING:
-            self._water.skip(self._added, position)
+            self._low_watermark.skip(self._added_count, position)
             self._schedule_checkpoint(now_s)
 
     def _open_queue(self, key: Hashable) -> _KeyQueue[R]:
@@ -214,8 +229,8 @@ class ShardDelivery(Generic[R]):
         if queue is None:
             queue = self._queues[key] = _KeyQueue()
             self.waiting_bytes += self._queue_bytes
-        if not (queue.is_busy or queue.fresh or queue.again):
-            self._ready.append(key)
+        if not (queue.is_busy or queue.new_records or queue.repeated_calls):
+            self._ready_keys.append(key)
         return queue
 
     def on_shard_end(self, children: tuple[ChildShard, ...]) -> None:
@@ -229,17 +244,17 @@ class ShardDelivery(Generic[R]):
         lifecycle = self._next_lifecycle()
         if lifecycle is not None:
             return self._take_lifecycle(lifecycle, now_s)
-        if self.phase is not Phase.RUNNING or len(self._under_way) >= self.options.concurrency:
+        if self.phase is not Phase.RUNNING or len(self._calls_under_way) >= self.options.concurrency:
             return None
         if not self._is_started:
             return None  # START returns before any record is delivered, also with keys in parallel
-        while self._paused and self._paused[0][0] <= now_s:
-            self._ready.append(heapq.heappop(self._paused)[2])
-        if not self._ready:
+        while self._paused_keys and self._paused_keys[0][0] <= now_s:
+            self._ready_keys.append(heapq.heappop(self._paused_keys)[2])
+        if not self._ready_keys:
             return None
-        if self._newest_taken + 1 - self._water.ordinal >= self.options.window_records_max:
+        if self._newest_taken + 1 - self._low_watermark.ordinal >= self.options.window_records_max:
             return self._take_lowest()
-        return self._take_from(self._ready.popleft())
+        return self._take_from(self._ready_keys.popleft())
 
     def next_wake_s(self, *, may_call: bool = True) -> float | None:
         """Return the next moment at which a call or a checkpoint may be due without a further event; None if there is none.
@@ -248,12 +263,20 @@ class ShardDelivery(Generic[R]):
             may_call: False while the shard is paused: then no call is due until the delivery stops.
         """
         is_calling = may_call or self.phase is not Phase.RUNNING
-        times = [self._paused[0][0]] if self._paused and self.phase is Phase.RUNNING and is_calling else []
+        times = (
+            [self._paused_keys[0][0]]
+            if self._paused_keys and self.phase is Phase.RUNNING and is_calling
+            else []
+        )
         next_kind = self._next_lifecycle() if is_calling else None
         if next_kind is not None and next_kind in self._lifecycle_at_s:
             times.append(self._lifecycle_at_s[next_kind])
-        if self._due_since_s is not None and self.phase is not Phase.LOST:
-            times.append(max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s))
+        if self._checkpoint_due_since_s is not None and self.phase is not Phase.LOST:
+            times.append(
+                max(
+                    self._checkpoint_due_since_s, self._checkpoint_sent_s + self.options.checkpoint_interval_s
+                )
+            )
         return min(times, default=None)
 
     def on_returned(self, call_id: int, now_s: float) -> Verdict | None:
@@ -262,18 +285,18 @@ class ShardDelivery(Generic[R]):
         Returns:
             A `StopDelivery` if END has returned and a record is still unacknowledged; else None.
         """
-        piece = self._under_way.pop(call_id)
-        if piece.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
-            self.waiting_bytes -= self._memory_of(piece.records)
-            if self.options.checkpointing == "auto" or piece.kind is CallKind.DEAD_LETTER:
-                self.acknowledge(piece.records, piece.ordinals, now_s)
-            self._free_queue(piece.key)
+        pending = self._calls_under_way.pop(call_id)
+        if pending.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
+            self.waiting_bytes -= self._memory_of(pending.records)
+            if self.options.checkpointing == "auto" or pending.kind is CallKind.DEAD_LETTER:
+                self.acknowledge(pending.records, pending.ordinals, now_s)
+            self._free_queue(pending.key)
             return None
-        self._lifecycle[piece.kind] = "done"
-        if piece.kind is CallKind.END and not self.is_acknowledged:
-            return self._stop(
+        self._lifecycle_states[pending.kind] = "done"
+        if pending.kind is CallKind.END and not self.is_acknowledged:
+            return self._fail(
                 f"shard {self.shard_id}: the end of the shard was delivered and {self.unacknowledged_count} records are "
-                f"not checkpointed (the checkpoint is at {self.low_water}); checkpoint when the shard ends, "
+                f"not checkpointed (the checkpoint is at {self.low_watermark}); checkpoint when the shard ends, "
                 "else its children can never start",
                 None,
             )
@@ -281,15 +304,15 @@ class ShardDelivery(Generic[R]):
 
     def on_not_begun(self, call_id: int) -> None:
         """Put back a call that was taken and never begun: it is next again. If the delivery has stopped, its records are dropped."""
-        piece = self._under_way.pop(call_id)
-        if piece.key is None:
-            self._lifecycle[piece.kind] = "due"
+        pending = self._calls_under_way.pop(call_id)
+        if pending.key is None:
+            self._lifecycle_states[pending.kind] = "due"
             return
         if self.phase is not Phase.RUNNING:
-            self.waiting_bytes -= self._memory_of(piece.records)
+            self.waiting_bytes -= self._memory_of(pending.records)
             return
-        self._queues[piece.key].again.insert(0, piece)
-        self._ready.appendleft(piece.key)
+        self._queues[pending.key].repeated_calls.insert(0, pending)
+        self._ready_keys.appendleft(pending.key)
 
     def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
         """Handle a call that raised.
@@ -297,35 +320,35 @@ class ShardDelivery(Generic[R]):
         Returns:
             The next step; None if the shard is not delivered any more.
         """
-        piece = self._under_way.pop(call_id)
-        if piece.records and self.phase is not Phase.RUNNING:
+        pending = self._calls_under_way.pop(call_id)
+        if pending.records and self.phase is not Phase.RUNNING:
             # Not acknowledged, so the next reader of the shard gets the records again.
-            self.waiting_bytes -= self._memory_of(piece.records)
+            self.waiting_bytes -= self._memory_of(pending.records)
             return None
         if self.phase is Phase.LOST:
             # A LOST that failed is not repeated. After a STOP or an END that failed, LOST is called; after a START, nothing.
-            self._lifecycle[piece.kind] = "done" if piece.kind is CallKind.LOST else "due"
+            self._lifecycle_states[pending.kind] = "done" if pending.kind is CallKind.LOST else "due"
             return None
-        piece = self._without_done(piece)
-        if piece.kind is CallKind.BATCH and not piece.records:
-            self._free_queue(piece.key)  # everything was acknowledged before the failure
+        pending = self._without_acknowledged(pending)
+        if pending.kind is CallKind.BATCH and not pending.records:
+            self._free_queue(pending.key)  # everything was acknowledged before the failure
             return None
-        if piece.attempt <= self.options.retries_max:
-            return self._plan_repeat(piece, now_s, chance)
-        if piece.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
-            return self._halve_or_send(piece, error)
-        self.waiting_bytes -= self._memory_of(piece.records)
-        return self._stop(self._describe(piece, error), error)
+        if pending.attempt <= self.options.retries_max:
+            return self._plan_repeat(pending, now_s, chance)
+        if pending.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
+            return self._halve_or_send(pending, error)
+        self.waiting_bytes -= self._memory_of(pending.records)
+        return self._fail(self._describe(pending, error), error)
 
     # --- acknowledging ---
 
     def acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
         """Mark single records of a call as done, in any order, during the call or after it."""
-        if isinstance(ordinals, range) and ordinals.start <= self._water.ordinal < ordinals.stop:
+        if isinstance(ordinals, range) and ordinals.start <= self._low_watermark.ordinal < ordinals.stop:
             last = records[-1]
-            self._water.acknowledge_run(ordinals, last.sequence_number, last.sub_sequence_number)
+            self._low_watermark.acknowledge_run(ordinals, last.sequence_number, last.sub_sequence_number)
         else:
-            self._water.acknowledge(
+            self._low_watermark.acknowledge(
                 (ordinal, record.sequence_number, record.sub_sequence_number)
                 for record, ordinal in zip(records, ordinals, strict=True)
             )
@@ -335,7 +358,7 @@ class ShardDelivery(Generic[R]):
         """Mark everything up to and including a position as done. Only for shards delivered in one queue.
 
         Args:
-            position: From the present low water to the newest delivered record.
+            position: From the present low watermark to the newest delivered record.
             ordinal: Of the record at the position, if it is known.
 
         Raises:
@@ -343,15 +366,15 @@ class ShardDelivery(Generic[R]):
         """
         if self.options.concurrency > 1:
             raise UsageError("with concurrency > 1 acknowledge the records of each batch, not a position")
-        if position > self.last_taken:
+        if position > self.last_delivered:
             raise UsageError(
-                f"shard {self.shard_id}: cannot checkpoint {position}: delivered is only what ends at {self.last_taken}"
+                f"shard {self.shard_id}: cannot checkpoint {position}: delivered is only what ends at {self.last_delivered}"
             )
-        if position < self._water.position:
+        if position < self._low_watermark.position:
             raise UsageError(
-                f"shard {self.shard_id}: cannot checkpoint {position}: the checkpoint is at {self.low_water} already"
+                f"shard {self.shard_id}: cannot checkpoint {position}: the checkpoint is at {self.low_watermark} already"
             )
-        self._water.acknowledge_through(position, ordinal)
+        self._low_watermark.acknowledge_through(position, ordinal)
         self._schedule_checkpoint(now_s)
 
     # --- checkpoints ---
@@ -362,17 +385,21 @@ class ShardDelivery(Generic[R]):
         Args:
             is_forced: Whether to ignore the interval between automatic checkpoints.
         """
-        if self.phase is Phase.LOST or self.low_water == self._stored or not self.low_water.is_record:
+        if (
+            self.phase is Phase.LOST
+            or self.low_watermark == self._sent_checkpoint
+            or not self.low_watermark.is_record
+        ):
             return None
-        if not is_forced and now_s < self._stored_s + self.options.checkpoint_interval_s:
+        if not is_forced and now_s < self._checkpoint_sent_s + self.options.checkpoint_interval_s:
             return None
-        return self.low_water
+        return self.low_watermark
 
     def on_checkpoint_sent(self, position: Position, now_s: float) -> None:
         """Handle a checkpoint on its way to the table: the next one keeps the interval."""
-        self._stored_s = now_s
-        self._stored = position
-        self._due_since_s = None if position == self.low_water else now_s
+        self._checkpoint_sent_s = now_s
+        self._sent_checkpoint = position
+        self._checkpoint_due_since_s = None if position == self.low_watermark else now_s
 
     # --- ending ---
 
@@ -382,8 +409,8 @@ class ShardDelivery(Generic[R]):
             self.phase = Phase.STOPPING
             self._drop_waiting()
 
-    def lose(self) -> None:
-        """Handle the loss of the shard's lease: after the calls under way only LOST is called."""
+    def on_lease_lost(self) -> None:
+        """Handle the loss of the lease: after the calls under way only LOST is called."""
         self.phase = Phase.LOST
         self._drop_waiting()
 
@@ -392,19 +419,19 @@ class ShardDelivery(Generic[R]):
     @property
     def _is_started(self) -> bool:
         """Whether START has returned, if it is called at all."""
-        return not self.options.is_lifecycle_called or self._lifecycle.get(CallKind.START) == "done"
+        return not self.options.is_lifecycle_called or self._lifecycle_states.get(CallKind.START) == "done"
 
     def _must_call(self, kind: CallKind) -> bool:
         """Return whether user code that was started must still get this call; none follows END."""
         return (
             self.options.is_lifecycle_called
             and self._is_started
-            and self._lifecycle.get(kind) != "done"
-            and self._lifecycle.get(CallKind.END) != "done"
+            and self._lifecycle_states.get(kind) != "done"
+            and self._lifecycle_states.get(CallKind.END) != "done"
         )
 
     def _next_lifecycle(self) -> CallKind | None:
-        if not self.options.is_lifecycle_called or self._under_way:
+        if not self.options.is_lifecycle_called or self._calls_under_way:
             return None
         next_kind: CallKind | None = None
         if self.phase is Phase.LOST:
@@ -418,7 +445,7 @@ class ShardDelivery(Generic[R]):
         return next_kind if next_kind is not None and self._must_call(next_kind) else None
 
     def _is_waiting(self) -> bool:
-        return self._taken < self._added or bool(self._paused) or bool(self._ready)
+        return self._taken_count < self._added_count or bool(self._paused_keys) or bool(self._ready_keys)
 
     def _is_delivered(self) -> bool:
         return self.children is not None and not self._is_waiting()
@@ -427,55 +454,58 @@ class ShardDelivery(Generic[R]):
         if now_s < self._lifecycle_at_s.get(kind, float("-inf")):
             return None
         self._lifecycle_at_s.pop(kind, None)
-        self._lifecycle[kind] = "under way"
+        self._lifecycle_states[kind] = "under way"
         attempt = self._lifecycle_attempt.get(kind, 1)
-        return self._begin(_Piece(kind, None, (), (), attempt))
+        return self._begin(_PendingCall(kind, None, (), (), attempt))
 
     def _take_lowest(self) -> Call[R] | None:
-        # The window is full. Take only a call that the low water may be waiting for: a piece that is repeated, or the queue with
-        # the record right after the low water. With other calls the window could stay full for ever.
-        for index, key in enumerate(self._ready):
+        # The window is full. Take only a call that the low watermark may be waiting for: a repeated one, or one of the queue with
+        # the record right after the low watermark. With other calls the window could stay full for ever.
+        for index, key in enumerate(self._ready_keys):
             queue = self._queues[key]
-            if queue.again or (queue.ordinals or [self._taken])[0] == self._water.ordinal:
-                del self._ready[index]
+            if (
+                queue.repeated_calls
+                or (queue.ordinals or [self._taken_count])[0] == self._low_watermark.ordinal
+            ):
+                del self._ready_keys[index]
                 return self._take_from(key)
         return None
 
     def _take_from(self, key: Hashable) -> Call[R]:
         queue = self._queues[key]
         queue.is_busy = True
-        if queue.again:
-            return self._begin(queue.again.pop(0))
-        size = min(len(queue.fresh), self.options.batch_records_max)
-        if size == len(queue.fresh):
-            records = tuple(queue.fresh)
-            queue.fresh.clear()
+        if queue.repeated_calls:
+            return self._begin(queue.repeated_calls.pop(0))
+        size = min(len(queue.new_records), self.options.batch_records_max)
+        if size == len(queue.new_records):
+            records = tuple(queue.new_records)
+            queue.new_records.clear()
         else:
-            records = tuple([queue.fresh.popleft() for _ in range(size)])
+            records = tuple([queue.new_records.popleft() for _ in range(size)])
         end = at_record(records[-1].sequence_number, records[-1].sub_sequence_number)
-        self.last_taken = max(self.last_taken, end)
+        self.last_delivered = max(self.last_delivered, end)
         ordinals: Sequence[int]
         if self.options.concurrency == 1:
-            ordinals = range(self._taken, self._taken + size)
-            self._water.on_run_taken(ordinals[-1], end)
+            ordinals = range(self._taken_count, self._taken_count + size)
+            self._low_watermark.on_run_taken(ordinals[-1], end)
         else:
             ordinals = tuple([queue.ordinals.popleft() for _ in range(size)])
-        self._taken += size
+        self._taken_count += size
         self._newest_taken = max(self._newest_taken, ordinals[-1])
-        return self._begin(_Piece(CallKind.BATCH, key, records, ordinals))
+        return self._begin(_PendingCall(CallKind.BATCH, key, records, ordinals))
 
-    def _begin(self, piece: _Piece[R]) -> Call[R]:
+    def _begin(self, pending: _PendingCall[R]) -> Call[R]:
         call_id = next(self._ids)
-        self._under_way[call_id] = piece
+        self._calls_under_way[call_id] = pending
         return Call(
             id=call_id,
-            kind=piece.kind,
-            records=piece.records,
-            ordinals=piece.ordinals,
-            attempt=piece.attempt,
+            kind=pending.kind,
+            records=pending.records,
+            ordinals=pending.ordinals,
+            attempt=pending.attempt,
             millis_behind_latest=self.millis_behind_latest,
-            position=self._start if piece.kind is CallKind.START else self.low_water,
-            error=piece.error,
+            position=self._start if pending.kind is CallKind.START else self.low_watermark,
+            error=pending.error,
         )
 
     def _free_queue(self, key: Hashable) -> None:
@@ -483,101 +513,110 @@ class ShardDelivery(Generic[R]):
             return  # the queues are gone
         queue = self._queues[key]
         queue.is_busy = False
-        if queue.again or queue.fresh:
-            self._ready.append(key)
+        if queue.repeated_calls or queue.new_records:
+            self._ready_keys.append(key)
         else:
             del self._queues[key]
             self.waiting_bytes -= self._queue_bytes
 
     def _drop_waiting(self) -> None:
-        self._ready.clear()
-        self._paused.clear()
+        self._ready_keys.clear()
+        self._paused_keys.clear()
         for queue in self._queues.values():
-            self.waiting_bytes -= self._memory_of(queue.fresh)
-            self.waiting_bytes -= sum(self._memory_of(piece.records) for piece in queue.again)
+            self.waiting_bytes -= self._memory_of(queue.new_records)
+            self.waiting_bytes -= sum(self._memory_of(pending.records) for pending in queue.repeated_calls)
         self.waiting_bytes -= self._queue_bytes * len(self._queues)
         self._queues.clear()
 
     # --- inside: failures ---
 
-    def _plan_repeat(self, piece: _Piece[R], now_s: float, chance: float) -> Repeat:
+    def _plan_repeat(self, pending: _PendingCall[R], now_s: float, chance: float) -> Repeat:
         backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
-        at_s = now_s + backoff.delay_s(piece.attempt, chance)
-        piece.attempt += 1
-        if piece.key is None:
-            self._lifecycle[piece.kind] = "due"
-            self._lifecycle_at_s[piece.kind] = at_s
-            self._lifecycle_attempt[piece.kind] = piece.attempt
+        at_s = now_s + backoff.delay_s(pending.attempt, chance)
+        pending.attempt += 1
+        if pending.key is None:
+            self._lifecycle_states[pending.kind] = "due"
+            self._lifecycle_at_s[pending.kind] = at_s
+            self._lifecycle_attempt[pending.kind] = pending.attempt
         else:
-            self._queues[piece.key].again.insert(0, piece)
-            heapq.heappush(self._paused, (at_s, next(self._ids), piece.key))
-        return Repeat(at_s, piece.attempt)
+            self._queues[pending.key].repeated_calls.insert(0, pending)
+            heapq.heappush(self._paused_keys, (at_s, next(self._ids), pending.key))
+        return Repeat(at_s, pending.attempt)
 
-    def _halve_or_send(self, piece: _Piece[R], error: BaseException) -> Halve | SendToDeadLetter:
+    def _halve_or_send(self, pending: _PendingCall[R], error: BaseException) -> Halve | SendToDeadLetter:
         """Queue the two halves of a failed call, or the dead-letter call of a single record."""
-        queue = self._queues[piece.key]
-        size = len(piece.records)
-        self._ready.append(piece.key)
+        queue = self._queues[pending.key]
+        size = len(pending.records)
+        self._ready_keys.append(pending.key)
         if size == 1:
-            queue.again.insert(
-                0, _Piece(CallKind.DEAD_LETTER, piece.key, piece.records, piece.ordinals, error=error)
+            queue.repeated_calls.insert(
+                0,
+                _PendingCall(
+                    CallKind.DEAD_LETTER, pending.key, pending.records, pending.ordinals, error=error
+                ),
             )
             return SendToDeadLetter()
         half = size // 2
         for part in (slice(half, size), slice(0, half)):
-            records = piece.records[part]
+            records = pending.records[part]
             # A part of several records gets one attempt, a single record all attempts.
             attempt = 1 if len(records) == 1 else self.options.retries_max + 1
-            queue.again.insert(0, _Piece(CallKind.BATCH, piece.key, records, piece.ordinals[part], attempt))
+            queue.repeated_calls.insert(
+                0, _PendingCall(CallKind.BATCH, pending.key, records, pending.ordinals[part], attempt)
+            )
         return Halve()
 
-    def _stop(self, message: str, cause: BaseException | None) -> StopDelivery:
+    def _fail(self, message: str, cause: BaseException | None) -> StopDelivery:
         self.phase = Phase.FAILED
         self._drop_waiting()
         self.failure = HandlerFailed(message)
         self.failure.__cause__ = cause
         return StopDelivery("worker" if self.options.on_failure == "stop_worker" else "shard", self.failure)
 
-    def _describe(self, piece: _Piece[R], error: BaseException) -> str:
-        what = f"the notification that {piece.kind.value}"
-        if piece.records:
-            first, last = piece.records[0], piece.records[-1]
+    def _describe(self, pending: _PendingCall[R], error: BaseException) -> str:
+        what = f"the notification that {pending.kind.value}"
+        if pending.records:
+            first, last = pending.records[0], pending.records[-1]
             what = (
-                f"{len(piece.records)} records from {first.sequence_number}.{first.sub_sequence_number} "
+                f"{len(pending.records)} records from {first.sequence_number}.{first.sub_sequence_number} "
                 f"to {last.sequence_number}.{last.sub_sequence_number}"
             )
-            if piece.kind is CallKind.DEAD_LETTER:
+            if pending.kind is CallKind.DEAD_LETTER:
                 what = f"the dead letter of {what}"
-        times = "once" if piece.attempt == 1 else f"{piece.attempt} times"
+        times = "once" if pending.attempt == 1 else f"{pending.attempt} times"
         return (
             f"shard {self.shard_id}: user code failed {times} on {what}: {describe_error(error)}; "
-            f"nothing after {self.low_water} is acknowledged"
+            f"nothing after {self.low_watermark} is acknowledged"
         )
 
-    def _without_done(self, piece: _Piece[R]) -> _Piece[R]:
-        if piece.kind is not CallKind.BATCH:
-            return piece
+    def _without_acknowledged(self, pending: _PendingCall[R]) -> _PendingCall[R]:
+        if pending.kind is not CallKind.BATCH:
+            return pending
         left: list[tuple[R, int]] = []
-        for record, ordinal in zip(piece.records, piece.ordinals, strict=True):
+        for record, ordinal in zip(pending.records, pending.ordinals, strict=True):
             if self._is_done(record, ordinal):
-                # The record may count as done only because its position is at or before the low water. No later call has it, so
+                # The record may count as done only because its position is at or before the low watermark. No later call has it, so
                 # acknowledge its ordinal here.
-                self._water.acknowledge(((ordinal, record.sequence_number, record.sub_sequence_number),))
+                self._low_watermark.acknowledge(
+                    ((ordinal, record.sequence_number, record.sub_sequence_number),)
+                )
                 self.waiting_bytes -= record.memory_bytes
             else:
                 left.append((record, ordinal))
         kept = tuple(record for record, _ in left)
-        return _Piece(piece.kind, piece.key, kept, tuple(ordinal for _, ordinal in left), piece.attempt)
+        return _PendingCall(
+            pending.kind, pending.key, kept, tuple(ordinal for _, ordinal in left), pending.attempt
+        )
 
     def _is_done(self, record: R, ordinal: int) -> bool:
-        if self._water.is_done(ordinal):
+        if self._low_watermark.is_done(ordinal):
             return True
-        if not self.low_water.is_record or self.options.concurrency > 1:
+        if not self.low_watermark.is_record or self.options.concurrency > 1:
             return False
-        return at_record(record.sequence_number, record.sub_sequence_number) <= self.low_water
+        return at_record(record.sequence_number, record.sub_sequence_number) <= self.low_watermark
 
-    # --- inside: the low water ---
+    # --- inside: the low watermark ---
 
     def _schedule_checkpoint(self, now_s: float) -> None:
-        if self.low_water != self._stored and self._due_since_s is None:
-            self._due_since_s = now_s
+        if self.low_watermark != self._sent_checkpoint and self._checkpoint_due_since_s is None:
+            self._checkpoint_due_since_s = now_s

@@ -56,7 +56,7 @@ class DeliveryOptions(Struct, frozen=True):
         backoff_max_s: Largest upper bound.
         checkpointing: `auto`: a returned call acknowledges its records. `manual`: only user code does.
         checkpoint_interval_s: Smallest time between two automatic checkpoints; 0 is after every call.
-        window_records_max: No further call while this many records lie between the low water and the newest
+        window_records_max: No further call while this many records lie between the low watermark and the newest
             delivered one: bounds the records that a crash repeats and the acknowledgements that are remembered.
         is_lifecycle_called: Whether user code is also called at start, end, stop and loss.
 
@@ -105,9 +105,9 @@ class Call(Struct, Generic[R], frozen=True):
         records: In stream order; empty for all but BATCH and DEAD_LETTER.
         ordinals: The place of each record among the added ones.
         attempt: 1 for the first time.
-        millis_behind_latest: Of the page that was read last.
+        millis_behind_latest: From the page that was read last.
         error: DEAD_LETTER: why the records failed.
-        position: START: the shard's starting position. Else the low water.
+        position: START: the shard's starting position. Else the low watermark.
     """
 
     id: int
@@ -121,7 +121,7 @@ class Call(Struct, Generic[R], frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """The call is repeated at a moment."""
+    """The call is made again at `at_s`."""
 
     at_s: float
     attempt: int

@@ -14,14 +14,14 @@ from penstock.core.aggregation import deaggregate
 from penstock.core.position import Position
 from penstock.core.reading.resume import is_record_done
 
-_SHARED_S: Final = 1.0
+_SHARED_S: Final = 1.0  # records that arrived within this time share a mark
 
 NEAR_TIP_MS_MAX: Final = 10_000
 """A reader at most this far behind the tip (by MillisBehindLatest) is fast enough without a subscription."""
 
 
 class ArrivedRecord(Protocol):
-    """The needed fields of a Kinesis record."""
+    """The fields of a Kinesis record that are needed here."""
 
     @property
     def sequence_number(self) -> str:

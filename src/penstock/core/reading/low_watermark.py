@@ -1,4 +1,4 @@
-"""The low water of one shard: the highest position below which everything is acknowledged.
+"""The low watermark of one shard: the highest position below which everything is acknowledged.
 
 Records are counted in stream order (ordinals). They may be acknowledged in any order; acknowledgements after a gap are
 remembered until the gap closes. A part of the delivery machine, kept apart because it is arithmetic only.
@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from penstock.core.position import Position, at_record
 
 
-class LowWater:
-    """Counts acknowledgements. Not thread-safe.
+class LowWatermark:
+    """The low watermark, moved by acknowledgements and skips. Not thread-safe.
 
     Args:
         start: The checkpoint before the first record.
@@ -21,24 +21,24 @@ class LowWater:
 
     def __init__(self, start: Position) -> None:
         self.position = start
-        self.ordinal = 0  # everything below it is acknowledged
+        self.ordinal = 0  # every record with a lower ordinal is acknowledged
         # Acknowledged records beyond a gap: by ordinal, the sequence and sub-sequence number.
         self._ahead: dict[int, tuple[str, int]] = {}
-        # Deliveries that are not wholly acknowledged: the last record's ordinal, and the position at which they end.
+        # Runs of consecutive records that are not wholly acknowledged: the last record's ordinal and position.
         self._run_ends: deque[tuple[int, Position]] = deque()
-        # Skips that the low water has not reached: the ordinal of the first delivered record after the skipped ones, and the
+        # Skips that the low watermark has not reached: the ordinal of the first delivered record after the skipped ones, and the
         # position of the last skipped one.
         self._skips: deque[tuple[int, Position]] = deque()
-        self._skipped_through = start  # the end of the last skip that the low water has passed
+        self._skipped_through = start  # the end of the last skip that the low watermark has passed
 
     @property
     def done(self) -> Position:
-        """Everything up to and including it is acknowledged, or skipped after acknowledged records."""
+        """The position up to which everything is acknowledged, or skipped after acknowledged records."""
         return max(self.position, self._skipped_through)
 
     @property
     def ahead_count(self) -> int:
-        """Records that are acknowledged beyond a gap."""
+        """Number of records that are acknowledged beyond a gap."""
         return len(self._ahead)
 
     def is_done(self, ordinal: int) -> bool:
@@ -46,7 +46,7 @@ class LowWater:
         return ordinal < self.ordinal or ordinal in self._ahead
 
     def on_run_taken(self, last_ordinal: int, end: Position) -> None:
-        """Handle the delivery of the records up to an ordinal, which end at a position."""
+        """Handle the delivery of a run of consecutive records: the ordinal and the position of the last one."""
         self._run_ends.append((last_ordinal, end))
 
     def skip(self, ordinal: int, position: Position) -> None:
@@ -66,7 +66,7 @@ class LowWater:
             self._skipped_through = self._skips.popleft()[1]
 
     def acknowledge(self, places: Iterable[tuple[int, str, int]]) -> None:
-        """Mark single records as done: ordinal, sequence number, sub-sequence number."""
+        """Mark records as done, each by its ordinal, sequence number and sub-sequence number."""
         for ordinal, sequence_number, sub_sequence_number in places:
             if ordinal >= self.ordinal:
                 self._ahead[ordinal] = (sequence_number, sub_sequence_number)
@@ -106,7 +106,7 @@ class LowWater:
         self._close_gaps()
 
     def _close_gaps(self) -> None:
-        """Move the low water past the acknowledged records that follow it."""
+        """Move the low watermark past the acknowledged records that follow it."""
         place: tuple[str, int] | None = None
         while self.ordinal in self._ahead:
             place = self._ahead.pop(self.ordinal)

@@ -11,22 +11,22 @@ class PausedShards(Struct):
     """The effect of `pause` and `resume`, also on shards that the worker gets later.
 
     Args:
-        is_default: Whether a shard that no call has named is paused.
-        others: Shards for which the opposite holds.
+        is_paused_by_default: Whether the shards are paused that are not exceptions.
+        exceptions: Shards for which the opposite holds.
     """
 
-    is_default: bool = False
-    others: set[str] = field(default_factory=set)
+    is_paused_by_default: bool = False
+    exceptions: set[str] = field(default_factory=set)
 
     def __contains__(self, shard_id: str) -> bool:
-        return self.is_default is not (shard_id in self.others)
+        return self.is_paused_by_default is not (shard_id in self.exceptions)
 
-    def set(self, shard_ids: Collection[str], *, is_paused: bool) -> None:
+    def set_paused(self, shard_ids: Collection[str], *, is_paused: bool) -> None:
         """Pause or resume these shards, or, if none is named, all of them."""
         if not shard_ids:
-            self.is_default = is_paused
-            self.others.clear()
-        elif is_paused is self.is_default:
-            self.others.difference_update(shard_ids)
+            self.is_paused_by_default = is_paused
+            self.exceptions.clear()
+        elif is_paused is self.is_paused_by_default:
+            self.exceptions.difference_update(shard_ids)
         else:
-            self.others.update(shard_ids)
+            self.exceptions.update(shard_ids)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from penstock.core.backoff import Backoff
 from penstock.core.keyword_options import check_above_zero, check_backoff, check_choice, check_range
@@ -21,8 +21,8 @@ PAGE_BYTES: Final = SHARD_READ_BYTES_PER_S_MAX
 _SPACING_SLACK: Final = 1.05  # the service counts the calls timed here: stay below five per second
 
 
-class WayOut(Struct, frozen=True):
-    """The advice at the end of an error: it depends on the kind of reader.
+class ErrorAdvice(Struct, frozen=True):
+    """The advice at the end of a reader's errors, which depends on the kind of reader.
 
     Args:
         of_loss: How to go on when records are gone.
@@ -45,10 +45,10 @@ class ReaderOptions(Struct, frozen=True):
         spacing_s: Smallest time between the starts of two reads; the service allows 5 a second and shard for all
             consumers together.
         read_bytes_per_s_max: Bytes per second and shard; the service allows 2 MiB. None reads as fast as the service answers.
-        idle_time_between_reads_s: Pause after an empty page at the tip, once the shard has been quiet for some
-            reads; it is reached by doubling from the smallest spacing.
-        backoff_min_s: Upper bound of the first pause after a refusal; it doubles.
-        backoff_max_s: Largest upper bound.
+        idle_time_between_reads_s: Longest pause after an empty page at the tip; the pauses double up to it from the
+            smallest spacing.
+        backoff_min_s: Upper bound of the first pause after a refusal; the bound doubles with each further one.
+        backoff_max_s: Largest such bound.
         deadline_s: The reader fails if its calls have failed for this long, with no page between; None for no limit.
         refusals_max: Refusals that waiting seldom cures (policy, wrong request) before the reader fails.
         prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
@@ -72,7 +72,7 @@ class ReaderOptions(Struct, frozen=True):
     prefetch_bytes_max: int = 8 * 1024 * 1024
     on_data_loss: Literal["fail", "warn"] = "fail"
     retention_s: float | None = None
-    way_out: WayOut = field(default=WayOut())
+    error_advice: ErrorAdvice = ErrorAdvice()
 
     def __post_init__(self) -> None:
         check_range(self, 1, GET_RECORDS_COUNT_MAX, "record_count_max")

@@ -64,7 +64,7 @@ class Pause(Enum):
 
 
 class Wait(Struct, frozen=True):
-    """Nothing to do until a moment, or (None) until something is delivered."""
+    """There is nothing to do before a moment; None: until fetched records are delivered."""
 
     until_s: float | None
     reason: Pause
@@ -97,7 +97,7 @@ class Page(ABC, Generic[Rows_co]):
 
     Args:
         first_sequence_number: Of the first Kinesis record, or None when the page is empty.
-        last: A position at or after the last user record, within its Kinesis record; None when the page is empty.
+        last: A position at or after the last user record, inside the last Kinesis record; None when the page is empty.
         read_bytes: Bytes that the service counts against the quota: data and partition keys.
         record_count: Kinesis records; 0 if they are not counted.
         next_iterator: None on the last page of a closed shard.
@@ -122,12 +122,12 @@ class Page(ABC, Generic[Rows_co]):
         """Return the page's rows, without those up to and including a position."""
 
 
-def place_of_whole(sequence_number: str, data: bytes) -> Position:
+def end_of_kinesis_record(sequence_number: str, data: bytes) -> Position:
     """Return a position at or after all user records of a Kinesis record, without taking an aggregate apart."""
     return at_record(sequence_number, len(data) if data.startswith(MAGIC) else 0)
 
 
-class Listed(Enum):
+class ListedState(Enum):
     """A shard in a complete listing."""
 
     OPEN = "listed as open"
@@ -138,29 +138,29 @@ class Listed(Enum):
 class ListedShard(Struct, frozen=True):
     """The state of a shard in a listing, and the shards that name it as a parent."""
 
-    state: Listed
+    state: ListedState
     children: tuple[ChildShard, ...] = ()
 
 
-def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
+def find_listed_shard(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
     """Return the state of a shard in a complete listing."""
-    state = Listed.MISSING
+    state = ListedState.MISSING
     children: list[ChildShard] = []
     for shard in shards:
         if shard.shard_id == shard_id:
-            state = Listed.OPEN if shard.is_open else Listed.CLOSED
+            state = ListedState.OPEN if shard.is_open else ListedState.CLOSED
         elif shard_id in shard.parents:
             children.append(shard.as_child)
     return ListedShard(state, tuple(children))
 
 
-class Kept(Struct, Generic[Rows_co], frozen=True):
-    """The meaning of a page.
+class PageOutcome(Struct, Generic[Rows_co], frozen=True):
+    """The new rows of a page, and the reports that it causes.
 
     Args:
-        rows: Its new rows, or None if there are none.
-        loss: To report: records may be gone between the last one read and the first one in the stream.
-        warning: To report: the record at which reading resumes is gone, and nothing unread can be.
+        rows: Rows that were not read before, or None if there are none.
+        loss: Records may be gone between the last one read and the first one in the stream.
+        warning: The record at which reading resumes is gone, but no unread record can be.
     """
 
     rows: Rows_co | None
@@ -214,7 +214,7 @@ _MEANINGS: Final = (
 
 
 class AnswersInARow(Struct):
-    """How often in a row a shard's reader received each kind of answer.
+    """How often in a row a shard's reader has received each kind of answer.
 
     Args:
         failures: Failed calls.
@@ -222,9 +222,9 @@ class AnswersInARow(Struct):
         refusals: Failures that repetition alone does not cure: refusals, and a listing that contradicts the reads.
         empty_starts: Empty pages at the place where reading resumes, which must have a record.
         unconfirmed_ends: Last pages that name no children.
-        unlisted: Listings without the shard.
+        missing_listings: Listings that do not have the shard.
         empty_rereads: Empty answers although the driver knows that a record follows.
-        quiet: Pages without records at the tip.
+        quiet_pages: Pages without records at the tip.
     """
 
     failures: int = 0
@@ -232,9 +232,9 @@ class AnswersInARow(Struct):
     refusals: int = 0
     empty_starts: int = 0
     unconfirmed_ends: int = 0
-    unlisted: int = 0
+    missing_listings: int = 0
     empty_rereads: int = 0
-    quiet: int = 0
+    quiet_pages: int = 0
 
     def on_page(self) -> None:
         """Handle a page: the calls work."""
@@ -243,7 +243,7 @@ class AnswersInARow(Struct):
 
     def on_progress(self) -> None:
         """Handle a page that leads further: the shard can be read."""
-        self.refusals = self.unlisted = 0
+        self.refusals = self.missing_listings = 0
 
     def on_failure(self, started_s: float) -> float:
         """Handle a failed call; return when the first failure in a row began."""
@@ -258,10 +258,10 @@ class AnswersInARow(Struct):
 
     def on_listed(self) -> None:
         """Handle a listing that has the shard, although reads failed or ended."""
-        self.unlisted = self.unconfirmed_ends = 0
+        self.missing_listings = self.unconfirmed_ends = 0
         self.refusals += 1
 
     def on_other_source(self) -> None:
         """Handle a change of the source of pages: its failures do not count for the next one."""
-        self.failures = self.quiet = self.empty_starts = 0
+        self.failures = self.quiet_pages = self.empty_starts = 0
         self.failing_since_s = None

@@ -68,12 +68,12 @@ def plan_iterator(position: Position) -> IteratorStart:
     )
 
 
-def count_done(position: Position, sequence_number: str, user_record_count: int) -> int:
-    """Return how many user records of one Kinesis record are done, and are skipped when reading from a position.
+def count_done_records(position: Position, sequence_number: str, user_record_count: int) -> int:
+    """Return how many user records of one Kinesis record are done when reading goes on after a position.
 
     Args:
         position: Everything up to and including it is done.
-        user_record_count: Its user records: 1 for a plain record.
+        user_record_count: User records in the Kinesis record: 1 if it is no aggregate.
 
     Returns:
         From 0 (all are new) to `user_record_count` (all are done).
@@ -89,8 +89,8 @@ def count_done(position: Position, sequence_number: str, user_record_count: int)
 
 
 def is_record_done(position: Position, sequence_number: str, user_record_count: int) -> bool:
-    """Whether every user record of one Kinesis record is at or before a position; arguments as for `count_done`."""
-    return count_done(position, sequence_number, user_record_count) == user_record_count
+    """Whether every user record of one Kinesis record is at or before a position; arguments as for `count_done_records`."""
+    return count_done_records(position, sequence_number, user_record_count) == user_record_count
 
 
 def is_record_missing(position: Position, first_sequence_number: str | None, *, at_end: bool) -> bool:
@@ -120,8 +120,8 @@ class MissingRecord(Enum):
     LOSS = "records after it may have left the stream before they were read"
 
 
-def is_unread_kept(unread_since_ms: int, *, now_ms: int, retention_ms: int) -> bool:
-    """Whether everything that is unread must still be in the stream.
+def are_unread_records_kept(unread_since_ms: int, *, now_ms: int, retention_ms: int) -> bool:
+    """Return whether all unread records must still be in the stream.
 
     Args:
         unread_since_ms: A moment by the service's clock; unread records arrived then or later.
@@ -152,15 +152,15 @@ def judge_missing_record(
             worker.
         now_ms: The moment by the service's clock.
         is_open_and_empty: The shard is open and holds no record from its trim horizon on.
-        is_at_horizon: Reading began at the trim horizon, and unread records have been about to leave the stream ever
-            since.
+        is_at_horizon: Reading began at the trim horizon, and unread records have been about to leave the stream since
+            then.
 
     Returns:
         HARMLESS: go on. UNSURE, HORIZON: warn and go on. LOSS: fail, or warn and go on, by the user's policy.
     """
     if not position.is_record:
         return MissingRecord.HARMLESS
-    if unread_since_ms is not None and is_unread_kept(
+    if unread_since_ms is not None and are_unread_records_kept(
         unread_since_ms, now_ms=now_ms, retention_ms=retention_ms
     ):
         return MissingRecord.HARMLESS

@@ -5,7 +5,7 @@ between two calls: the reader then begins in the new way at the last record that
 
 | event | answer |
 |---|---|
-| every fifth of the last reads is refused, though the quota had room for this reader alone | in time: fan-out |
+| every fifth of the last reads is refused, though the quota had room for this reader alone | after `contended_s`: fan-out |
 | reads are refused that this reader's own rate explains | nothing: the reader slows down by itself |
 | a few refusals among many reads | nothing |
 | fan-out for `hold_s`, and near the tip | polling, on trial |
@@ -83,15 +83,15 @@ class Retrieval(Enum):
 
 
 class ChangeReason(Enum):
-    """Why another way of reading is better."""
+    """Reason for a change of retrieval."""
 
     CONTENDED = "reads are refused because others read the shard too"
     TRIAL = "the shard may have room for polling again"
     PUSH_FAILED = "its subscription does not work"
 
 
-class Change(Struct, frozen=True):
-    """Read in another way from here on."""
+class RetrievalChange(Struct, frozen=True):
+    """Change to another retrieval, and the reason."""
 
     to: Retrieval
     why: ChangeReason
@@ -125,7 +125,7 @@ class AutoRetrieval(Struct, frozen=True):
 
 
 class RetrievalChoice:
-    """The machine. Not thread-safe: one caller at a time.
+    """Decides for one shard when to change its retrieval. Not thread-safe: one caller at a time.
 
     Args:
         chance: In [0, 1), so that not all readers of a shard change at the same time: one that leaves may be enough.
@@ -143,32 +143,33 @@ class RetrievalChoice:
         self._behind_ms = 0  # as of the last event
         self._event_s = 0.0  # when that was
         self._push_failures = 0
-        self._has_push_failed = False  # for good, or too often: polling is due
+        self._has_push_failed = False  # finally, or too often: polling is due
         self._begin_count(chance)
 
     def _begin_count(self, chance: float) -> None:
+        """Forget the refusals so far, and draw how long further ones must last before fan-out begins."""
         self._needed_s = self._options.contended_s * (1 + chance / 2)
         self._called_s = 0.0
         self._are_refused: deque[bool] = deque(maxlen=_CALLS_MAX)
         self._contended_since_s: float | None = None
 
-    def plan_change(self, now_s: float) -> Change | None:
+    def plan_change(self, now_s: float) -> RetrievalChange | None:
         """Return the change to the other retrieval if it is due, or None. The call changes nothing."""
         if self.retrieval is Retrieval.FAN_OUT:
             if self._has_push_failed:
-                return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
+                return RetrievalChange(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
             # If a handler delays the next event, the lag grows although no event shows it.
             behind_ms = self._behind_ms + (now_s - self._event_s) * 1000
             if now_s >= self._not_before_s and behind_ms <= NEAR_TIP_MS_MAX:
-                return Change(Retrieval.POLLING, ChangeReason.TRIAL)
+                return RetrievalChange(Retrieval.POLLING, ChangeReason.TRIAL)
             return None
         since_s = self._contended_since_s
         needed_s = self._needed_s * (_TRIAL_SHARE if now_s < self._trial_until_s else 1.0)
         if since_s is not None and self._called_s >= since_s + needed_s and now_s >= self._not_before_s:
-            return Change(Retrieval.FAN_OUT, ChangeReason.CONTENDED)
+            return RetrievalChange(Retrieval.FAN_OUT, ChangeReason.CONTENDED)
         return None
 
-    def on_changed(self, change: Change, now_s: float, chance: float) -> None:
+    def on_changed(self, change: RetrievalChange, now_s: float, chance: float) -> None:
         """Handle the change, once it was made."""
         assert change.to is not self.retrieval, "a change to the current retrieval"
         self.retrieval = change.to
@@ -194,15 +195,15 @@ class RetrievalChoice:
         """Handle a call that brought a page."""
         self._own_reads.on_call(started_s)
         self._own_reads.on_bytes(started_s, read_bytes)
-        self._count(started_s, is_refused=False)
+        self._count_call(started_s, is_refused=False)
 
     def on_poll_failed(self, error: PenstockError, started_s: float) -> None:
         """Handle a failed call for a page."""
         self._own_reads.on_call(started_s)
         if is_quota_refusal(error):
-            self._count(started_s, is_refused=not self._own_reads.explain_refusal(started_s))
+            self._count_call(started_s, is_refused=not self._own_reads.explain_refusal(started_s))
 
-    def _count(self, started_s: float, *, is_refused: bool) -> None:
+    def _count_call(self, started_s: float, *, is_refused: bool) -> None:
         if started_s - self._called_s > _FORGOTTEN_S:
             self._are_refused.clear()
         self._called_s = started_s

@@ -24,11 +24,11 @@ def service_now_ms(local_ms: int, server_ms: int | None) -> int:
 
 
 def service_bound_ms(local_ms: int, server_ms: int | None) -> int:
-    """Return a moment by the service's clock that is not before now, for a bound that must include all records up to now.
+    """Return a moment by the service's clock that is now or later: a bound for all records that exist.
 
     Args:
         local_ms: This machine's clock.
-        server_ms: The service's at its last answer, in whole seconds; None when unknown.
+        server_ms: The service's clock at its last answer, in whole seconds; None if it is not known.
     """
     now_ms = service_now_ms(local_ms, server_ms)
     return now_ms if now_ms == local_ms else now_ms + 1_000
@@ -64,7 +64,7 @@ class ServiceClock:
 class SteadyServiceClock:
     """The service's clock by the last answer, carried on by the monotonic clock. Not thread-safe.
 
-    For a moment that must not be too late. An estimate by this machine's time of day would be too late if that was set forwards
+    For a moment that must not be too late. An estimate by this machine's time of day is too late if this time was set forwards
     after the last answer. The monotonic clock may stop while the machine sleeps, so this clock is too early rather than late.
     """
 

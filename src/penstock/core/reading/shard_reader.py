@@ -19,7 +19,7 @@ be leaving the stream requests each page with a new iterator at its last record.
 | an iterator is refused | another one after a pause; `refusals_max` in a row end the reading |
 | a position is refused | the stream was deleted and created again: `StreamChanged` |
 | throttled, unavailable, no answer, an unknown refusal | a pause with full jitter; the same call again, until `deadline_s` |
-| the shard is unknown | the listing is asked; gone only when it is unknown and unlisted twice |
+| the shard is unknown | the listing is asked; gone only when it is unknown and missing_listings twice |
 | the shard is unknown, and so is the stream | `NotFound` |
 | the shard is gone | a loss; if losses are allowed its children follow |
 | a last page names no children | it is read again from the last record; the third time in a row the listing decides |
@@ -44,10 +44,10 @@ from penstock.core.reading.reader_steps import (
     FetchListing,
     FetchPage,
     Finished,
-    Kept,
-    Listed,
     ListedShard,
+    ListedState,
     Page,
+    PageOutcome,
     Pause,
     Rows_co,
     Step,
@@ -56,8 +56,8 @@ from penstock.core.reading.reader_steps import (
 )
 from penstock.core.reading.resume import (
     MissingRecord,
+    are_unread_records_kept,
     is_record_missing,
-    is_unread_kept,
     judge_missing_record,
 )
 from penstock.errors import DataLossError, NotFound, PenstockError, StreamChanged, Unavailable
@@ -73,7 +73,7 @@ _EMPTY_REREADS_MAX: Final = 5  # answers that nothing is left although there mus
 
 
 class ShardReader:
-    """The machine. Not thread-safe: one caller at a time.
+    """The machine that reads one shard. Not thread-safe: one caller at a time.
 
     Args:
         stream: For messages.
@@ -120,17 +120,17 @@ class ShardReader:
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
         self._in_a_row = AnswersInARow()
-        self._unknown: NotFound | None = None  # the answer that makes the listing necessary
+        self._unknown_shard: NotFound | None = None  # the answer that makes the listing necessary
         self._listing_reason: str | None = None  # why the next step is a listing, or None
-        self.final: Finished | Failed | None = None
+        self.outcome: Finished | Failed | None = None
         """How the reading ended; None while there is more to do."""
 
     # --- asking ---
 
     @property
-    def is_final(self) -> bool:
-        """Whether there never will be more to read."""
-        return self.final is not None
+    def has_ended(self) -> bool:
+        """Whether the reading has ended: `outcome` is set."""
+        return self.outcome is not None
 
     @property
     def failure_count(self) -> int:
@@ -146,11 +146,11 @@ class ShardReader:
         """Return the next step. The call changes nothing.
 
         Args:
-            waiting_bytes: Bytes fetched from this shard and not done yet.
-            has_room: False while the process as a whole holds enough fetched bytes.
+            waiting_bytes: Bytes that were fetched from this shard and are not done.
+            has_room: False while all shards of the process together hold the most bytes that they may.
         """
-        if self.final is not None:
-            return self.final
+        if self.outcome is not None:
+            return self.outcome
         if now_s < self.paused_until_s:
             return Wait(self.paused_until_s, self._pause)
         if self._listing_reason is not None:
@@ -189,7 +189,7 @@ class ShardReader:
 
     def on_page(
         self, page: Page[Rows_co], started_s: float, now_s: float, chance: float = 0.5
-    ) -> Kept[Rows_co]:
+    ) -> PageOutcome[Rows_co]:
         """Handle a page.
 
         Args:
@@ -200,7 +200,7 @@ class ShardReader:
             The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
             the next step is `Failed`.
         """
-        assert self.final is None, "a page arrived after the end"
+        assert self.outcome is None, "a page arrived after the end"
         self._in_a_row.on_page()
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
@@ -209,19 +209,19 @@ class ShardReader:
         if self._may_have_skipped_trimmed(page):
             self._iterator = None
             self._pace(page, started_s)
-            return Kept(None)
+            return PageOutcome(None)
         loss = warning = None
         meaning = self._judge_resume(page)
-        if meaning not in (None, MissingRecord.HARMLESS) and self._repeats_empty_start(page):
+        if meaning not in (None, MissingRecord.HARMLESS) and self._must_repeat_empty_start(page):
             self._in_a_row.empty_starts += 1
             self._iterator = None
             self._back_off(now_s, chance, self._in_a_row.empty_starts)
-            return Kept(None)
+            return PageOutcome(None)
         if meaning is MissingRecord.LOSS:
-            loss = self._loss(page)
+            loss = self._loss_error(page)
             if self.options.on_data_loss == "fail":
-                self.final = Failed(loss)
-                return Kept(None, loss)
+                self.outcome = Failed(loss)
+                return PageOutcome(None, loss)
         elif meaning not in (None, MissingRecord.HARMLESS):
             warning = f"{self._describe_missing(page)}. It goes on, since {meaning.value}"
         done = self._done_through(page)
@@ -237,7 +237,7 @@ class ShardReader:
         else:
             self._in_a_row.unconfirmed_ends = 0
             self._pace(page, started_s)
-        return Kept(rows, loss, warning)
+        return PageOutcome(rows, loss, warning)
 
     def on_failure(
         self, error: PenstockError, now_s: float, chance: float, started_s: float | None = None
@@ -250,7 +250,7 @@ class ShardReader:
         failing_since_s = self._in_a_row.on_failure(now_s if started_s is None else started_s)
         deadline_s = self.options.deadline_s
         if deadline_s is not None and now_s - failing_since_s >= deadline_s:
-            self.final = Failed(error)
+            self.outcome = Failed(error)
             return
         requested_iterator = self._iterator is None and self._listing_reason is None
         meaning = judge_failure(error, requested_iterator=requested_iterator)
@@ -265,37 +265,37 @@ class ShardReader:
         if isinstance(error, NotFound):
             self._on_unknown(error)
         elif meaning is FailureMeaning.POSITION_REFUSED and self.position.is_record:
-            self.final = Failed(self._stream_changed(error))
+            self.outcome = Failed(self._stream_changed(error))
         elif meaning is FailureMeaning.FINAL:
-            self.final = Failed(error)
+            self.outcome = Failed(error)
         elif meaning not in (FailureMeaning.TRANSIENT, FailureMeaning.ITERATOR_EXPIRED):
             self._in_a_row.refusals += 1
             if self._in_a_row.refusals >= self.options.refusals_max:
-                self.final = Failed(error)
+                self.outcome = Failed(error)
 
     def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> DataLossError | None:
         """Handle the listing; return a possible loss if the shard is gone and was not read to its end."""
         self._listing_reason = None
-        if listed.state is Listed.CLOSED and self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
-            self.final = Finished(listed.children)
+        if listed.state is ListedState.CLOSED and self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
+            self.outcome = Finished(listed.children)
             return None
         self._iterator = None
-        if listed.state is Listed.MISSING:
-            self._in_a_row.unlisted += 1
-            if self._in_a_row.unlisted >= _UNLISTED_MIN:
+        if listed.state is ListedState.MISSING:
+            self._in_a_row.missing_listings += 1
+            if self._in_a_row.missing_listings >= _UNLISTED_MIN:
                 return self._on_gone(listed)
         else:
             # The shard is listed, and it is open or not read to its end: the earlier answers were wrong. Try again after a pause.
             self._in_a_row.on_listed()
             if self._in_a_row.refusals >= self.options.refusals_max:
-                self.final = Failed(self._unreadable_shard())
+                self.outcome = Failed(self._unreadable_shard())
         self._back_off(now_s, chance, max(self._in_a_row.failures, self._in_a_row.refusals))
         return None
 
     def read_again(self, now_s: float) -> bool:
-        """Schedule another read from the last record, a little later, after an answer that nothing is left.
+        """Schedule another read from the last record, a little later: records must follow, and an answer had none.
 
-        Called if more records must follow, since one such answer does not prove that they are gone.
+        One such answer does not prove that they are gone.
 
         Returns:
             False after enough reads without a record.
@@ -310,7 +310,7 @@ class ShardReader:
         """Go on from another source of pages, at the last record that was read.
 
         Args:
-            now_s: Monotonic seconds; a pause that the other source asked for is over.
+            now_s: A pause for the earlier source ends now.
         """
         self.options = options
         self._iterator = None
@@ -326,7 +326,7 @@ class ShardReader:
         return position.whole_record
 
     def _done_through(self, page: Page[Rows_co]) -> Position | None:
-        """Return the position up to which a page was read before; None if all of it is new. A subscription may repeat an event."""
+        """Return the position up to which a page was read before (a subscription may repeat events); None if all of it is new."""
         if self._skip_through is not None or page.first_sequence_number is None:
             return self._skip_through
         number = self.position.sequence_number
@@ -382,28 +382,28 @@ class ShardReader:
         """
         if self._skip_through is not None or not self.position.is_record:
             return False
-        return not self._is_unread_kept(page)
+        return not self._are_unread_records_kept(page)
 
     def _check_unread_age(self, page: Page[Rows_co]) -> None:
         """Check the age of the records after a page: if they may be trimmed soon, the next page gets a new iterator."""
         self.unread_since_ms = (
             None if page.service_ms is None else page.service_ms - page.millis_behind_latest
         )
-        is_kept = self._is_unread_kept(page)
+        is_kept = self._are_unread_records_kept(page)
         self._is_at_horizon = self._is_at_horizon and not is_kept
         if not is_kept and not page.is_pushed and self.position.is_record:
             self._iterator = None  # its page would be discarded: see `_may_have_skipped_trimmed`
 
-    def _is_unread_kept(self, page: Page[Rows_co]) -> bool:
+    def _are_unread_records_kept(self, page: Page[Rows_co]) -> bool:
         """Return whether the stream still had all unread records when it returned a page; True if this is not known."""
         retention_s = self.options.retention_s
         if self.unread_since_ms is None or page.service_ms is None or retention_s is None:
             return True
-        return is_unread_kept(
+        return are_unread_records_kept(
             self.unread_since_ms, now_ms=page.service_ms, retention_ms=int(retention_s * 1000)
         )
 
-    def _repeats_empty_start(self, page: Page[Rows_co]) -> bool:
+    def _must_repeat_empty_start(self, page: Page[Rows_co]) -> bool:
         """Return whether to read an empty page again before the record at which reading resumes counts as missing."""
         is_end = page.next_iterator is None and bool(page.children)
         return (
@@ -419,49 +419,52 @@ class ShardReader:
             f"done, has left the stream (retention; the first one found: {found})"
         )
 
-    def _loss(self, page: Page[Rows_co]) -> DataLossError:
+    def _loss_error(self, page: Page[Rows_co]) -> DataLossError:
         return DataLossError(
             f"{self._describe_missing(page)}. Records after it may have gone with it unread: no reader was at the shard's tip "
-            f"since. {self.options.way_out.of_loss} with the oldest record that is left; raise the stream's retention to "
+            f"since. {self.options.error_advice.of_loss} with the oldest record that is left; raise the stream's retention to "
             "have more time"
         )
 
     def _on_gone(self, listed: ListedShard) -> DataLossError | None:
         """Handle a shard that has left the stream: a possible loss, unless it was read to its end."""
         if self._in_a_row.unconfirmed_ends:  # read to its end, and trimmed since
-            self.final = Finished(listed.children)
+            self.outcome = Finished(listed.children)
             return None
         loss = DataLossError(
             f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
-            f"{self.position}; records after that, if there were any, are lost. {self.options.way_out.of_loss} with "
+            f"{self.position}; records after that, if there were any, are lost. {self.options.error_advice.of_loss} with "
             "its children"
         )
         is_fatal = self.options.on_data_loss == "fail"
-        self.final = Failed(loss) if is_fatal else Finished(listed.children)
+        self.outcome = Failed(loss) if is_fatal else Finished(listed.children)
         return loss
 
     # --- inside: ends and mistakes ---
 
     def _on_last_page(self, page: Page[Rows_co], is_progress: bool, now_s: float, chance: float) -> None:
         if page.children:
-            self.final = Finished(page.children)
+            self.outcome = Finished(page.children)
             return
         # No iterator and no children: perhaps a faulty answer. It is read again from the last record.
         self._in_a_row.on_last_page(is_progress=is_progress)
         if self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
-            self._unknown, self._listing_reason = None, "the last page names no children"
+            self._unknown_shard, self._listing_reason = None, "the last page names no children"
         self._back_off(now_s, chance, self._in_a_row.unconfirmed_ends)
 
     def _on_unknown(self, error: NotFound) -> None:
         if self._listing_reason is None:
             # The shard may have passed its retention, or the stream is gone: the listing distinguishes them.
-            self._unknown, self._listing_reason = error, f"the service does not know the shard ({error})"
+            self._unknown_shard, self._listing_reason = (
+                error,
+                f"the service does not know the shard ({error})",
+            )
             return
         # The listing itself was refused: the stream is gone.
-        self.final = Failed(
+        self.outcome = Failed(
             NotFound(
                 f"stream {self.stream} does not exist any more ({error}). If it was created again under its name: "
-                f"{self.options.way_out.of_new_stream}",
+                f"{self.options.error_advice.of_new_stream}",
                 operation=error.operation,
                 code=error.code,
                 resource=self.stream,
@@ -472,7 +475,7 @@ class ShardReader:
         return StreamChanged(
             f"stream {self.stream}, shard {self.shard_id}: the service refuses position {self.position} ({error}): it is of "
             "another shard or stream. Correct it where it comes from the starting position. If the stream was deleted and "
-            f"created again: {self.options.way_out.of_new_stream}"
+            f"created again: {self.options.error_advice.of_new_stream}"
         )
 
     def _unreadable_shard(self) -> PenstockError:
@@ -480,7 +483,7 @@ class ShardReader:
             f"stream {self.stream}, shard {self.shard_id}: listed, yet the service keeps saying that it does not exist or has "
             "ended"
         )
-        unknown = self._unknown
+        unknown = self._unknown_shard
         if unknown is None:
             return Unavailable(text, operation="GetRecords", resource=self.shard_id)
         return NotFound(
@@ -501,12 +504,12 @@ class ShardReader:
         bytes_per_s_max = self.options.read_bytes_per_s_max
         bytes_s = 0.0 if bytes_per_s_max is None else page.read_bytes / bytes_per_s_max
         if page.last is not None or page.millis_behind_latest > 0:
-            self._in_a_row.quiet = 0
+            self._in_a_row.quiet_pages = 0
             pause_s = spacing_s
             self._pause = Pause.SPACING
         else:
-            self._in_a_row.quiet += 1
-            doubled_s = spacing_s * 2 ** min(self._in_a_row.quiet, 16)
+            self._in_a_row.quiet_pages += 1
+            doubled_s = spacing_s * 2 ** min(self._in_a_row.quiet_pages, 16)
             pause_s = max(spacing_s, min(doubled_s, self.options.idle_time_between_reads_s))
             self._pause = Pause.IDLE
         if bytes_s > pause_s:

@@ -1,7 +1,7 @@
 """A subscription to one shard, as a machine: it brings a shard's reader its pages by enhanced fan-out.
 
-The reader makes the same requests as for GetRecords: an iterator at a position (`on_begin`), then one page after the other
-(`on_want`). The machine answers with effects: connect, ask for the next event, reset, and the reader's input. When
+The reader makes the same requests as for GetRecords: an iterator at a position (`on_iterator_request`), then one page after the other
+(`on_page_request`). The machine answers with effects: connect, request the next event, close, and the reader's input. When
 the service ends a connection, the machine connects again after the last event that was delivered. It ignores events of earlier
 connections, which have another number. Time and chance are arguments.
 
@@ -11,7 +11,7 @@ connections, which have another number. Time and chance are arguments.
 | refused, since another connection is young or the consumer is not active yet | no error: again after a second |
 | refused repeatedly | the reader gets the failure |
 | another subscriber takes over | wait until the lease was renewed in between, or lost; then connect again |
-| silence while the reader waits | reset; the reader gets the failure |
+| silence while the reader waits | close it; the reader gets the failure |
 | silence while the reader does not ask | nothing: the reader itself holds the events up |
 | a failure, a broken frame, a reset | the reader gets the failure; its next request connects again |
 | a failure before the first event | the reader gets an expired iterator, and begins at its own position |
@@ -44,7 +44,7 @@ from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
 
 _SILENCE_S: Final = 35.0
-"""A connection that brings nothing for this long while an event is requested is reset: an idle shard sends one every few seconds."""
+"""A connection that brings nothing for this long while an event is requested is closed: an idle shard sends one every few seconds."""
 _REFUSED_PAUSE_S: Final = 1.0  # before another try after a refusal, and up to half as much on top
 _REFUSALS_MAX: Final = 10  # in a row, before the reader gets a failure
 
@@ -71,13 +71,13 @@ class Connect(Struct, frozen=True):
 
 
 class RequestEvent(Struct, frozen=True):
-    """Have the connection give its next event."""
+    """Request the next event of the connection."""
 
     number: int
 
 
-class Reset(Struct, frozen=True):
-    """End a connection, or the attempt at one."""
+class CloseConnection(Struct, frozen=True):
+    """Close a connection, or end the attempt to open one."""
 
     number: int
 
@@ -98,20 +98,27 @@ class DeliverFailure(Struct, frozen=True):
     error: PenstockError
 
 
-class Refused(Struct, frozen=True):
-    """The service refused to connect; it is tried again. For the log and the metrics."""
+class ReportRefusal(Struct, frozen=True):
+    """The service refused a connection, which is tried again. For the log and the metrics."""
 
     error: PenstockError
 
 
-class TakenOver(Struct, frozen=True):
+class ReportTakeover(Struct, frozen=True):
     """Another subscriber has the shard. For the log and the metrics."""
 
     error: PenstockError
 
 
 Effect: TypeAlias = (
-    Connect | RequestEvent | Reset | DeliverIterator | DeliverPage[P] | DeliverFailure | Refused | TakenOver
+    Connect
+    | RequestEvent
+    | CloseConnection
+    | DeliverIterator
+    | DeliverPage[P]
+    | DeliverFailure
+    | ReportRefusal
+    | ReportTakeover
 )
 
 
@@ -122,14 +129,14 @@ class _Phase(Enum):
     OPEN = auto()
 
 
-class _Wanted(Enum):
+class _Request(Enum):
     NOTHING = auto()
     ITERATOR = auto()
     PAGE = auto()
 
 
 class Subscription(Generic[P]):
-    """The machine. Not thread-safe: one caller at a time.
+    """The machine of one shard's subscription. Not thread-safe: one caller at a time.
 
     Args:
         shard_id: For messages.
@@ -142,7 +149,7 @@ class Subscription(Generic[P]):
         self._takeover_pause_s = takeover_pause_s
         self._start: IteratorStart | None = None  # None: the continuation is not known
         self._phase = _Phase.IDLE
-        self._wanted = _Wanted.NOTHING
+        self._requested = _Request.NOTHING
         self._number = 0  # of the connection; events of earlier ones are ignored
         self._opened_s = 0.0  # when the service accepted it
         self._start_until_s = 0.0  # when records after `_start` may begin to leave the stream
@@ -162,23 +169,23 @@ class Subscription(Generic[P]):
         """When `on_time` is due; None while nothing is awaited."""
         if self._phase is _Phase.WAITING:
             return self._not_before_s
-        if self.is_connected and self._wanted is not _Wanted.NOTHING:
+        if self.is_connected and self._requested is not _Request.NOTHING:
             return self._silent_since_s + _SILENCE_S
         return None
 
     # --- the reader's requests ---
 
-    def on_begin(self, start: IteratorStart, now_s: float) -> list[Effect[P]]:
-        """Subscribe at a position, and end an earlier connection."""
+    def on_iterator_request(self, start: IteratorStart, now_s: float) -> list[Effect[P]]:
+        """Handle the reader's request for an iterator: close an earlier connection, and subscribe at the position."""
         effects = self.on_close()
         self._start, self._start_until_s = start, now_s + ITERATOR_LIFE_S
-        self._wanted = _Wanted.ITERATOR
+        self._requested = _Request.ITERATOR
         return [*effects, *self._connect(now_s)]
 
-    def on_want(self, now_s: float) -> list[Effect[P]]:
+    def on_page_request(self, now_s: float) -> list[Effect[P]]:
         """Handle the reader's request for the next page."""
-        assert self._wanted is _Wanted.NOTHING, "two pages are wanted at once"
-        self._wanted = _Wanted.PAGE
+        assert self._requested is _Request.NOTHING, "two pages are requested at once"
+        self._requested = _Request.PAGE
         if self._phase is _Phase.OPEN:
             self._silent_since_s = now_s
             return [RequestEvent(self._number)]
@@ -186,9 +193,9 @@ class Subscription(Generic[P]):
 
     def on_close(self) -> list[Effect[P]]:
         """End the subscription: the reader wants nothing any more."""
-        effects: list[Effect[P]] = [Reset(self._number)] if self.is_connected else []
+        effects: list[Effect[P]] = [CloseConnection(self._number)] if self.is_connected else []
         self._phase = _Phase.IDLE
-        self._wanted = _Wanted.NOTHING
+        self._requested = _Request.NOTHING
         return effects
 
     # --- the connection's events ---
@@ -202,8 +209,8 @@ class Subscription(Generic[P]):
         self._refusals = 0
         self._not_before_s = now_s + SUBSCRIBE_AGAIN_S
         self._silent_since_s = now_s
-        if self._wanted is _Wanted.ITERATOR:
-            self._wanted = _Wanted.NOTHING
+        if self._requested is _Request.ITERATOR:
+            self._requested = _Request.NOTHING
             return [DeliverIterator()]
         return [RequestEvent(number)]
 
@@ -211,8 +218,8 @@ class Subscription(Generic[P]):
         """Handle a requested event."""
         if not self._is_current(number):
             return []
-        assert self._wanted is _Wanted.PAGE, "an event arrived without a request"
-        self._wanted = _Wanted.NOTHING
+        assert self._requested is _Request.PAGE, "an event arrived without a request"
+        self._requested = _Request.NOTHING
         if page.next_iterator is not None:
             self._start = IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, page.next_iterator)
             # The event may have waited here for long, but it was sent while the connection lived.
@@ -228,7 +235,7 @@ class Subscription(Generic[P]):
         if self._phase is _Phase.CONNECTING:
             return self._fail(Unavailable(f"{self._call_name}: the answer has no events"))
         self._phase = _Phase.IDLE
-        return self._connect(now_s) if self._wanted is _Wanted.PAGE else []
+        return self._connect(now_s) if self._requested is _Request.PAGE else []
 
     def on_failed(self, number: int, error: PenstockError, now_s: float, chance: float) -> list[Effect[P]]:
         """Handle a connection that failed, or was refused."""
@@ -240,24 +247,24 @@ class Subscription(Generic[P]):
             self._phase = _Phase.IDLE
             pause_s = self._takeover_pause_s * (1 + chance / 4)
             self._not_before_s = max(self._not_before_s, now_s + pause_s)
-            again = self._connect(now_s) if self._wanted is _Wanted.PAGE else []
-            return [TakenOver(error), *again]
+            again = self._connect(now_s) if self._requested is _Request.PAGE else []
+            return [ReportTakeover(error), *again]
         self._refusals += 1
         if self._refusals > _REFUSALS_MAX:
             self._refusals = 0
             return self._fail(error)
         self._not_before_s = now_s + _REFUSED_PAUSE_S * (1 + chance / 2)
-        return [Refused(error), *self._connect(now_s)]
+        return [ReportRefusal(error), *self._connect(now_s)]
 
     def on_time(self, now_s: float) -> list[Effect[P]]:
-        """Connect again, or reset a silent connection, if that is due."""
+        """Connect again, or close a silent connection, if that is due."""
         if self.wake_s is None or now_s < self.wake_s:
             return []
         if self._phase is _Phase.WAITING:
             return self._connect(now_s)
-        reset = Reset(self._number)
+        close = CloseConnection(self._number)
         silence = f"{self._call_name}: nothing arrived for {_SILENCE_S:g} s, so the connection is closed"
-        return [reset, *self._fail(Unavailable(silence, operation="SubscribeToShard"))]
+        return [close, *self._fail(Unavailable(silence, operation="SubscribeToShard"))]
 
     # --- inside ---
 
@@ -271,7 +278,7 @@ class Subscription(Generic[P]):
     def _connect(self, now_s: float) -> list[Effect[P]]:
         """Connect, now or when it is allowed; if no safe place to begin is known, give the reader an expired iterator."""
         start = self._start
-        if start is None or self._wanted is _Wanted.PAGE:
+        if start is None or self._requested is _Request.PAGE:
             if start is None or start.type is not IteratorType.AFTER_SEQUENCE_NUMBER:
                 # At LATEST, another connection would begin at a later moment. The reader has the exact position.
                 return self._expire("the connection ended before its first event")
@@ -291,7 +298,7 @@ class Subscription(Generic[P]):
 
     def _fail(self, error: PenstockError) -> list[Effect[P]]:
         self._phase = _Phase.IDLE
-        if self._wanted is _Wanted.NOTHING:
+        if self._requested is _Request.NOTHING:
             return []  # it connects again when the reader asks
-        self._wanted = _Wanted.NOTHING
+        self._requested = _Request.NOTHING
         return [DeliverFailure(error)]

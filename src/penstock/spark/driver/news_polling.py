@@ -26,7 +26,12 @@ from penstock.core.batches.shard_state import ShardState
 from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.lag import age_ms
 from penstock.core.reading.reader_steps import FailureMeaning, judge_failure
-from penstock.core.reading.resume import MissingRecord, is_unread_kept, judge_missing_record, plan_iterator
+from penstock.core.reading.resume import (
+    MissingRecord,
+    are_unread_records_kept,
+    judge_missing_record,
+    plan_iterator,
+)
 from penstock.core.reading.service_clock import ServiceClock, SteadyServiceClock
 from penstock.errors import PenstockError, ServiceError, Throttled, Unavailable
 from penstock.ports.clock import Chance, Clock
@@ -241,7 +246,7 @@ class NewsPoller:
     def _is_all_kept(self, state: ShardState, now_ms: int) -> bool:
         """Return whether no unread record can have left the stream."""
         since_ms = state.unread_since_ms
-        is_kept = since_ms is not None and is_unread_kept(
+        is_kept = since_ms is not None and are_unread_records_kept(
             since_ms, now_ms=now_ms, retention_ms=self._retention_ms
         )
         return is_kept or self._was_at_tip(state, now_ms)

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.position import Position
-from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.core.reading.reader_options import ErrorAdvice, ReaderOptions
 from penstock.core.shard import StreamSummary
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _REFUSALS_MAX: Final = 5  # Spark repeats the task
-WAY_OUT: Final = WayOut(
+ERROR_ADVICE: Final = ErrorAdvice(
     of_loss="Set option failOnDataLoss=false to go on",
     of_new_stream="start with a new checkpoint location and a new applicationName",
 )
@@ -96,7 +96,7 @@ def open_shard(
             refusals_max=_REFUSALS_MAX,
             on_data_loss="fail" if options.fail_on_data_loss else "warn",
             retention_s=read.retention_ms / 1000,
-            way_out=WAY_OUT,
+            error_advice=ERROR_ADVICE,
         ),
         clock=process.clock,
         chance=process.chance,

@@ -29,8 +29,8 @@ from penstock.core.reading.reader_steps import (
     Finished,
     Page,
     Wait,
-    find_listed,
-    place_of_whole,
+    end_of_kinesis_record,
+    find_listed_shard,
 )
 from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import ServiceClock
@@ -192,7 +192,7 @@ class ShardRange:
                         self._fetch_iterator_or_listing(reader, step)
                     else:
                         yield from self._fetch_page(reader, step)
-                    if isinstance(reader.final, Finished):
+                    if isinstance(reader.outcome, Finished):
                         return  # its last page had the end
 
     def keep_iterator(self, position: Position) -> None:
@@ -318,7 +318,7 @@ class ShardRange:
             return
         here_ms = self._service_clock.now_ms(self._clock.wall_ms())
         self._check_stream(here_ms if listing.server_ms is None else listing.server_ms)
-        listed = find_listed(self._shard_id, listing.shards)
+        listed = find_listed_shard(self._shard_id, listing.shards)
         _log.info(
             "stream %s, shard %s: %s; %s", self._stream, self._shard_id, step.reason, listed.state.value
         )
@@ -372,7 +372,7 @@ class ShardRange:
             records=records,
             decode=self._decode,
             first_sequence_number=records[0].sequence_number if records else None,
-            last=place_of_whole(records[-1].sequence_number, records[-1].data) if records else None,
+            last=end_of_kinesis_record(records[-1].sequence_number, records[-1].data) if records else None,
             read_bytes=0 if self._options.read_bytes_per_s_max is None else _read_bytes(records),
             record_count=record_count,
             next_iterator=SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
@@ -388,10 +388,10 @@ class ShardRange:
         if self._pushed_reading is not None:
             if not is_pushed:
                 self._pushed_reading.on_poll(started_s, _read_bytes(records))
-            is_unconfirmed_end = not has_next and not reader.is_final
+            is_unconfirmed_end = not has_next and not reader.has_ended
             is_unclear = judged.rows is None or is_unconfirmed_end
             self._adapt_subscription(self._pushed_reading, lag_ms, service_ms, is_unclear=is_unclear)
-        end, slices = reader.final, judged.rows or iter(())
+        end, slices = reader.outcome, judged.rows or iter(())
         # From here on only the decoder has the raw records, which it drops once they are rows.
         del answer, records, page, judged
         for rows, count in slices:
@@ -461,7 +461,7 @@ class ShardRange:
         )
 
     def _report_loss(self, reader: ShardReader, loss: DataLossError | None) -> None:
-        if loss is not None and not isinstance(reader.final, Failed):
+        if loss is not None and not isinstance(reader.outcome, Failed):
             _log.warning("%s. It goes on (failOnDataLoss=false)", loss)
 
 
