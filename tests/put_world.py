@@ -11,7 +11,14 @@ from penstock.core.hash_key import FULL_RANGE, HashRange, effective_hash_key
 from penstock.core.put_entry import PutAnswer
 from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult, Stuck, WaitUntil
+from penstock.core.writing.batcher_steps import (
+    FetchShards,
+    NoProgress,
+    PutRequest,
+    PutResult,
+    RequestFailure,
+    WaitUntil,
+)
 
 
 @dataclass
@@ -104,15 +111,15 @@ class World:
             self.log += [(each.partition_key, each.data) for each in inner]
         return PutAnswer(str(self.sequence), shard.shard_id)
 
-    def put(self, request: PutRequest) -> list[PutAnswer] | Failure:
+    def put(self, request: PutRequest) -> list[PutAnswer] | RequestFailure:
         """Answer one request; the entries are taken in random order, as PutRecords may."""
         troubles, draw = self.troubles, self.chance.random
         if draw() < troubles.reshard:
             self.reshard()
         if draw() < troubles.unavailable:
-            return Failure.UNAVAILABLE
+            return RequestFailure.UNAVAILABLE
         if draw() < troubles.call_throttled:
-            return Failure.THROTTLED
+            return RequestFailure.THROTTLED
         answers: list[PutAnswer | None] = [None] * len(request.entries)
         order = list(range(len(answers)))
         self.chance.shuffle(order)
@@ -126,7 +133,7 @@ class World:
                 answers[place] = PutAnswer(error_code="InternalFailure", error_message="oops")
             else:
                 answers[place] = self.accept(request.entries[place])
-        return Failure.UNKNOWN if draw() < troubles.lost_answer else answers
+        return RequestFailure.UNKNOWN if draw() < troubles.lost_answer else answers
 
 
 @dataclass
@@ -137,7 +144,7 @@ class Driver:
     world: World
     senders: int = 3
     now_s: float = 0.0
-    underway: list[tuple[PutRequest, list[PutAnswer] | Failure]] = field(default_factory=list)
+    underway: list[tuple[PutRequest, list[PutAnswer] | RequestFailure]] = field(default_factory=list)
     delivered: list = field(default_factory=list)
     refused: list = field(default_factory=list)
     duplicates: int = 0
@@ -146,9 +153,9 @@ class Driver:
 
     def note(self, result: PutResult) -> None:
         """Add up what answers meant."""
-        for each in result.delivered:
+        for each in result.delivered_entries:
             self.delivered += [record.ticket for record in each.entry.records]
-        self.refused += result.refused
+        self.refused += result.refused_entries
         self.duplicates += result.possible_duplicate_count
 
     def step(self, *, flushes: bool) -> bool:
@@ -157,7 +164,7 @@ class Driver:
         step: object = WaitUntil(None, "all senders are busy")
         if len(self.underway) < self.senders:
             step = batcher.plan_step(self.now_s, flushes=flushes)
-        assert not isinstance(step, Stuck), step.why
+        assert not isinstance(step, NoProgress), step.why
         if isinstance(step, PutRequest):
             self.requests += 1
             self.check(step)
@@ -172,7 +179,7 @@ class Driver:
         if self.underway:
             self.now_s += 0.01
             request, answers = self.underway.pop(chance.randrange(len(self.underway)))
-            if isinstance(answers, Failure):
+            if isinstance(answers, RequestFailure):
                 self.note(
                     batcher.on_failed_call(request, answers, answers.value, self.now_s, chance.random())
                 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.delivering.definition import parse_delivery
-from penstock.core.delivering.new_names import NewNames
+from penstock.core.delivering.new_names import ColumnNameRule
 from penstock.errors import OptionError
 
 
@@ -48,7 +48,7 @@ def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struc
         return kinds.StructType([kinds.StructField("place", place)])
 
     assert _merged_schema(schema("lat", "lon"), schema("lat"), delivery) == schema("lat", "lon")
-    names = NewNames({})
+    names = ColumnNameRule({})
     grown = with_newer(schema("lat"), schema("lat", "lon"), names, in_structs=True)
     assert grown == schema("lat", "lon")
     assert with_newer(grown, schema("lat"), names, in_structs=True) == grown

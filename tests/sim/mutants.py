@@ -406,8 +406,8 @@ def _missing_is_a_loss(*_args: Any, **_kwargs: Any) -> MissingRecord:
 def _skip_the_poison(
     self: ShardDelivery[Any], call_id: int, error: BaseException, now_s: float, chance: float
 ) -> Any:
-    piece = self._under_way[call_id]
-    if piece.attempt <= self.options.retries_max:
+    pending = self._calls_under_way[call_id]
+    if pending.attempt <= self.options.retries_max:
         return _on_raised(self, call_id, error, now_s, chance)
     return self.on_returned(call_id, now_s)
 
@@ -415,9 +415,11 @@ def _skip_the_poison(
 @planted(
     "neighbours go to the dead letters", "batch-wise dead-letter queues", 18, ShardDelivery, "_halve_or_send"
 )
-def _whole_calls_to_dead_letters(self: ShardDelivery[Any], piece: Any, error: BaseException) -> Any:
-    self._ready.append(piece.key)
-    self._queues[piece.key].again.insert(0, replace(piece, kind=CallKind.DEAD_LETTER, attempt=1, error=error))
+def _whole_calls_to_dead_letters(self: ShardDelivery[Any], pending: Any, error: BaseException) -> Any:
+    self._ready_keys.append(pending.key)
+    self._queues[pending.key].repeated_calls.insert(
+        0, replace(pending, kind=CallKind.DEAD_LETTER, attempt=1, error=error)
+    )
     return SendToDeadLetter()
 
 
@@ -509,6 +511,6 @@ def _never_overdue(self: Handovers, lease: Lease, now_s: float) -> bool:
     "next_wake_s",
 )
 def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any], *, may_call: bool = True) -> float | None:
-    if self._due_since_s is None:
+    if self._checkpoint_due_since_s is None:
         return _next_wake_s(self, may_call=may_call)
-    return max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s)
+    return max(self._checkpoint_due_since_s, self._checkpoint_sent_s + self.options.checkpoint_interval_s)

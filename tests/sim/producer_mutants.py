@@ -6,7 +6,7 @@ from penstock.consumer import unread
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.batcher_steps import Failure, PutResult
+from penstock.core.writing.batcher_steps import PutResult, RequestFailure
 from penstock.core.writing.packing import PendingRecord
 from penstock.core.writing.shard_queue import ShardQueue
 from sim.mutants import Mutants
@@ -28,18 +28,18 @@ def puts_refused_ones_behind(self, entries):
 @planted("a partial failure is a success", "Hazelcast 24774", 0, Batcher, "_put_back")
 def forgets_refused_ones(self, queue, entries):
     for entry in entries:
-        self._forget(entry.records)
+        self._uncount(entry.records)
 
 
 @planted("no answer is a success", "several: two outcomes instead of three", 0, Batcher, "on_failed_call")
 def takes_no_answer_for_success(self, request, failure, why, now_s, u):
-    if failure is not Failure.UNKNOWN:
+    if failure is not RequestFailure.UNKNOWN:
         return ON_FAILED_CALL(self, request, failure, why, now_s, u)
     self._end_request(request)
     for entry in request.entries:
-        self._forget(entry.records)
+        self._uncount(entry.records)
     for queue in {entry.shard_id or "": None for entry in request.entries}:
-        self._release(queue)
+        self._end_in_flight(queue)
     return PutResult()
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.core.queueing.held_record import HeldRecord, Phase
+from penstock.core.queueing.held_record import HeldDelivery, Phase
 from penstock.core.queueing.queue_delivery import QueueDelivery
-from penstock.core.queueing.queue_events import EntryOutcome, Settled
+from penstock.core.queueing.queue_events import EntryOutcome, RecordResult
 from penstock.core.queueing.receive_pace import ReceivePace
 from penstock.core.queueing.visibility_order import VisibilityOrder
 from sim.mutants import Mutants
@@ -13,31 +13,35 @@ QUEUE_MUTANTS = Mutants()
 planted = QUEUE_MUTANTS.planted
 OWN = "Penstock, found by the simulator"
 
-RESULT = HeldRecord.result
+RESULT = HeldDelivery.result
 ON_ANSWERED = QueueDelivery.on_answered
 ON_RENEWAL = QueueDelivery._on_renewal
-TAKE_IN = QueueDelivery._take_in
+TAKE_IN = QueueDelivery._on_arrival
 USABLE = QueueDelivery._usable_delivery
 
 
 @planted(
-    "a failed record is acknowledged", "SQS consumers that delete before they handle", 0, HeldRecord, "result"
+    "a failed record is acknowledged",
+    "SQS consumers that delete before they handle",
+    0,
+    HeldDelivery,
+    "result",
 )
 @property
 def takes_failures_for_done(self):
-    return Settled.DONE
+    return RecordResult.DONE
 
 
 @planted(
     "an aggregate is done with its first record",
     "Lambda batches without partial failures",
     0,
-    HeldRecord,
+    HeldDelivery,
     "result",
 )
 @property
 def takes_the_last_result(self):
-    return Settled.DONE if Settled.DONE in self.results else RESULT.fget(self)
+    return RecordResult.DONE if RecordResult.DONE in self.results else RESULT.fget(self)
 
 
 @planted(
@@ -66,14 +70,14 @@ def keeps_its_records_at_the_stop(self, now_s):
     """The waiting records are visible again when their timeout ends, not when the consumer stops."""
     self._is_stopping = True
     for held in list(self._held.values()):
-        if held.phase is Phase.OPEN and not held.running:
+        if held.phase is Phase.OPEN and not held.running_count:
             held.phase = Phase.ENDED
-            self._valid.discard(held)
+            self._valid_handles.discard(held)
             self._forget(held)
 
 
 @planted(
-    "two handlers have one record", "SQS consumers that know no record ids", 0, QueueDelivery, "_take_in"
+    "two handlers have one record", "SQS consumers that know no record ids", 0, QueueDelivery, "_on_arrival"
 )
 def handles_each_delivery(self, arrival, now_s):
     self._in_handler.pop(arrival.record_id, None)
@@ -95,7 +99,7 @@ def forgets_to_acknowledge_after_a_renewal(self, held, outcome, sent_s, now_s, u
 
 @planted("failed receives stay open", "pollers that end with their first errors", 6, ReceivePace, "on_failed")
 def keeps_the_room_of_failed_receives(self, number, now_s, u):
-    self.refusals += 1
+    self.failure_count += 1
     self.resumes_s = now_s + 1.0
 
 

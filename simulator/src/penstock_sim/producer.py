@@ -15,7 +15,7 @@ from penstock.core.hash_key import effective_hash_key
 from penstock.core.leases.coordinator_events import UNKNOWN
 from penstock.core.put_entry import PutAnswer, PutEntry
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
+from penstock.core.writing.batcher_steps import FetchShards, NoProgress, PutRequest, PutResult, WaitUntil
 from penstock.core.writing.packing import PackedEntry, PendingRecord
 from penstock.errors import PenstockError, Throttled, Unavailable
 from penstock.ports.metrics import NoMetrics
@@ -199,13 +199,13 @@ class SimProducer(SimProcess):
         if self._senders == 0:
             self.on_gone(self, "stopped")
 
-    def _do(self, step: PutRequest | FetchShards | WaitUntil | Stuck) -> None:
+    def _do(self, step: PutRequest | FetchShards | WaitUntil | NoProgress) -> None:
         match step:
             case PutRequest():
                 self._put(step)
             case FetchShards():
                 self._settle(self._sender.fetch_shards(step))
-            case Stuck(why):
+            case NoProgress(why):
                 self._give_up(self.batcher.drop_all(), why)
             case WaitUntil(until_s):
                 now_s = self._clock.monotonic_s()
@@ -223,12 +223,12 @@ class SimProducer(SimProcess):
             self._settle(result)
 
     def _settle(self, result: PutResult) -> None:
-        for entry, shard_id, number in result.delivered:
+        for entry, shard_id, number in result.delivered_entries:
             texts = tuple(record.ticket for record in entry.records)
             self.world.record(RecordsAcknowledged(self.who, shard_id, int(number), texts))
-        for reason, count in result.retried.items():
+        for reason, count in result.retry_counts.items():
             self.world.met[f"sent again: {reason}"] += count
-        for refused in result.refused:
+        for refused in result.refused_entries:
             self._give_up(refused.entry.records, refused.why)
 
     def _give_up(self, records: Sequence[PendingRecord], why: str) -> None:

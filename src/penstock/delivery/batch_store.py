@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.core.delivering.definition import NEW_TABLE
 from penstock.core.delivering.manifest import (
-    DoneRange,
+    ArrivalRange,
     Identity,
     Manifest,
     Move,
@@ -84,7 +84,7 @@ class BatchStore:
         names = (path.rpartition("/")[2] for path, _ in self._files.walk(self._batches))
         return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
-    def ranges(self) -> list[DoneRange]:
+    def ranges(self) -> list[ArrivalRange]:
         """Return the ranges of all backfills that have a manifest."""
         return [found for label in self.labels() if (found := parse_range(label)) is not None]
 

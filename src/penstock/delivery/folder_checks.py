@@ -10,9 +10,9 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, Delivery
-from penstock.core.delivering.lake_table import table_has_gone
-from penstock.core.delivering.manifest import DoneRange
-from penstock.core.delivering.record import DeliveryRecord, check_beside, has_files_of, read_record
+from penstock.core.delivering.lake_table import describe_lost_table
+from penstock.core.delivering.manifest import ArrivalRange
+from penstock.core.delivering.record import DeliveryRecord, check_other_delivery, has_files_of, read_record
 from penstock.core.starting import StartingPosition
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, open_files
@@ -31,7 +31,7 @@ def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
     if not delivery.is_folder or not delivery.to.startswith("/") or store.is_empty():
         return
     if not Path(delivery.to).exists():
-        raise DeliveryFailed(table_has_gone(f"the folder {delivery.to}", delivery))
+        raise DeliveryFailed(describe_lost_table(f"the folder {delivery.to}", delivery))
 
 
 def check_first_run(
@@ -67,7 +67,7 @@ def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
 
 
 def check_other_names(
-    files: Files, delivery: Delivery, record: DeliveryRecord, begin: StartingPosition | DoneRange
+    files: Files, delivery: Delivery, record: DeliveryRecord, begin: StartingPosition | ArrivalRange
 ) -> None:
     """Refuse a run whose records another delivery, with a state in the same folder, has put into the same table.
 
@@ -81,7 +81,7 @@ def check_other_names(
     folder = delivery.state.rpartition("/")[0]
     for name, other in _records_in(files, folder):
         if name != delivery.name:
-            check_beside(delivery, record, (name, other), begin)
+            check_other_delivery(delivery, record, (name, other), begin)
 
 
 def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord]]:

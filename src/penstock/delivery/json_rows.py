@@ -24,12 +24,12 @@ from pyspark.sql.types import (
 from penstock.core.delivering.json_fields import (
     HALF_PAIR,
     SECONDS_MAX,
-    KnownColumns,
-    explain,
+    TableColumns,
+    explain_misfit,
     infer_columns,
     infer_fields,
 )
-from penstock.core.delivering.new_names import NewNames
+from penstock.core.delivering.new_names import ColumnNameRule
 from penstock.delivery.record_texts import RecordTexts, text_and_reason
 
 SAMPLE_COUNT: Final = 1000
@@ -54,7 +54,7 @@ UNKNOWN: Final = "unknown field"
 _CONFLICT: Final = "conflict"
 _TWICE: Final = "field twice"
 _VERDICTS: Final = (UNKNOWN, _CONFLICT, _TWICE)
-"""Verdicts for which `explain` finds the reason in the record. Every other verdict except `FITS` is itself the reason."""
+"""Verdicts for which `explain_misfit` finds the reason in the record. Every other verdict except `FITS` is itself the reason."""
 _UNCHANGED: Final = (
     "streamName",
     "shardId",
@@ -173,16 +173,16 @@ def fields_of(schema: StructType) -> list[Column]:
     return [F.col(_FIELDS).getField(name).alias(name) for name in schema.names]
 
 
-def new_columns(verdicts: DataFrame, schema: StructType, names: NewNames) -> dict[str, str]:
+def new_columns(verdicts: DataFrame, schema: StructType, names: ColumnNameRule) -> dict[str, str]:
     """Return the columns to add for records with unknown fields: type by name."""
-    refused = [*(name.lower() for name in schema.names), *names.taken, ""]
+    refused = [*(name.lower() for name in schema.names), *names.taken_names, ""]
     # A record is sampled only if one of its unknown fields may become a column.
     may_grow = F.exists(_KEYS, lambda key: ~F.lower(key).isin(refused))
     rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & may_grow).select(TEXT).limit(SAMPLE_COUNT).collect()
     return infer_columns((bytes(row[0]).decode() for row in rows), schema.names, names.refusal)
 
 
-def with_new_fields(verdicts: DataFrame, schema: StructType, names: NewNames) -> StructType:
+def with_new_fields(verdicts: DataFrame, schema: StructType, names: ColumnNameRule) -> StructType:
     """Return a schema whose structs have the further fields that records with unknown fields have in them."""
     structs = dict(_structs(schema))
     if not structs:
@@ -220,12 +220,12 @@ def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
     return StructType([*schema.fields, *added])
 
 
-def reason_of(schema: StructType | None, names: NewNames) -> Column:
+def reason_of(schema: StructType | None, names: ColumnNameRule) -> Column:
     """Return a column with the reason why a record becomes a dead letter."""
     verdict = F.col(VERDICT)
     if schema is None:
         return verdict
-    columns = KnownColumns(
+    columns = TableColumns(
         {field.name: field.dataType.simpleString() for field in schema.fields},
         _names_inside(schema),
         names.refusal,
@@ -233,14 +233,14 @@ def reason_of(schema: StructType | None, names: NewNames) -> Column:
     )
 
     def read(data, is_unknown):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
-        return explain(bytes(data or b""), columns, is_unknown=is_unknown)
+        return explain_misfit(bytes(data or b""), columns, is_unknown=is_unknown)
 
     found = F.udf(read, "string")(TEXT, verdict == UNKNOWN)
     return F.when(verdict.isin(*_VERDICTS), found).otherwise(verdict)
 
 
 def _names_inside(schema: StructType) -> dict[str, Any]:
-    """Return the fields of the columns that are structs, as `KnownColumns` has them."""
+    """Return the fields of the columns that are structs, as `TableColumns` has them."""
     return {
         column.name: {
             **dict.fromkeys(column.dataType.names),
@@ -252,7 +252,7 @@ def _names_inside(schema: StructType) -> dict[str, Any]:
 
 
 def dead_letters(
-    rows: DataFrame, schema: StructType | None, names: NewNames, delivery: str, label: str
+    rows: DataFrame, schema: StructType | None, names: ColumnNameRule, delivery: str, label: str
 ) -> DataFrame:
     """Return the dead letters for source rows that do not fit the table, in the form in which they are written."""
     return rows.select(

@@ -21,10 +21,10 @@ from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 from penstock import wiring
 from penstock.core.delivering.definition import FILE_FORMATS, LAKES, RAW, SAMPLE, Delivery
 from penstock.core.delivering.json_schema_columns import is_json_schema
-from penstock.core.delivering.manifest import DoneRange
+from penstock.core.delivering.manifest import ArrivalRange
 from penstock.core.delivering.record import (
     DeliveryRecord,
-    check_kept,
+    check_retention,
     check_same_delivery,
     plan_backfill,
     plan_start,
@@ -246,7 +246,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     target: Any
     record: DeliveryRecord
     earlier: DeliveryRecord | None
-    backfill_range: DoneRange | None
+    backfill_range: ArrivalRange | None
 
 
 def open_delivery(
@@ -352,7 +352,7 @@ def _plan_range(
     earlier: DeliveryRecord | None,
     summary: StreamSummary,
     now_ms: int,
-) -> DoneRange:
+) -> ArrivalRange:
     """Return the range of a backfill, after its checks."""
     zone, ranges = time_zone_of(delivery), store.ranges()
     assert delivery.since is not None
@@ -361,7 +361,7 @@ def _plan_range(
     planned = plan_backfill((since_ms, until_ms), now_ms, earlier, ranges)
     check_other_names(files, delivery, record, planned)
     if planned not in ranges:
-        warning = check_kept(planned, now_ms - summary.retention_ms, summary.created_ms)
+        warning = check_retention(planned, now_ms - summary.retention_ms, summary.created_ms)
         if warning is not None:
             _log.warning("%s: %s", delivery.name, warning)
     return planned
@@ -586,7 +586,7 @@ def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
 
     known = {name.lower() for name in (*COLUMNS, "arrived")}
     for part in delivery.partitions:
-        fields = {name.partition(".")[0].lower() for name in part.names} - known
+        fields = {name.partition(".")[0].lower() for name in part.column_names} - known
         rows = spark.createDataFrame([], SCHEMA_DDL).withColumn(
             "arrived", F.col("approximateArrivalTimestamp")
         )

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from penstock import wiring
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.json_fields import infer_columns
-from penstock.core.delivering.new_names import new_names
+from penstock.core.delivering.new_names import column_name_rule
 from penstock.core.delivering.running_costs import RunningCosts, running_costs
 from penstock.core.delivering.sql_names import quoted
 from penstock.core.position import LATEST
@@ -69,7 +69,7 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     records, note = _first_records(spark, delivery)
     rate = _bytes_per_s(records, summary.open_shard_count)
     set_session_options(spark, delivery)
-    names = new_names(delivery, target.unreadable())
+    names = column_name_rule(delivery, target.unreadable())
     if schema is not None and (delivery.evolve == "add" or not schema.fields):
         verdicts = json_rows.with_verdict(records, schema, texts)
         known = verdicts.select(json_rows.TEXT).collect()

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.core.delivering.definition import Delivery, SourcePlace, check_together
+from penstock.core.delivering.definition import Delivery, LeasePlace, check_together
 from penstock.core.delivering.lake_packages import lake_settings, spark_line
 from penstock.core.delivering.manifest import range_label
 from penstock.core.delivering.record import check_streams
@@ -137,10 +137,10 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
     return found
 
 
-def _place_of(options: SourceOptions) -> SourcePlace:
+def _place_of(options: SourceOptions) -> LeasePlace:
     """Return the account and the lease table of a source: two deliveries at one place would share the shards."""
     connection = options.connection
-    return SourcePlace(
+    return LeasePlace(
         (
             connection.region,
             connection.endpoint_url,

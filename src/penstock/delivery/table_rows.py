@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 
 from penstock.core.delivering.definition import METADATA, Delivery
 from penstock.core.delivering.lake_table import is_wider
-from penstock.core.delivering.new_names import NewNames
+from penstock.core.delivering.new_names import ColumnNameRule
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery import json_rows
 from penstock.delivery.record_texts import RecordTexts
@@ -101,7 +101,7 @@ def _judged_columns(delivery: Delivery, schema: StructType | None) -> tuple[tupl
         value = F.expr(part.expression)
         used_fields = [
             _field_of(columns[first.lower()], rest, schema[first].dataType if first in schema.names else None)
-            for first, _, rest in (each.partition(".") for each in part.names)
+            for first, _, rest in (each.partition(".") for each in part.column_names)
             if first.lower() in columns
         ]
         is_lost = value.isNull()
@@ -196,7 +196,7 @@ def unfindable_struct(schema: StructType) -> str | None:
 
 
 def with_newer(
-    schema: StructType, newest: StructType, names: NewNames, *, in_structs: bool = False
+    schema: StructType, newest: StructType, names: ColumnNameRule, *, in_structs: bool = False
 ) -> StructType:
     """Return a schema with the columns that the newest version adds or widens, with `in_structs` also inside structs."""
     there = {each.name.lower() for each in schema.fields}

@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.manifest import Identity, Manifest, Move, batch_label, plan_moves
-from penstock.core.delivering.new_names import new_names
+from penstock.core.delivering.new_names import column_name_rule
 from penstock.delivery import json_rows
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.compaction import Compaction
@@ -93,7 +93,7 @@ class TableWriter:
         self._schema = schema
         self._target = target
         self._texts = texts
-        self._new_names = new_names(delivery, target.unreadable())
+        self._name_rule = column_name_rule(delivery, target.unreadable())
         self._report = report
         self._at_step = at_step
         self.store = BatchStore(files, delivery.state, target.commit)
@@ -172,7 +172,7 @@ class TableWriter:
         if seen["dead"]:
             self._at_step("dead letters")
             letters = json_rows.dead_letters(
-                verdicts.where(~_is_row()), self._schema, self._new_names, delivery.name, label
+                verdicts.where(~_is_row()), self._schema, self._name_rule, delivery.name, label
             )
             letters.coalesce(1).write.json(spark_uri(f"{folder}/dead"))
             letters_moved = plan_moves(
@@ -226,7 +226,7 @@ class TableWriter:
             self._schema = with_newer(
                 self._schema,
                 self._texts.columns(),
-                self._new_names,
+                self._name_rule,
                 in_structs=self._delivery.adds_to_structs,
             )
         # A redelivery beside this program may have added columns.
@@ -238,13 +238,13 @@ class TableWriter:
             self._schema = json_rows.extended(self._schema, columns)
             if self._delivery.adds_to_structs:
                 self._schema = with_inner_fields(self._schema, saved)
-        columns = json_rows.new_columns(verdicts, self._schema, self._new_names)
+        columns = json_rows.new_columns(verdicts, self._schema, self._name_rule)
         if columns:
             if self._is_unknown:
                 columns |= unseen_columns(self._delivery, columns)
             self._schema = json_rows.extended(self._schema, columns)
         if self._delivery.adds_to_structs:
-            self._schema = json_rows.with_new_fields(verdicts, self._schema, self._new_names)
+            self._schema = json_rows.with_new_fields(verdicts, self._schema, self._name_rule)
         if self._schema == before:
             return ()
         check_columns(self._delivery, self._schema)

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from penstock.core.safe_text import describe_error
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
+from penstock.core.writing.batcher_steps import FetchShards, NoProgress, PutRequest, PutResult, WaitUntil
 from penstock.errors import DeliveryFailed, PenstockError, RecordExpired, ServiceError, UsageError
 from penstock.ports.metrics import NoMetrics
 from penstock.producer.placement import Placement
@@ -243,7 +243,7 @@ class Engine:
 
     def _make_step(self) -> bool:
         """Plan a step and carry it out; return False when no step follows."""
-        step: PutRequest | FetchShards | Stuck | _Expired | None = None
+        step: PutRequest | FetchShards | NoProgress | _Expired | None = None
         try:
             step = self._next_step()
             if step is not None:
@@ -262,12 +262,12 @@ class Engine:
         return step is not None
 
     def _recover(
-        self, step: PutRequest | FetchShards | Stuck | _Expired | None, error: BaseException
+        self, step: PutRequest | FetchShards | NoProgress | _Expired | None, error: BaseException
     ) -> None:
         """Fail the records of a failed step; all records if the batcher may have lost some."""
         # Until a request is settled the batcher has not handled its failure, and is intact.
-        is_sound = isinstance(step, FetchShards | Stuck) or (
-            isinstance(step, PutRequest) and not step.is_settled
+        is_sound = isinstance(step, FetchShards | NoProgress) or (
+            isinstance(step, PutRequest) and not step.is_ended
         )
         try:
             if is_sound:
@@ -317,7 +317,7 @@ class Engine:
         self._fail(lost, failure)
         return len(lost)
 
-    def _next_step(self) -> PutRequest | FetchShards | Stuck | _Expired | None:
+    def _next_step(self) -> PutRequest | FetchShards | NoProgress | _Expired | None:
         """Wait for the next step of the batcher, or for expired records; None when the engine ends."""
         clock = self._ports.clock
         with self._lock:
@@ -348,14 +348,14 @@ class Engine:
         records = self._batcher.drop_expired(now_s - ttl_s) if self._batcher.waiting_count else None
         return _Expired(records) if records else None
 
-    def _do_step(self, step: PutRequest | FetchShards | Stuck | _Expired) -> None:
+    def _do_step(self, step: PutRequest | FetchShards | NoProgress | _Expired) -> None:
         """Carry out one step, without the lock."""
         match step:
             case PutRequest():
                 self._send(step)
             case FetchShards():
                 self._fetch_shards(step)
-            case Stuck(why):
+            case NoProgress(why):
                 self._fail_pending(DeliveryFailed(f"stream {self._stream}: {why}"), None)
             case _Expired():
                 self._fail_expired(step)
@@ -387,7 +387,7 @@ class Engine:
         now_s = self._ports.clock.monotonic_s()
         settled: list[Any] = []  # `put` made them: each is a receipt
         new = tuple.__new__  # a third of what Acknowledgement(...) costs, and this is done for every record
-        for entry, shard_id, sequence_number in result.delivered:
+        for entry, shard_id, sequence_number in result.delivered_entries:
             receipts: list[Any] = entry.records
             settled += receipts
             is_aggregate = len(receipts) > 1
@@ -397,7 +397,7 @@ class Engine:
                     receipt.set_result(acknowledgement)
                 except BaseException as error:  # noqa: BLE001 - one receipt's trouble is not the others'
                     self._log_settling_error(error)
-        for refused in result.refused:
+        for refused in result.refused_entries:
             key = refused.entry.records[0].partition_key
             self._fail(
                 refused.entry.records,
@@ -504,7 +504,7 @@ class Engine:
 
     def _measure(self, result: PutResult, now_s: float) -> None:
         metrics = self._ports.metrics
-        entries: list[PackedEntry] = [each.entry for each in result.delivered]
+        entries: list[PackedEntry] = [each.entry for each in result.delivered_entries]
         if entries:
             metrics.count("user_records_put", sum(len(entry.records) for entry in entries))
             metrics.count("kinesis_records_put", len(entries))
@@ -512,7 +512,7 @@ class Engine:
             for entry in entries:
                 metrics.observe("user_records_per_kinesis_record", len(entry.records))
                 metrics.observe("put_delay_s", now_s - entry.records[0].put_s)
-        for reason, count in result.retried.items():
+        for reason, count in result.retry_counts.items():
             metrics.count("put_retries", count, {"reason": reason})
         for shard_id, pause_s in result.pauses.items():
             metrics.count("throttle_pause_s", pause_s, {"shard": shard_id or "any"})

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from penstock.core.keyword_options import check_range, check_types, merge_connection, merge_options
 from penstock.core.stream_identity import in_region_of
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.packing import check_record, plain_record
+from penstock.core.writing.packing import as_bytes_and_str, check_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -224,7 +224,7 @@ class Producer:
         if engine is None:
             engine = self._open()
         if type(data) is not bytes or type(partition_key) is not str:
-            data, partition_key = plain_record(self.stream, data, partition_key)
+            data, partition_key = as_bytes_and_str(self.stream, data, partition_key)
         if explicit_hash_key is not None and isinstance(explicit_hash_key, str):
             explicit_hash_key = str.__str__(explicit_hash_key)
         check_record(self.stream, data, partition_key, explicit_hash_key, self._record_bytes_max)

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from penstock.core.service_codes import is_denial
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult
+from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, RequestFailure
 from penstock.errors import (
     AccessDenied,
     ResourceBusy,
@@ -124,7 +124,7 @@ class Sender:
             return self.batcher.on_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
 
 
-def _failure_of(error: ServiceError) -> Failure:
+def _failure_of(error: ServiceError) -> RequestFailure:
     if isinstance(error, UnknownOutcome):
-        return Failure.UNKNOWN
-    return Failure.THROTTLED if isinstance(error, Throttled) else Failure.UNAVAILABLE
+        return RequestFailure.UNKNOWN
+    return RequestFailure.THROTTLED if isinstance(error, Throttled) else RequestFailure.UNAVAILABLE

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
+from penstock.core.writing.batcher_steps import FetchShards, NoProgress, PutRequest, PutResult, WaitUntil
 from penstock.core.writing.packing import check_record
 from penstock.errors import DeliveryFailed, RecordError, ServiceError
 from penstock.ports.clock import Chance, Clock
@@ -308,7 +308,7 @@ class TaskWriter:
                     self._on_result(sender.fetch_shards(step))
                 except ServiceError as error:
                     raise self._delivery_failed(f"the shards cannot be listed: {error}") from error
-            case Stuck(why):
+            case NoProgress(why):
                 raise self._delivery_failed(why)
             case WaitUntil(until_s, why):
                 if until_s is not None:
@@ -321,14 +321,14 @@ class TaskWriter:
     def _on_result(self, result: PutResult) -> None:
         """Count the outcomes; raise an error for the first record that is refused for good."""
         report = self.report
-        for each in result.delivered:
+        for each in result.delivered_entries:
             report.on_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.data))
-        for reason, count in result.retried.items():
+        for reason, count in result.retry_counts.items():
             report.refused_count += count
             report.refused_by_reason[reason] = report.refused_by_reason.get(reason, 0) + count
         report.possible_duplicate_count += result.possible_duplicate_count
-        if result.refused:
-            refused = result.refused[0]
+        if result.refused_entries:
+            refused = result.refused_entries[0]
             raise self._delivery_failed(
                 f"the service refused a record with key {refused.entry.partition_key[:40]!r} for good: {refused.why}"
             )

@@ -17,12 +17,12 @@ from penstock.core.queueing.queue_delivery import QueueDelivery
 from penstock.core.queueing.queue_events import (
     Acknowledge,
     Arrival,
-    End,
-    Ended,
+    DeliveryEnd,
+    EndedDelivery,
     EntryOutcome,
     HandlerCall,
     QueueCall,
-    Settled,
+    RecordResult,
 )
 from penstock.core.queueing.queue_limits import IN_FLIGHT_COUNT_MAX, WAIT_S_MIN
 from penstock.core.queueing.receive_pace import ReceivePace
@@ -169,15 +169,15 @@ class QueueLoop(Loop[QueueEvent]):
 
     def _begin_due(self, now_s: float) -> None:
         """Begin the handler's calls that have room, the acknowledgements and renewals that are due, and receives."""
-        while (call := self._delivery.take(now_s)) is not None:
+        while (call := self._delivery.take_handler_call(now_s)) is not None:
             self._begin_call(call)
-        for due in self._delivery.due(now_s):
+        for due in self._delivery.take_due_calls(now_s):
             self._send(due)
         if self._stop_s is None:
             begun = self._pace.plan(
-                self._delivery.room,
+                self._delivery.fetch_room,
                 is_starving=self._delivery.is_starving,
-                target=self._delivery.target,
+                target_count=self._delivery.target_count,
                 now_s=now_s,
             )
             for number, limit in begun:
@@ -300,7 +300,7 @@ class QueueLoop(Loop[QueueEvent]):
             self.fail(error)
         elif not isinstance(error, ServiceError):
             log.error("queue %s: a receive failed in an unexpected way", self._queue.name, exc_info=error)
-        elif self._pace.refusals == _FAILING_AFTER:
+        elif self._pace.failure_count == _FAILING_AFTER:
             log.warning("queue %s: receives keep failing: %s", self._queue.name, text)
         self._receive_failure = text
 
@@ -317,26 +317,26 @@ class QueueLoop(Loop[QueueEvent]):
 
         self._calls.begin(HandlerWork(batch, is_single, end))
 
-    def _post_settled(self, call: HandlerCall, place: int, settled: Settled) -> None:
+    def _post_settled(self, call: HandlerCall, place: int, settled: RecordResult) -> None:
         part = call.parts[place]
         self.post(
-            lambda now_s: self._delivery.on_settled(call.number, part, settled, now_s, self._chance.random())
+            lambda now_s: self._delivery.on_result(call.number, part, settled, now_s, self._chance.random())
         )
 
     def _on_handled(
         self, call: HandlerCall, began_s: float, error: BaseException | None, now_s: float
     ) -> None:
         self._metrics.observe("queue_handler_s", now_s - began_s)
-        rest = Settled.DONE if error is None else self._result_of(error)
+        rest = RecordResult.DONE if error is None else self._result_of(error)
         # Draw a random number only for a back-off: the system's source costs more than the rest of this function.
-        chance = 0.0 if rest is Settled.DONE else self._chance.random()
+        chance = 0.0 if rest is RecordResult.DONE else self._chance.random()
         self._delivery.on_call_ended(call.number, rest, now_s, chance)
 
-    def _result_of(self, error: BaseException) -> Settled:
+    def _result_of(self, error: BaseException) -> RecordResult:
         """Return the result of records whose handler raised; log and count it."""
         kind = type(error)  # isinstance would read the object's `__class__`, which is user code
         if issubclass(kind, IterationEnded):
-            return Settled.UNHANDLED
+            return RecordResult.UNHANDLED
         if issubclass(kind, Reject):
             self._metrics.count("queue_handler_failures", 1, {"result": "rejected"})
             log.warning("queue %s: a record was rejected: %s", self._queue.name, text_of(error))
@@ -349,18 +349,18 @@ class QueueLoop(Loop[QueueEvent]):
                     self._options.backoff_max_s,
                     self._queue.name,
                 )
-            return Settled.REJECTED
+            return RecordResult.REJECTED
         if issubclass(kind, UnusableHandlerError):
             assert isinstance(error, UnusableHandlerError)
             self.fail(error)
-            return Settled.UNHANDLED
+            return RecordResult.UNHANDLED
         self._metrics.count("queue_handler_failures", 1, {"result": "failed"})
         log.warning(
             "queue %s: the handler failed, and its records are delivered again",
             self._queue.name,
             exc_info=error,
         )
-        return Settled.FAILED
+        return RecordResult.FAILED
 
     # --- calls to the service -------------------------------------------------------------------------
 
@@ -418,7 +418,7 @@ class QueueLoop(Loop[QueueEvent]):
 
     # --- ends -----------------------------------------------------------------------------------------
 
-    def _on_end(self, end: Ended) -> None:
+    def _on_end(self, end: EndedDelivery) -> None:
         self._records.pop(end.delivery, None)
         self._metrics.count("queue_records_ended", 1, {"end": end.end.value})
         if end.is_unknown:
@@ -429,14 +429,14 @@ class QueueLoop(Loop[QueueEvent]):
                 end.record_id,
                 end.end.value,
             )
-        if end.end is End.VOID and end.is_in_handler:
+        if end.end is DeliveryEnd.VOID and end.is_in_handler:
             log.warning(
                 "queue %s: the visibility of record %s ended after %.0f s while the handler had it; it is delivered again",
                 self._queue.name,
                 end.record_id,
                 end.held_s,
             )
-        elif end.end is End.ACKNOWLEDGED:
+        elif end.end is DeliveryEnd.ACKNOWLEDGED:
             self._metrics.observe("queue_held_s", end.held_s)
 
     def fail(self, error: PenstockError) -> None:
@@ -528,7 +528,7 @@ class QueueLoop(Loop[QueueEvent]):
             problems.append(f"the consumer failed: {text_of(self.failure)}")
         elif has_ended:
             problems.append("the consumer has stopped")
-        if self._pace.refusals >= _FAILING_AFTER and self._receive_failure is not None:
+        if self._pace.failure_count >= _FAILING_AFTER and self._receive_failure is not None:
             problems.append(f"receives keep failing: {self._receive_failure}")
         # Without a record in hand no call shows that they work again.
         if self._delivery.in_hand_count:
@@ -541,7 +541,7 @@ class QueueLoop(Loop[QueueEvent]):
             problems.append(self._in_flight_problem(in_flight))
         oldest_s = self._delivery.oldest_age_s(now_s)
         is_running = self._stop_s is None and self.failure is None
-        is_answered = self._answered_s is not None and not self._pace.refusals
+        is_answered = self._answered_s is not None and not self._pace.failure_count
         return QueueHealth(
             is_healthy=not problems,
             is_ready=is_running and is_answered,

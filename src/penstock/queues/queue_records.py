@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, overload
 
 from penstock.core.aggregation import MAGIC, DecodeCounts, user_records
-from penstock.core.queueing.queue_events import Settled
+from penstock.core.queueing.queue_events import RecordResult
 from penstock.errors import UsageError
 from penstock.ports.queues import ReceivedRecord
 from penstock.runtime.home_process import InOneProcess
@@ -81,7 +81,7 @@ class QueueBatch(InOneProcess, Sequence[QueueRecord]):
 
     _to_send = "send its records, list(batch)"
 
-    def __init__(self, records: Sequence[QueueRecord], settle: Callable[[int, Settled], None]) -> None:
+    def __init__(self, records: Sequence[QueueRecord], settle: Callable[[int, RecordResult], None]) -> None:
         self.records: tuple[QueueRecord, ...] = tuple(records)
         self._settle = settle
 
@@ -97,7 +97,7 @@ class QueueBatch(InOneProcess, Sequence[QueueRecord]):
             UsageError: A record is not of this batch.
         """
         for place in self._places(records):
-            self._settle(place, Settled.DONE)
+            self._settle(place, RecordResult.DONE)
 
     def reject(self, *records: QueueRecord) -> None:
         """Make records dead letters as soon as the service allows; without arguments, all that are not acknowledged.
@@ -106,7 +106,7 @@ class QueueBatch(InOneProcess, Sequence[QueueRecord]):
             UsageError: A record is not of this batch.
         """
         for place in self._places(records):
-            self._settle(place, Settled.REJECTED)
+            self._settle(place, RecordResult.REJECTED)
 
     def _places(self, records: Sequence[QueueRecord]) -> Sequence[int]:
         return [self._place(record) for record in records] if records else range(len(self.records))

@@ -818,7 +818,7 @@ def test_no_action_of_a_batch_misses_records_before_the_next_batch_if_the_lease_
     """Three actions read one batch; each finds more records at the tip than the one before."""
     shards = holding("a")
     settle(shards, done(), claimed("a"))
-    execution = Execution(ME, 2, "r1", AT9, seen=shards.last_claim("a"), planned_by="r1")
+    execution = Execution(ME, 2, "r1", AT9, expected_claim=shards.last_claim("a"), planned_by="r1")
     changes = {"lose": None, "new": lease("a", counter=1, checkpoint=TRIM_HORIZON)}  # `new` is taken again
     row, ends = claimed("a"), []
     for change, tip in zip_longest(rows.split(), (AT12, at_record("15"), at_record("18"))):

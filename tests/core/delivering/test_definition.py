@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.delivering.definition import SourcePlace, check_together, parse_delivery
+from penstock.core.delivering.definition import LeasePlace, check_together, parse_delivery
 from penstock.core.delivering.partitions import PartitionColumn
 from penstock.errors import OptionError
 
@@ -91,16 +91,16 @@ def test_dashes_and_underscores_in_a_key_are_the_same():
     )
 
 
-def check_beside(first, second, lease_tables=("app", "app")):
-    places = [SourcePlace(("eu",), table) for table in lease_tables]
+def check_other_delivery(first, second, lease_tables=("app", "app")):
+    places = [LeasePlace(("eu",), table) for table in lease_tables]
     check_together([*zip((parse_delivery(first), parse_delivery(second)), places, strict=True)])
 
 
 def test_two_deliveries_with_one_name_and_table_are_refused():
     orders = {"stream": "orders", "to": "/l"}
-    check_beside(orders, {"stream": "returns", "to": "/l"})
+    check_other_delivery(orders, {"stream": "returns", "to": "/l"})
     with pytest.raises(OptionError, match="give one another name"):
-        check_beside(orders, {"stream": "returns", "to": "/l", "name": "orders"})
+        check_other_delivery(orders, {"stream": "returns", "to": "/l", "name": "orders"})
 
 
 @pytest.mark.parametrize(
@@ -118,12 +118,12 @@ def test_two_deliveries_share_neither_leases_nor_places(shared, message):
     first = {"stream": "orders", "to": "/a", "name": "first", **shared}
     second = {"stream": "orders", "to": "/b", "name": "second", **shared}
     with pytest.raises(OptionError, match=message):
-        check_beside(first, second)
+        check_other_delivery(first, second)
 
 
 def test_two_deliveries_may_have_one_folder_of_dead_letters_or_one_table():
     first = {"stream": "orders", "to": "/l", "name": "first", "dead-letters": "/d"}
-    check_beside(first, {"stream": "returns", "to": "/l", "name": "second", "dead-letters": "/d"})
+    check_other_delivery(first, {"stream": "returns", "to": "/l", "name": "second", "dead-letters": "/d"})
 
 
 def test_an_application_may_have_two_lease_tables():
@@ -131,8 +131,8 @@ def test_an_application_may_have_two_lease_tables():
         {"stream": each, "to": f"/{each}", "application": "app"} for each in ("orders", "returns")
     )
     with pytest.raises(OptionError, match="application=app: they would divide the shards"):
-        check_beside(first, second)
-    check_beside(first, second, lease_tables=("a", "b"))
+        check_other_delivery(first, second)
+    check_other_delivery(first, second, lease_tables=("a", "b"))
 
 
 def test_a_stream_whose_name_is_no_name_of_files_needs_another_one():

@@ -9,12 +9,12 @@ import pytest
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.json_fields import (
     COLUMNS_MAX,
-    KnownColumns,
-    explain,
+    TableColumns,
+    explain_misfit,
     infer_columns,
     infer_fields,
 )
-from penstock.core.delivering.new_names import new_names
+from penstock.core.delivering.new_names import column_name_rule
 
 
 def test_new_fields_get_the_type_that_all_their_values_have():
@@ -22,7 +22,7 @@ def test_new_fields_get_the_type_that_all_their_values_have():
         {"a": 1, "b": 1, "c": True, "d": "x", "e": None, "f": {"x": 1}, "g": 2**70},
         {"a": 2, "b": 1.5, "c": 1, "d": "y", "e": None, "f": [1], "g": 1},
     ]
-    assert infer_columns(map(json.dumps, records), known=["d"]) == {
+    assert infer_columns(map(json.dumps, records), columns=["d"]) == {
         "a": "BIGINT",
         "b": "DOUBLE",
         "c": "STRING",
@@ -33,14 +33,14 @@ def test_new_fields_get_the_type_that_all_their_values_have():
 
 
 def test_a_field_that_differs_in_case_becomes_no_column():
-    assert infer_columns(['{"ID": 1, "x": 1, "X": 2, "": 3}', "no JSON", "[1]"], known=["id"]) == {
+    assert infer_columns(['{"ID": 1, "x": 1, "X": 2, "": 3}', "no JSON", "[1]"], columns=["id"]) == {
         "X": "BIGINT"
     }
 
 
 def test_columns_are_bounded():
     text = json.dumps({f"f{number}": 1 for number in range(COLUMNS_MAX + 5)})
-    assert len(infer_columns([text], known=["id"])) == COLUMNS_MAX - 1
+    assert len(infer_columns([text], columns=["id"])) == COLUMNS_MAX - 1
 
 
 TYPES = {
@@ -53,7 +53,7 @@ TYPES = {
     "s": "string",
 }
 UNSURE = ", or Spark cannot read the record: a name or a number is too long, or it is nested too deeply"
-KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
+KNOWN = TableColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ KNOWN = KnownColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
     ],
 )
 def test_a_dead_letter_has_its_reason(data, reason):
-    assert explain(data, KNOWN) == reason
+    assert explain_misfit(data, KNOWN) == reason
 
 
 @pytest.mark.parametrize(
@@ -108,22 +108,22 @@ def test_a_dead_letter_has_its_reason(data, reason):
     ],
 )
 def test_a_record_that_is_only_too_new_has_the_field_as_its_reason(data, reason):
-    assert explain(data, KNOWN, is_unknown=True) == reason
+    assert explain_misfit(data, KNOWN, is_unknown=True) == reason
 
 
 def test_a_table_with_all_its_columns_refuses_the_next_one():
-    full = KnownColumns({f"f{number}": "bigint" for number in range(COLUMNS_MAX)})
-    assert explain(b'{"note": 1}', full, is_unknown=True) == (
+    full = TableColumns({f"f{number}": "bigint" for number in range(COLUMNS_MAX)})
+    assert explain_misfit(b'{"note": 1}', full, is_unknown=True) == (
         "field note is not a column: a table has at most 1,000 columns"
     )
 
 
 def test_a_new_field_in_a_struct_of_a_lake_table_is_added_by_the_user():
-    names = new_names(parse_delivery({"stream": "orders", "to": "/l", "format": "delta"}), {})
-    known = KnownColumns(
+    names = column_name_rule(parse_delivery({"stream": "orders", "to": "/l", "format": "delta"}), {})
+    known = TableColumns(
         {"inner": "struct<a:int>"}, {"inner": {"a": None}}, names.refusal, names.inner_refusal
     )
-    assert explain(b'{"inner": {"b": 1}}', known, is_unknown=True) == (
+    assert explain_misfit(b'{"inner": {"b": 1}}', known, is_unknown=True) == (
         "field inner.b is not a column: add it to the table with ALTER TABLE … ADD COLUMN inner.b and a type, then to the schema, and deliver "
         "the dead letters again with --redeliver"
     )

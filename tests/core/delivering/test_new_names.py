@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from penstock.core.delivering.definition import parse_delivery
-from penstock.core.delivering.new_names import new_names
+from penstock.core.delivering.new_names import column_name_rule
 from penstock.core.delivering.partitions import parse_partitions
 
 
 def rule(unreadable=(), **given):
-    return new_names(parse_delivery({"stream": "orders", "to": "/t", **given}), dict(unreadable))
+    return column_name_rule(parse_delivery({"stream": "orders", "to": "/t", **given}), dict(unreadable))
 
 
 def test_columns_of_the_layout_keep_their_names():
@@ -36,7 +36,7 @@ def test_names_that_spark_or_a_lake_cannot_write_are_refused():
 
 def test_names_in_an_expression_are_its_columns():
     part = parse_partitions(["concat(`a b`, o.city, upper(c), 'x y') AS p"])[0]
-    assert part.names == ("a b", "o.city", "c")
+    assert part.column_names == ("a b", "o.city", "c")
     assert [each.field for each in parse_partitions(["country", "date(created) AS day", "a + b AS c"])] == [
         "country",
         "created",

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.manifest import (
-    DoneRange,
+    ArrivalRange,
     Move,
     Step,
     next_step,
@@ -16,8 +16,8 @@ from penstock.core.delivering.manifest import (
     range_label,
 )
 from penstock.core.delivering.record import (
-    check_beside,
-    check_kept,
+    check_other_delivery,
+    check_retention,
     check_same_delivery,
     check_streams,
     has_files_of,
@@ -94,7 +94,7 @@ def test_a_delivery_begins_at_one_moment(start, planned):
 
 
 def test_a_delivery_does_not_begin_in_a_backfill():
-    ranges = [DoneRange(NOW_MS - 2 * HOUR_MS, NOW_MS - HOUR_MS)]
+    ranges = [ArrivalRange(NOW_MS - 2 * HOUR_MS, NOW_MS - HOUR_MS)]
     with pytest.raises(OptionError, match="AT_TIMESTAMP 2025-12-31T23:00:00Z"):
         plan_start(parse_starting("TRIM_HORIZON"), NOW_MS, ranges)
     assert plan_start(parse_starting("LATEST"), NOW_MS, ranges)[1] == NOW_MS
@@ -103,8 +103,8 @@ def test_a_delivery_does_not_begin_in_a_backfill():
 def test_a_backfill_ends_where_the_delivery_began():
     running = replace(record(), start="AT_TIMESTAMP ...", start_ms=NOW_MS - HOUR_MS)
     began = (NOW_MS - 5 * HOUR_MS, None)
-    assert plan_backfill(began, NOW_MS, running, []) == DoneRange(NOW_MS - 5 * HOUR_MS, NOW_MS - HOUR_MS)
-    assert plan_backfill(began, NOW_MS, None, []) == DoneRange(NOW_MS - 5 * HOUR_MS, NOW_MS)
+    assert plan_backfill(began, NOW_MS, running, []) == ArrivalRange(NOW_MS - 5 * HOUR_MS, NOW_MS - HOUR_MS)
+    assert plan_backfill(began, NOW_MS, None, []) == ArrivalRange(NOW_MS - 5 * HOUR_MS, NOW_MS)
 
 
 @pytest.mark.parametrize(
@@ -118,21 +118,21 @@ def test_a_backfill_ends_where_the_delivery_began():
 )
 def test_a_backfill_that_would_double_records_is_refused(since, until, message):
     running = replace(record(), start="AT_TIMESTAMP ...", start_ms=NOW_MS - HOUR_MS)
-    ranges = [DoneRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
+    ranges = [ArrivalRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
     wanted = (NOW_MS + since * HOUR_MS, NOW_MS + until * HOUR_MS)
     with pytest.raises(OptionError, match=message):
         plan_backfill(wanted, NOW_MS, running, ranges)
 
 
 def test_the_same_backfill_may_run_again():
-    ranges = [DoneRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
+    ranges = [ArrivalRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
     assert plan_backfill((ranges[0].since_ms, ranges[0].until_ms), NOW_MS, None, ranges) == ranges[0]
-    assert parse_range(range_label(5, 7)) == DoneRange(5, 7)
+    assert parse_range(range_label(5, 7)) == ArrivalRange(5, 7)
     assert parse_range("000000001") is None
 
 
 def test_a_backfill_without_an_end_that_was_killed_may_run_again():
-    ranges = [DoneRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
+    ranges = [ArrivalRange(NOW_MS - 3 * HOUR_MS, NOW_MS - 2 * HOUR_MS)]
     assert plan_backfill((ranges[0].since_ms, None), NOW_MS, None, ranges) == ranges[0]
     with pytest.raises(OptionError, match="is in the table already"):
         plan_backfill((ranges[0].since_ms + 1, None), NOW_MS, None, ranges)
@@ -145,25 +145,25 @@ def test_a_backfill_beside_a_delivery_from_the_oldest_record_is_refused():
 
 
 def test_a_backfill_says_which_records_have_gone():
-    day = DoneRange(NOW_MS - 24 * HOUR_MS, NOW_MS)
+    day = ArrivalRange(NOW_MS - 24 * HOUR_MS, NOW_MS)
     early, late = NOW_MS - 48 * HOUR_MS, NOW_MS - HOUR_MS
-    assert check_kept(day, early, early) is None
-    assert check_kept(day, early, late) is None
+    assert check_retention(day, early, early) is None
+    assert check_retention(day, early, late) is None
     lost = (
         "the range has only the records from 2025-12-31T23:00:00Z on; older ones have gone by its retention"
     )
-    assert check_kept(day, late, early) == lost
+    assert check_retention(day, late, early) == lost
     for oldest_ms, created_ms, reason in (
         (NOW_MS, early, "gone by its retention"),
         (early, NOW_MS, "created"),
     ):
         with pytest.raises(OptionError, match=f"has records from 2026-01-01T00:00:00Z on; .*{reason}"):
-            check_kept(day, oldest_ms, created_ms)
+            check_retention(day, oldest_ms, created_ms)
 
 
 def named(name, since_h=None, until_h=None, start_h=None, **changed):
     """Return a delivery of a program, with its record and the range of a backfill; hours are before the present moment."""
-    reach = None if since_h is None else DoneRange(NOW_MS - since_h * HOUR_MS, NOW_MS - until_h * HOUR_MS)
+    reach = None if since_h is None else ArrivalRange(NOW_MS - since_h * HOUR_MS, NOW_MS - until_h * HOUR_MS)
     start_ms = None if start_h is None else NOW_MS - start_h * HOUR_MS
     start = "TRIM_HORIZON" if since_h is None else None
     one = replace(record(), **{"identity": "orders@1", "start": start, "start_ms": start_ms, **changed})
@@ -198,9 +198,9 @@ def test_a_second_delivery_of_a_stream_into_a_table_begins_at_a_moment():
     delivery, own, _ = named("renamed")
     before = ("first", named("first", start_h=2)[1])
     with pytest.raises(DeliveryFailed, match="under the name renamed it would begin anew"):
-        check_beside(delivery, own, before, parse_starting("LATEST", "start"))
+        check_other_delivery(delivery, own, before, parse_starting("LATEST", "start"))
     for begin, other in (("2026-01-01T00:00:00Z", own), ("LATEST", named("renamed", to="/lake2")[1])):
-        check_beside(delivery, other, before, parse_starting(begin, "start"))
+        check_other_delivery(delivery, other, before, parse_starting(begin, "start"))
 
 
 def test_files_of_another_delivery_are_told_apart_by_the_whole_name():

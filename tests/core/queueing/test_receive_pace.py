@@ -9,7 +9,7 @@ def pace(open_max=8):
 
 
 def plan(of, room, now_s=0.0, *, is_starving=True, target=100):
-    return of.plan(room, is_starving=is_starving, target=target, now_s=now_s)
+    return of.plan(room, is_starving=is_starving, target_count=target, now_s=now_s)
 
 
 def test_an_idle_queue_has_one_receive_open():

@@ -27,5 +27,5 @@ PAUSE, RESUME = True, False
 def test_the_last_call_for_a_shard_or_for_all_counts(calls, paused):
     found = PausedShards()
     for is_paused, names in calls:
-        found.set(tuple(names), is_paused=is_paused)
+        found.set_paused(tuple(names), is_paused=is_paused)
     assert "".join(name for name in "abc" if name in found) == paused

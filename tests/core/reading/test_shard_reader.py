@@ -385,14 +385,14 @@ def test_a_refusal_that_is_unknown_is_retried_to_the_deadline_and_says_nothing_o
         assert not machine.has_ended
     assert machine.plan_step(599.0) == FetchIterator(at_record("5"))
     machine.on_failure(UnknownRefusal(f"{code}: no", code=code), 600.0, 0.5)
-    assert str(machine.final.error) == f"{code}: no"
+    assert str(machine.outcome.error) == f"{code}: no"
 
 
 def test_another_mistake_in_the_request_ends_the_reading_with_its_own_text():
     machine = reader(at_record("5"))
     for _ in range(10):
         machine.on_failure(Rejected("no such shard id", code="ValidationException"), 0.0, 0.5)
-    assert str(machine.final.error) == "no such shard id"
+    assert str(machine.outcome.error) == "no such shard id"
 
 
 def test_an_iterator_that_the_service_refuses_is_replaced_after_a_pause():

@@ -14,10 +14,10 @@ from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import (
     BatcherSettings,
-    Failure,
     FetchShards,
+    NoProgress,
     PutRequest,
-    Stuck,
+    RequestFailure,
     WaitUntil,
 )
 from put_world import Driver, Troubles, World
@@ -118,7 +118,7 @@ def test_a_refused_record_holds_back_the_later_ones_of_its_key_only():
     assert isinstance(batcher.plan_step(0.0), WaitUntil)
     slow = PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow")
     result = batcher.on_answers(request, [slow, PutAnswer("1", ONE[0].shard_id)], 1.0, 0.5)
-    assert result.retried == {"ProvisionedThroughputExceededException": 1}
+    assert result.retry_counts == {"ProvisionedThroughputExceededException": 1}
     assert result.pauses == {ONE[0].shard_id: 0.05}
     assert batcher.plan_step(1.0) == WaitUntil(1.05, "every shard is in flight, paused or lingering")
     # The rate has fallen, so the request is small; what was refused goes first.
@@ -195,14 +195,14 @@ def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first", b"low", b"high"]]
     result = batcher.on_answers(request, [PutAnswer("1", TWO[0].shard_id)], 0.0, 0.5)
-    assert result.delivered == []
+    assert result.delivered_entries == []
     wish = batcher.plan_step(0.0)
     assert wish == FetchShards(
         "shard shardId-000000000001 answered for shardId-000000000000", with_closed=True
     )
     result = batcher.on_shards((CLOSED, *TWO), 0.0)
     assert result.possible_duplicate_count == 3
-    assert result.retried == {"misplaced": 3}
+    assert result.retry_counts == {"misplaced": 3}
     again = batcher.plan_step(0.0)
     assert {shard for entry in again.entries for shard in [entry.shard_id]} == {s.shard_id for s in TWO}
     assert batcher.waiting_count == 3
@@ -217,7 +217,9 @@ def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
     batcher.on_answers(request, [PutAnswer("7", TWO[0].shard_id)], 0.0, 0.5)
     assert isinstance(batcher.plan_step(0.0), FetchShards)
     result = batcher.on_shards((CLOSED, *TWO), 0.0)
-    assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [(TWO[0].shard_id, "7")]
+    assert [(each.shard_id, each.sequence_number) for each in result.delivered_entries] == [
+        (TWO[0].shard_id, "7")
+    ]
     assert result.possible_duplicate_count == 0
     assert batcher.waiting_count == 0
 
@@ -238,7 +240,7 @@ def test_a_request_is_answered_once_and_each_entry_of_it():
         batcher.on_answers(request, [], 0.0, 0.5)
     batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
     with pytest.raises(AssertionError, match="answered once"):
-        batcher.on_failed_call(request, Failure.UNKNOWN, "no answer", 0.0, 0.5)
+        batcher.on_failed_call(request, RequestFailure.UNKNOWN, "no answer", 0.0, 0.5)
 
 
 def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
@@ -265,7 +267,7 @@ def test_a_plain_record_in_another_shard_that_the_map_knows_is_delivered_and_ask
     assert sent(request) == [[b"first"], [b"low"]]
     answers = [PutAnswer("1", TWO[1].shard_id), PutAnswer("2", TWO[0].shard_id)]
     result = batcher.on_answers(request, answers, 0.0, 0.5)
-    assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [
+    assert [(each.shard_id, each.sequence_number) for each in result.delivered_entries] == [
         (TWO[1].shard_id, "1"),
         (TWO[0].shard_id, "2"),
     ]
@@ -293,7 +295,7 @@ def test_a_shard_map_may_not_change_under_a_request():
     with pytest.raises(AssertionError, match="changed under a request"):
         batcher.on_shards(TWO, 0.0)
     result = batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
-    assert len(result.delivered) == 1
+    assert len(result.delivered_entries) == 1
 
 
 def test_more_keys_than_are_remembered_still_go_each_to_its_shard_and_in_order():
@@ -321,7 +323,9 @@ def test_shards_that_cannot_be_listed_for_too_long_end_the_wait_with_the_service
         batcher.on_listing_failed("no connection", now_s, 0.5)
     assert isinstance(batcher.plan_step(11.0), FetchShards)  # whoever stood still tries once more
     batcher.on_listing_failed("access denied", 11.0, 0.5)
-    assert batcher.plan_step(11.0) == Stuck("the shards could not be listed for 11 s; last: access denied")
+    assert batcher.plan_step(11.0) == NoProgress(
+        "the shards could not be listed for 11 s; last: access denied"
+    )
 
 
 def test_an_old_shard_map_is_fetched_anew_and_what_waits_goes_after_it():
@@ -350,8 +354,8 @@ def test_a_shard_that_accepts_nothing_for_too_long_ends_the_wait_by_name():
     batcher = make(no_progress_deadline_s=10.0)
     for now_s in (0.0, 5.0, 10.6):
         request = batcher.plan_step(now_s)
-        batcher.on_failed_call(request, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
-    assert batcher.plan_step(10.6) == Stuck(
+        batcher.on_failed_call(request, RequestFailure.UNAVAILABLE, "no connection", now_s, 0.5)
+    assert batcher.plan_step(10.6) == NoProgress(
         "nothing was acknowledged by shard shardId-000000000000 for 11 s; last: no connection"
     )
 
@@ -366,27 +370,29 @@ def test_whoever_stood_still_after_a_refusal_tries_once_more_before_giving_up():
     for now_s in (0.0, 60.0):
         request = batcher.plan_step(now_s)
         assert isinstance(request, PutRequest)
-        batcher.on_failed_call(request, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
-    assert isinstance(batcher.plan_step(60.0), Stuck)
+        batcher.on_failed_call(request, RequestFailure.UNAVAILABLE, "no connection", now_s, 0.5)
+    assert isinstance(batcher.plan_step(60.0), NoProgress)
 
 
 def test_a_pause_in_the_middle_of_a_request_does_not_count_as_failing():
     batcher = make(no_progress_deadline_s=10.0)
     request = batcher.plan_step(0.0)
     assert isinstance(request, PutRequest)
-    batcher.on_failed_call(request, Failure.UNKNOWN, "the connection was reset", 60.0, 0.5)
+    batcher.on_failed_call(request, RequestFailure.UNKNOWN, "the connection was reset", 60.0, 0.5)
     assert isinstance(batcher.plan_step(120.0), PutRequest)
 
 
 def test_an_acknowledgement_begins_a_shards_deadline_anew():
     batcher = make(no_progress_deadline_s=10.0)
-    batcher.on_failed_call(batcher.plan_step(0.0), Failure.UNAVAILABLE, "no connection", 0.0, 0.5)
+    batcher.on_failed_call(batcher.plan_step(0.0), RequestFailure.UNAVAILABLE, "no connection", 0.0, 0.5)
     request = batcher.plan_step(9.0)
     answers = [PutAnswer(sequence_number="1", shard_id=ONE[0].shard_id) for _ in request.entries]
     batcher.on_answers(request, answers, 9.0, 0.5)
     batcher.add(b"later", "a", None, 9.0)
     for now_s in (15.0, 20.0):
-        batcher.on_failed_call(batcher.plan_step(now_s), Failure.UNAVAILABLE, "no connection", now_s, 0.5)
+        batcher.on_failed_call(
+            batcher.plan_step(now_s), RequestFailure.UNAVAILABLE, "no connection", now_s, 0.5
+        )
     assert isinstance(batcher.plan_step(25.0), PutRequest)
 
 
@@ -395,13 +401,13 @@ def test_new_records_do_not_prolong_a_dead_shards_deadline():
     now_s = 0.0
     while now_s < 30:
         step = batcher.plan_step(now_s)
-        if isinstance(step, Stuck):
+        if isinstance(step, NoProgress):
             break
         batcher.add(b"more", "a", None, now_s)
         if isinstance(step, PutRequest):
-            batcher.on_failed_call(step, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
+            batcher.on_failed_call(step, RequestFailure.UNAVAILABLE, "no connection", now_s, 0.5)
         now_s += 0.5
-    assert isinstance(step, Stuck)
+    assert isinstance(step, NoProgress)
     assert now_s < 16  # a pause later at most
 
 
@@ -415,10 +421,10 @@ def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
         0.0,
         0.5,
     )
-    assert [(each.entry.records[0].ticket, each.why) for each in result.refused] == [
+    assert [(each.entry.records[0].ticket, each.why) for each in result.refused_entries] == [
         ("first", "KMSDisabledException no")
     ]
-    assert [each.entry.records[0].ticket for each in result.delivered] == ["other"]
+    assert [each.entry.records[0].ticket for each in result.delivered_entries] == ["other"]
     assert batcher.waiting_count == 0
 
 
@@ -438,10 +444,10 @@ def test_an_entry_that_is_refused_for_now_is_sent_again_however_often(code):
     now_s = 0.0
     for _ in range(30):
         result = batcher.on_answers(batcher.plan_step(now_s), [PutAnswer(error_code=code)], now_s, 0.5)
-        assert (result.refused, result.retried) == ([], {code: 1})
+        assert (result.refused_entries, result.retry_counts) == ([], {code: 1})
         now_s += 6.0
     result = batcher.on_answers(batcher.plan_step(now_s), [PutAnswer("1", ONE[0].shard_id)], now_s, 0.5)
-    assert [each.entry.records[0].ticket for each in result.delivered] == ["first"]
+    assert [each.entry.records[0].ticket for each in result.delivered_entries] == ["first"]
 
 
 def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_then_given_back():
@@ -454,7 +460,7 @@ def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_t
         attempts += 1
         now_s += 6.0
     assert attempts == 8
-    assert [each.why for each in result.refused] == ["NewCode ?"]
+    assert [each.why for each in result.refused_entries] == ["NewCode ?"]
 
 
 def test_a_known_final_code_ends_what_unknown_ones_began():
@@ -463,20 +469,20 @@ def test_a_known_final_code_ends_what_unknown_ones_began():
     result = batcher.on_answers(
         batcher.plan_step(9.0), [PutAnswer(error_code="KMSDisabledException")], 9.0, 0.5
     )
-    assert len(result.refused) == 1
+    assert len(result.refused_entries) == 1
 
 
 def test_an_entry_without_any_answer_is_sent_again_and_may_be_there_twice():
     batcher = make()
     result = batcher.on_answers(batcher.plan_step(0.0), [PutAnswer()], 0.0, 0.5)
-    assert (result.retried, result.possible_duplicate_count) == ({"NoAnswer": 1}, 1)
+    assert (result.retry_counts, result.possible_duplicate_count) == ({"NoAnswer": 1}, 1)
 
 
 def test_a_request_without_an_answer_counts_as_possible_duplicates_and_is_sent_again():
     batcher = make()
     request = batcher.plan_step(0.0)
-    result = batcher.on_failed_call(request, Failure.UNKNOWN, "timeout", 0.0, 0.5)
-    assert (result.possible_duplicate_count, result.retried) == (1, {"unknown": 1})
+    result = batcher.on_failed_call(request, RequestFailure.UNKNOWN, "timeout", 0.0, 0.5)
+    assert (result.possible_duplicate_count, result.retry_counts) == (1, {"unknown": 1})
     assert sent(batcher.plan_step(9.0)) == [[b"first"]]
 
 
@@ -495,14 +501,14 @@ def test_a_listing_that_lags_behind_a_reshard_is_asked_again_before_anything_is_
     for _ in range(3):
         assert isinstance(batcher.plan_step(now_s), FetchShards)
         result = batcher.on_shards(ONE, now_s)
-        assert (result.delivered, result.possible_duplicate_count) == ([], 0)
+        assert (result.delivered_entries, result.possible_duplicate_count) == ([], 0)
         waits = batcher.plan_step(now_s)
         assert isinstance(waits, WaitUntil)  # nothing overtakes what is not settled
         now_s = waits.until_s
     whole = Shard(TWO[0].shard_id, FULL_RANGE, (ONE[0].shard_id,))
     batcher.plan_step(now_s)
     result = batcher.on_shards([CLOSED, whole], now_s)
-    assert [each.shard_id for each in result.delivered] == [whole.shard_id]
+    assert [each.shard_id for each in result.delivered_entries] == [whole.shard_id]
     assert (batcher.waiting_count, result.possible_duplicate_count) == (0, 0)
     assert now_s < 5
 
@@ -536,7 +542,7 @@ def test_without_permission_to_list_records_go_plain_through_one_queue():
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"one"], [b"two"]]
     result = batcher.on_answers(request, [PutAnswer("1", "x"), PutAnswer("2", "y")], 0.0, 0.5)
-    assert len(result.delivered) == 2
+    assert len(result.delivered_entries) == 2
 
 
 @settings(max_examples=150, deadline=None)

@@ -83,7 +83,7 @@ _ENDS: Final = "/"
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
-    """One delivery.
+    """The definition of one delivery: a stream, its table, and how records become rows.
 
     Args:
         name: Part of the names of its files.
@@ -92,7 +92,7 @@ class Delivery(Struct, frozen=True, kw_only=True):
         format: `parquet`, `json`, `delta`, `iceberg` or `stream`.
         schema: `raw`, `sample`, or the text of a schema.
         evolve: `add` new fields as columns, or `refuse` records that have them.
-        partitions: In order.
+        partitions: The table's partition columns, in order.
         metadata: Columns beside the fields of a JSON record.
         start: A starting position as typed.
         is_start_given: Whether it was typed; else it is the default.
@@ -254,19 +254,19 @@ def _check_target(delivery: Delivery) -> None:
             raise OptionError(f"{shown} is the stream that is read")
 
 
-class SourcePlace(Struct, frozen=True):
-    """The place of a delivery's leases, from all options that set it.
+class LeasePlace(Struct, frozen=True):
+    """Identifies the place of a delivery's leases.
 
     Args:
-        connection: Options that choose the account, the region and the endpoint.
-        lease_table: Of the leases.
+        connection: Values of the options that choose the account, the region and the endpoint.
+        lease_table: Name or location of the lease table.
     """
 
     connection: tuple[str | None, ...]
     lease_table: str
 
 
-def check_together(deliveries: Sequence[tuple[Delivery, SourcePlace]]) -> None:
+def check_together(deliveries: Sequence[tuple[Delivery, LeasePlace]]) -> None:
     """Refuse deliveries that would write the same files, or divide the shards of a stream between them.
 
     Whether two put one stream into one table is known when the service has described the streams: `check_streams`.
@@ -287,7 +287,7 @@ def check_together(deliveries: Sequence[tuple[Delivery, SourcePlace]]) -> None:
             claimed.add((claim, where))
 
 
-def _claims(delivery: Delivery, place: SourcePlace) -> list[tuple[str, object, str]]:
+def _claims(delivery: Delivery, place: LeasePlace) -> list[tuple[str, object, str]]:
     """Return the options that two deliveries cannot share: as text, the place if it matters, and the consequence if they did."""
     claims: list[tuple[str, object, str]] = []
     if delivery.application is not None:

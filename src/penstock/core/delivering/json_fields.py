@@ -32,18 +32,12 @@ _UNREADABLE: Final = "Spark cannot read {}: a name or a number is too long, or i
 _OR_UNREADABLE: Final = f", or {_UNREADABLE.format('the record')}"
 
 
-def _no_refusal(name: str) -> str | None:
-    del name
-    return None
-
-
-def _none_inside(name: str, path: str) -> str | None:
-    del name, path
+def _no_refusal(*_: str) -> str | None:
     return None
 
 
 def infer_columns(
-    texts: Iterable[str], known: Collection[str], refusal: Callable[[str], str | None] = _no_refusal
+    texts: Iterable[str], columns: Collection[str], refusal: Callable[[str], str | None] = _no_refusal
 ) -> dict[str, str]:
     """Return the new columns of records, in order of their names.
 
@@ -52,19 +46,19 @@ def infer_columns(
 
     Args:
         texts: Records; those that are not JSON objects are skipped.
-        known: Existing columns. A field that differs from one of them only in case becomes no column.
+        columns: The existing columns. A field that differs from one of them only in case becomes no column.
         refusal: Returns why a new field becomes no column; None if it may.
 
     Returns:
         Spark's type by field: BIGINT, DOUBLE, BOOLEAN or STRING.
     """
-    return _infer((_parse(text) for text in texts), known, refusal)
+    return _infer((_parse(text) for text in texts), columns, refusal)
 
 
 def infer_fields(
     texts: Iterable[str],
     structs: Mapping[tuple[str, ...], Collection[str]],
-    refusal: Callable[[str, str], str | None] = _none_inside,
+    refusal: Callable[[str, str], str | None] = _no_refusal,
 ) -> dict[tuple[str, ...], dict[str, str]]:
     """Return the new fields of the structs in records, by the rules of `infer_columns`.
 
@@ -124,12 +118,12 @@ def _merged_kind(kinds: set[str]) -> str:
     return next(iter(kinds)) if len(kinds) == 1 else "STRING"
 
 
-class KnownColumns(Struct, frozen=True):
-    """The columns of a table, for the reasons of dead letters.
+class TableColumns(Struct, frozen=True):
+    """The columns of a table, from which the reason of a dead letter follows.
 
     Args:
         types: Spark's simple type by column.
-        structs: Fields of the columns that are structs: by name, those of a field that is itself a struct, or None.
+        structs: For each column that is a struct, its fields by name: the fields of a field that is a struct too, or None.
         refusal: Returns why a new field becomes no column; None if it may.
         inner_refusal: The same for a field inside a struct, from its name and its path with dots.
     """
@@ -137,26 +131,26 @@ class KnownColumns(Struct, frozen=True):
     types: Mapping[str, str]
     structs: Mapping[str, Any] = {}
     refusal: Callable[[str], str | None] = _no_refusal
-    inner_refusal: Callable[[str, str], str | None] = _none_inside
+    inner_refusal: Callable[[str, str], str | None] = _no_refusal
 
 
-def explain(data: bytes, columns: KnownColumns, *, is_unknown: bool = False) -> str:
+def explain_misfit(data: bytes, columns: TableColumns, *, is_unknown: bool = False) -> str:
     """Return the reason why a record does not fit the table.
 
     Args:
-        is_unknown: Whether all values fit, so that the reason is a field without a column. Otherwise such a field is the reason only
-            if it could become none: a record that does not fit adds no columns.
+        is_unknown: Whether all values fit: then the reason is a field without a column. Otherwise a field without a column is the
+            reason only if it may not become one.
     """
     return text_of(_explain(data, columns, is_unknown))
 
 
-def _explain(data: bytes, columns: KnownColumns, is_unknown: bool) -> str:
+def _explain(data: bytes, columns: TableColumns, is_unknown: bool) -> str:
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         return f"not UTF-8: byte {error.start}"
     try:
-        pairs = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse)
+        pairs = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
     except RecursionError:
         return "not JSON: nested too deeply"
     except ValueError as error:
@@ -188,11 +182,11 @@ def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
     return None
 
 
-def _explain_new(pairs: _Pairs, columns: KnownColumns, is_unknown: bool) -> str | None:
+def _explain_new(pairs: _Pairs, columns: TableColumns, is_unknown: bool) -> str | None:
     """Explain a field without a column.
 
     Args:
-        is_unknown: All values fit, so any such field is the reason; otherwise only one that could become no column.
+        is_unknown: As for `explain_misfit`.
     """
     for name, _ in pairs:
         if name in columns.types:
@@ -212,7 +206,7 @@ def _explain_inside(
     path: str,
     is_unknown: bool,
 ) -> str | None:
-    """Explain a field of a struct that is there twice or is not known; `is_unknown` as for `explain`."""
+    """Explain a field of a struct that is there twice or is not known; `is_unknown` as for `explain_misfit`."""
     for column, value in pairs:
         known = structs.get(column)
         if known is None or not isinstance(value, _Pairs):
@@ -257,13 +251,13 @@ def _is_no_column(name: str, reason: str | None) -> str:
     return f"field {name} is not a column{'' if reason is None else f': {reason}'}"
 
 
-def _refuse(word: str) -> Any:
+def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a number")
 
 
 def _parse(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return None
 

@@ -34,7 +34,7 @@ _UNREADABLE: Final = ("interval", "void", "variant", "geometry", "geography")
 
 
 class TableColumn(Struct, frozen=True):
-    """A column.
+    """A column of a table.
 
     Args:
         name: As the table spells it.
@@ -64,38 +64,37 @@ def may_try_again(error: str) -> bool:
     return any(word in error for word in _CONCURRENT)
 
 
-def may_name(name: str) -> bool:
-    """Return whether a column of such a table may have the name."""
+def may_be_column_name(name: str) -> bool:
+    """Return whether a column of a table with transactions may have the name."""
     return bool(name) and not _UNFIT_CHARACTERS & set(name)
 
 
-def may_read(kind: str) -> bool:
+def may_fill_column(kind: str) -> bool:
     """Return whether a field of a JSON record may fill a column of a type."""
     return not kind.startswith(_UNREADABLE)
 
 
 def plan_change(
     table: str,
-    wanted: Iterable[TableColumn],
-    columns: Sequence[TableColumn],
+    row_columns: Iterable[TableColumn],
+    table_columns: Sequence[TableColumn],
     *,
     way_to_widen: Callable[[], str | None],
 ) -> TableChange:
-    """Plan the changes of a table for rows with the wanted columns.
+    """Plan the changes of a table's columns before rows are added.
 
     Args:
-        wanted: Columns of the rows.
         way_to_widen: Returns how a user allows wider types in this table; None if they are allowed.
 
     Raises:
         OptionError: A column does not fit the table, or the table has a column that takes no null.
     """
-    known = {each.name.lower(): each for each in columns}
+    by_name = {each.name.lower(): each for each in table_columns}
     added, widened = [], []
-    for each in wanted:
-        column = known.get(each.name.lower())
+    for each in row_columns:
+        column = by_name.get(each.name.lower())
         if column is None:
-            if not may_name(each.name):
+            if not may_be_column_name(each.name):
                 raise OptionError(
                     f"{table}: a column of this format cannot be named {each.name!r} (no blanks, dots, backquotes or any of ,;{{}}()=); "
                     "use format parquet, or leave the field out of the schema"
@@ -114,7 +113,7 @@ def plan_change(
             )
         else:
             widened.append(TableColumn(column.name, each.kind))
-    required = [each.name for each in columns if each.is_required]
+    required = [each.name for each in table_columns if each.is_required]
     if required:
         raise OptionError(
             f"{table}: column {', '.join(required)} takes no null, and a record may lack it: allow it with "
@@ -163,8 +162,8 @@ def check_owner(table: str, delivery: Delivery, found: str | None, own: str | No
         )
 
 
-def table_has_gone(table: str, delivery: Delivery) -> str:
-    """Return the refusal of a delivery whose table was removed or renamed."""
+def describe_lost_table(table: str, delivery: Delivery) -> str:
+    """Return the error message of a delivery whose table was removed or renamed."""
     return (
         f"{table} has gone, and {delivery.state} has batches that were delivered into it: put it back, or remove {delivery.state} too to "
         "start over"

@@ -23,8 +23,8 @@ class Move(Struct, frozen=True):
     """One file of a batch.
 
     Args:
-        source: Where it was staged.
-        target: Its place.
+        source: Path of the staged file.
+        target: Path of the file in the table.
     """
 
     source: str
@@ -82,7 +82,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 def read_manifest(text: bytes, place: str) -> Manifest:
-    """Return a manifest.
+    """Parse a manifest.
 
     Args:
         place: Its path, for the message.
@@ -169,8 +169,8 @@ def plan_moves(
     return tuple(moves)
 
 
-class DoneRange(Struct, frozen=True):
-    """A range of arrival times that was delivered or is being delivered.
+class ArrivalRange(Struct, frozen=True):
+    """The range of arrival times of a backfill.
 
     Args:
         until_ms: Its end, exclusive.
@@ -180,15 +180,15 @@ class DoneRange(Struct, frozen=True):
     until_ms: int
 
 
-def parse_range(label: str) -> DoneRange | None:
+def parse_range(label: str) -> ArrivalRange | None:
     """Return the range of a backfill's label; None for other labels."""
     words = label.split(".")
     if len(words) != 3 or words[0] != "range":
         return None
-    return DoneRange(int(words[1]), int(words[2]))
+    return ArrivalRange(int(words[1]), int(words[2]))
 
 
-def overlapping(wanted: DoneRange, others: Sequence[DoneRange]) -> DoneRange | None:
+def find_overlap(wanted: ArrivalRange, others: Sequence[ArrivalRange]) -> ArrivalRange | None:
     """Return a range that overlaps with the wanted one and is not equal to it; None if there is none."""
     for other in others:
         if other != wanted and other.since_ms < wanted.until_ms and wanted.since_ms < other.until_ms:

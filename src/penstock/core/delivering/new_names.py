@@ -9,31 +9,31 @@ from unicodedata import category
 from msgspec import Struct
 
 from penstock.core.delivering.definition import LAKES, METADATA, Delivery
-from penstock.core.delivering.lake_table import may_name
+from penstock.core.delivering.lake_table import may_be_column_name
 
 _SOURCE: Final = frozenset(name.lower() for name in (*METADATA, *METADATA.values(), "data"))
 
 _NO_NAME: Final = "a column needs a name, without control characters or lone surrogates"
 
 
-class NewNames(Struct, frozen=True):
-    """The rule for names of new columns. Executors get a copy of it.
+class ColumnNameRule(Struct, frozen=True):
+    """The rule for the names of new columns. Executors get a copy of it.
 
     Args:
-        taken: The reasons by name; names in lower case.
+        taken_names: Names that no new column may have, in lower case, each with the reason.
         is_lake: Whether the format refuses some characters.
     """
 
-    taken: dict[str, str]
+    taken_names: dict[str, str]
     is_lake: bool = False
 
     def refusal(self, name: str) -> str | None:
         """Return why a new field becomes no column; None if it may become one."""
         if not _is_name(name):
             return _NO_NAME
-        if self.is_lake and not may_name(name):
+        if self.is_lake and not may_be_column_name(name):
             return "a column of this format has no blank, dot, backquote or any of ,;{}()= in its name"
-        return self.taken.get(name.lower())
+        return self.taken_names.get(name.lower())
 
     def inner_refusal(self, name: str, path: str) -> str | None:
         """Return why a new field inside a struct is not added to it; None if it may be.
@@ -53,8 +53,8 @@ def _is_name(name: str) -> bool:
     return bool(name) and all(category(each) not in ("Cc", "Cs") for each in name)
 
 
-def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
-    """Return the rule of a delivery.
+def column_name_rule(delivery: Delivery, unreadable: Mapping[str, str]) -> ColumnNameRule:
+    """Return the rule for the names of a delivery's new columns.
 
     A new column does not get the name of a computed partition column. Nor does it get the name of a source column that a partition
     expression reads: in expressions a field hides the source's column of the same name, so the partitions would change.
@@ -67,7 +67,7 @@ def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
         for name, kind in unreadable.items()
     }
     for part in delivery.partitions:
-        for name in {each.partition(".")[0].lower() for each in part.names} & _SOURCE:
+        for name in {each.partition(".")[0].lower() for each in part.column_names} & _SOURCE:
             taken[name] = (
                 f"partition-by={part.expression} reads the source's column of this name; a field that is to take its place has "
                 "to be in the schema"
@@ -77,4 +77,4 @@ def new_names(delivery: Delivery, unreadable: Mapping[str, str]) -> NewNames:
             taken[part.name.lower()] = f"partition-by={part.expression} makes a column of this name"
     for name in delivery.metadata:
         taken[f"_{name}".lower()] = "metadata makes a column of this name"
-    return NewNames(taken, delivery.format in LAKES)
+    return ColumnNameRule(taken, delivery.format in LAKES)

@@ -37,7 +37,7 @@ class PartitionColumn(Struct, frozen=True):
         return self.expression == self.name
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def column_names(self) -> tuple[str, ...]:
         """Names in the expression that may be columns; a struct's field follows after a dot."""
         found = _NAME.findall(_TEXT.sub("''", self.expression))
         return tuple(dict.fromkeys(quoted or plain for quoted, plain in found))
@@ -46,7 +46,7 @@ class PartitionColumn(Struct, frozen=True):
     def field(self) -> str | None:
         """The column of an expression with a single column, such as `country` or `date(created)`; None for other expressions."""
         if _COLUMN.fullmatch(self.expression) or _CALL.fullmatch(self.expression):
-            return self.names[0].partition(".")[0]
+            return self.column_names[0].partition(".")[0]
         return None
 
 

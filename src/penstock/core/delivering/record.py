@@ -11,13 +11,13 @@ import msgspec
 from msgspec import Struct, structs
 
 from penstock.core.delivering.definition import NEW_TABLE, Delivery
-from penstock.core.delivering.manifest import DoneRange, overlapping
+from penstock.core.delivering.manifest import ArrivalRange, find_overlap
 from penstock.core.moments import describe_moment
 from penstock.core.position import LATEST, TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.errors import DeliveryFailed, OptionError
 
-_FIXED: Final = (
+_FIXED_FIELDS: Final = (
     "stream",
     "to",
     "table_format",
@@ -28,7 +28,7 @@ _FIXED: Final = (
     "metadata",
     "is_raw",
 )
-_KEYS: Final = {
+_KEYS_OF_FIELDS: Final = {
     "table_format": "format",
     "partitions": "partition-by",
     "time_zone": "time-zone",
@@ -94,7 +94,7 @@ def record_of(
 
 
 def read_record(text: bytes, place: str) -> DeliveryRecord:
-    """Return a record.
+    """Parse the record of a delivery.
 
     Raises:
         DeliveryFailed: The file is not a record.
@@ -105,14 +105,14 @@ def read_record(text: bytes, place: str) -> DeliveryRecord:
         raise DeliveryFailed(f"{place} is not a record of a delivery: {error}") from error
 
 
-def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: DeliveryRecord) -> None:
+def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, current: DeliveryRecord) -> None:
     """Refuse a run whose values differ from those of earlier runs, if files or leases depend on them.
 
     Raises:
         OptionError: A value differs; the message names the first one.
     """
-    for field in _FIXED:
-        before, given = getattr(earlier, field), getattr(now, field)
+    for field in _FIXED_FIELDS:
+        before, given = getattr(earlier, field), getattr(current, field)
         if before == given or (field in ("to", "time_zone") and not before):
             continue
         if field == "to":
@@ -121,7 +121,7 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, now: Delive
                 f"and state back to their places, or {NEW_TABLE}"
             )
         raise OptionError(
-            f"delivery {delivery.name} into {delivery.to} has run with {_KEYS.get(field, field)} {_shown_value(before)}, not "
+            f"delivery {delivery.name} into {delivery.to} has run with {_KEYS_OF_FIELDS.get(field, field)} {_shown_value(before)}, not "
             f"{_shown_value(given)}: keep it, or {NEW_TABLE}"
         )
 
@@ -134,7 +134,7 @@ def _shown_value(value: object) -> str:
     return ", ".join(texts) or "none"
 
 
-def plan_start(position: StartingPosition, now_ms: int, ranges: list[DoneRange]) -> tuple[str, int | None]:
+def plan_start(position: StartingPosition, now_ms: int, ranges: list[ArrivalRange]) -> tuple[str, int | None]:
     """Return where a delivery begins: as an option of the source, and as a moment.
 
     `LATEST` becomes the present moment, so that a backfill can end exactly there.
@@ -162,8 +162,8 @@ def plan_start(position: StartingPosition, now_ms: int, ranges: list[DoneRange])
 
 
 def plan_backfill(
-    wanted_ms: tuple[int, int | None], now_ms: int, running: DeliveryRecord | None, ranges: list[DoneRange]
-) -> DoneRange:
+    wanted_ms: tuple[int, int | None], now_ms: int, running: DeliveryRecord | None, ranges: list[ArrivalRange]
+) -> ArrivalRange:
     """Return the range of a backfill. Without an end, it is that of an earlier backfill with the same begin, if there is one.
 
     Args:
@@ -199,8 +199,8 @@ def plan_backfill(
             f"the delivery of this name began at {describe_moment(start_ms)}, and delivers later records itself; end the backfill "
             f"there, or leave out until"
         )
-    wanted = DoneRange(since_ms, until_ms)
-    other = overlapping(wanted, ranges)
+    wanted = ArrivalRange(since_ms, until_ms)
+    other = find_overlap(wanted, ranges)
     if other is not None:
         raise OptionError(
             f"the range from {describe_moment(other.since_ms)} to {describe_moment(other.until_ms)} is in the table already, and "
@@ -209,8 +209,8 @@ def plan_backfill(
     return wanted
 
 
-def check_kept(wanted: DoneRange, oldest_ms: int, created_ms: int) -> str | None:
-    """Return a warning if the stream has lost records of a backfill's range; None if it has all of them.
+def check_retention(wanted: ArrivalRange, oldest_ms: int, created_ms: int) -> str | None:
+    """Return a warning if records of a backfill's range have left the stream; None if it has all of them.
 
     Args:
         wanted: The range.
@@ -231,26 +231,27 @@ def check_kept(wanted: DoneRange, oldest_ms: int, created_ms: int) -> str | None
     return None
 
 
-def check_beside(
+def check_other_delivery(
     delivery: Delivery,
     record: DeliveryRecord,
     other: tuple[str, DeliveryRecord],
-    begin: StartingPosition | DoneRange,
+    begin: StartingPosition | ArrivalRange,
 ) -> None:
     """Refuse a run into a table that another delivery has filled from the same stream, if records would come again or be left out.
 
     Args:
         other: Name and record of the other delivery.
-        begin: The start of a delivery that has not run, as typed; or the range of a backfill.
+        begin: The starting position of a delivery that has not run, or the range of a backfill.
 
     Raises:
-        DeliveryFailed: The start is none that a user chooses for a second delivery, or the range does not end before the other's start.
+        DeliveryFailed: The starting position is not a moment or a position in each shard, or the range does not end before the
+            other's start.
     """
     name, before = other
     if before.to != record.to or not _is_same_stream(before, record):
         return
     shown = f"{delivery.to} gets records of {delivery.stream} by a delivery {name}"
-    if isinstance(begin, DoneRange):
+    if isinstance(begin, ArrivalRange):
         if before.start_ms is None or begin.until_ms > before.start_ms:
             way_out = "" if before.start_ms is None else f", or end it at {describe_moment(before.start_ms)}"
             if before.start is None:  # it has backfilled only; no two deliveries of a program have one name
@@ -265,7 +266,7 @@ def check_beside(
         )
 
 
-def check_streams(runs: Sequence[tuple[Delivery, DeliveryRecord, DoneRange | None]]) -> None:
+def check_streams(runs: Sequence[tuple[Delivery, DeliveryRecord, ArrivalRange | None]]) -> None:
     """Refuse deliveries of one program that would put a record into one table twice, whatever names its stream has there.
 
     Args:
@@ -273,13 +274,13 @@ def check_streams(runs: Sequence[tuple[Delivery, DeliveryRecord, DoneRange | Non
 
     Raises:
         OptionError: Two run on, from one stream into one table.
-        DeliveryFailed: One is a backfill, which `check_beside` refuses.
+        DeliveryFailed: One is a backfill, which `check_other_delivery` refuses.
     """
     for (first, record, reach), (second, other, other_reach) in itertools.combinations(runs, 2):
         if reach is not None:
-            check_beside(first, record, (second.name, other), reach)
+            check_other_delivery(first, record, (second.name, other), reach)
         elif other_reach is not None:
-            check_beside(second, other, (first.name, record), other_reach)
+            check_other_delivery(second, other, (first.name, record), other_reach)
         elif record.to == other.to and _is_same_stream(record, other):
             raise OptionError(
                 f"deliveries {first.name} and {second.name} have the same stream {first.stream} and to={first.to}: the table would have "
@@ -299,13 +300,13 @@ def has_files_of(name: str, names: list[str]) -> bool:
     return any(own.fullmatch(each) for each in names)
 
 
-def with_layout(record: DeliveryRecord, now: DeliveryRecord) -> DeliveryRecord:
-    """Return a record with the layout of this run, for a table that has no files yet."""
+def with_layout(record: DeliveryRecord, current: DeliveryRecord) -> DeliveryRecord:
+    """Return a record with the layout of the current run, for a table that has no files yet."""
     return structs.replace(
         record,
-        table_format=now.table_format,
-        partitions=now.partitions,
-        time_zone=now.time_zone,
-        metadata=now.metadata,
-        is_raw=now.is_raw,
+        table_format=current.table_format,
+        partitions=current.partitions,
+        time_zone=current.time_zone,
+        metadata=current.metadata,
+        is_raw=current.is_raw,
     )

@@ -25,7 +25,7 @@ def submit_lines(
     has_schemas: bool = False,
     schema_files: Sequence[str] = (),
 ) -> str:
-    """Return the lines of a shell.
+    """Return the lines of a shell that build an environment and submit the deliveries to Spark.
 
     Args:
         file: The file of deliveries.

@@ -6,7 +6,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from penstock.core.queueing.queue_events import Arrival, End, Settled
+from penstock.core.queueing.queue_events import Arrival, DeliveryEnd, RecordResult
 
 
 class Phase(Enum):
@@ -20,19 +20,23 @@ class Phase(Enum):
     """No call uses the handle any more. The delivery stays in hand while the handler still has some of its records."""
 
 
-class HeldRecord(Struct, eq=False):
+class HeldDelivery(Struct, eq=False):
     """One delivery in hand. Mutable; only `QueueDelivery` changes it.
 
     Args:
         received_s: When the answer arrived.
         timeout_began_s: When the current visibility timeout began.
         expires_s: When it ends. The handle is void from then on.
-        unsettled: Number of user records that wait for the handler or run in it.
-        running: Number of user records that run in the handler.
+        unsettled_count: Number of user records that wait for the handler or run in it.
+        running_count: Number of user records that run in the handler.
         done_places: Places in the aggregate of the user records that the handler has done, in this delivery or an earlier one.
         results: The different results of its user records so far.
         handler_began_s: When the handler was first called with one of them, or None.
+        return_s: Seconds after which a returned record becomes visible.
+        end: How the delivery ends once its return is applied.
+        attempts: Number of times that its current call was not applied.
         not_before_s: The earliest time at which a refused renewal is sent again.
+        followers: Later deliveries of the same record, which get the result of this one.
         call: The service call that has the handle, or None. A handle is in one call at a time.
     """
 
@@ -42,23 +46,23 @@ class HeldRecord(Struct, eq=False):
     timeout_began_s: float
     expires_s: float
     phase: Phase = Phase.OPEN
-    unsettled: int = 0
-    running: int = 0
+    unsettled_count: int = 0
+    running_count: int = 0
     done_places: set[int] = field(default_factory=set)
-    results: set[Settled] = field(default_factory=set)
+    results: set[RecordResult] = field(default_factory=set)
     handler_began_s: float | None = None
     call: int | None = None
     return_s: int = 0
-    end: End = End.RETURNED
+    end: DeliveryEnd = DeliveryEnd.RETURNED
     attempts: int = 0
     not_before_s: float = float("-inf")
     is_unknown: bool = False
-    followers: list[HeldRecord] = field(default_factory=list)
+    followers: list[HeldDelivery] = field(default_factory=list)
 
     @property
-    def result(self) -> Settled:
+    def result(self) -> RecordResult:
         """The result of the whole record: FAILED if a user record has failed, else UNHANDLED, else REJECTED, else DONE."""
-        for each in (Settled.FAILED, Settled.UNHANDLED, Settled.REJECTED):
+        for each in (RecordResult.FAILED, RecordResult.UNHANDLED, RecordResult.REJECTED):
             if each in self.results:
                 return each
-        return Settled.DONE
+        return RecordResult.DONE

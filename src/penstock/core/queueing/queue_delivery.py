@@ -6,7 +6,7 @@ Rules that hold at every moment:
   void, and no further call contains it.
 - A handle is in at most one call at a time. An acknowledgement waits for a renewal under way; otherwise the renewal could arrive
   after it and be refused, and the refusal would look like a lost handle.
-- Every delivery ends once, in one of the ways of `End`.
+- Every delivery ends once, in one of the ways of `DeliveryEnd`.
 - If a record is delivered again while the handler still has its earlier delivery, the handler is not called for the new one. The new
   delivery follows the earlier one and gets its result.
 """
@@ -21,17 +21,17 @@ from typing import Final, TypeVar
 from msgspec import Struct
 
 from penstock.core.backoff import Backoff
-from penstock.core.queueing.held_record import HeldRecord, Phase
+from penstock.core.queueing.held_record import HeldDelivery, Phase
 from penstock.core.queueing.queue_events import (
     Acknowledge,
     Arrival,
-    End,
-    Ended,
+    DeliveryEnd,
+    EndedDelivery,
     EntryOutcome,
     HandlerCall,
     Part,
     QueueCall,
-    Settled,
+    RecordResult,
     SetVisibility,
 )
 from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX, VISIBILITY_S_MAX
@@ -74,29 +74,31 @@ class QueueDelivery:
     def __init__(self, options: QueueingOptions) -> None:
         self._options = options
         # Deliveries, handler calls and calls to the service have numbers of one sequence, by which they are kept here.
-        self._held: dict[int, HeldRecord] = {}
+        self._held: dict[int, HeldDelivery] = {}
         # By record id: the delivery whose parts wait for the handler or run in it.
-        self._in_handler: dict[str, HeldRecord] = {}
-        self._waiting: deque[Part] = deque()
+        self._in_handler: dict[str, HeldDelivery] = {}
+        self._waiting_parts: deque[Part] = deque()
         self._waiting_count = 0  # without parts whose delivery ended while they waited
         self._user_calls: dict[int, _UserCall] = {}
         self._running_parts = 0
-        self._sent: dict[int, _SentCall] = {}  # calls to the service under way
+        self._sent_calls: dict[int, _SentCall] = {}  # calls to the service under way
         # Numbers of deliveries: to acknowledge (since when), to return, and whose call failed (a heap: when to try again).
         self._acknowledgements: deque[tuple[float, int]] = deque()
         self._returns: deque[int] = deque()
-        self._retries: list[tuple[float, int]] = []
-        self._valid = VisibilityOrder()  # deliveries whose handle can be used
-        self._delayed: list[float] = []  # a heap: when records returned with a back-off are visible again
-        self._ends: list[Ended] = []
+        self._retry_heap: list[tuple[float, int]] = []
+        self._valid_handles = VisibilityOrder()  # deliveries whose handle can be used
+        self._visible_again_heap: list[
+            float
+        ] = []  # a heap: when records returned with a back-off are visible again
+        self._ends: list[EndedDelivery] = []
         self.in_hand_bytes: int = 0
         self._next_number = 0
         self._is_stopping = False
         self._mean_s: float | None = None  # of a handler call
-        # Of the latest records, by id: done; the places of the done user records in an aggregate; rejected by the handler.
-        self._finished: OrderedDict[str, None] = OrderedDict()
+        # Of the latest records, by id; in an aggregate, the places of the user records that are done.
+        self._finished_ids: OrderedDict[str, None] = OrderedDict()
         self._done_places: OrderedDict[str, frozenset[int]] = OrderedDict()
-        self._rejected: OrderedDict[str, None] = OrderedDict()
+        self._rejected_ids: OrderedDict[str, None] = OrderedDict()
 
     # --- state for the owner --------------------------------------------------------------------------
 
@@ -118,13 +120,13 @@ class QueueDelivery:
     @property
     def is_idle(self) -> bool:
         """Whether no handle is in use. The handler may still run."""
-        return not self._sent and all(held.phase is Phase.ENDED for held in self._held.values())
+        return not self._sent_calls and all(held.phase is Phase.ENDED for held in self._held.values())
 
     def in_flight_count(self, now_s: float) -> int:
         """Return how many records of the queue are invisible because of this consumer: in hand, or returned with a back-off."""
-        while self._delayed and self._delayed[0] <= now_s:
-            heapq.heappop(self._delayed)
-        return len(self._held) + len(self._delayed)
+        while self._visible_again_heap and self._visible_again_heap[0] <= now_s:
+            heapq.heappop(self._visible_again_heap)
+        return len(self._held) + len(self._visible_again_heap)
 
     def oldest_age_s(self, now_s: float) -> float | None:
         """Return the age of the oldest delivery that has not ended, or None."""
@@ -132,7 +134,7 @@ class QueueDelivery:
         return None if oldest is None else now_s - oldest.received_s
 
     @property
-    def target(self) -> int:
+    def target_count(self) -> int:
         """Number of user records to have in hand: those in the handler, and those that it will begin within `_PREFETCH_S`."""
         options = self._options
         slots = options.concurrency * options.batch_records_max
@@ -140,15 +142,15 @@ class QueueDelivery:
         return min(options.records_max, slots + ahead)
 
     @property
-    def room(self) -> int:
+    def fetch_room(self) -> int:
         """Number of records that may be fetched now. The limits of open receives are not subtracted."""
         options = self._options
         if self._is_stopping or self.in_hand_bytes >= options.bytes_max:
             return 0
-        by_parts = self.target - self._waiting_count - self._running_parts
+        by_parts = self.target_count - self._waiting_count - self._running_parts
         return max(0, min(by_parts, options.records_max - len(self._held)))
 
-    def take_ends(self) -> list[Ended]:
+    def take_ends(self) -> list[EndedDelivery]:
         """Return the deliveries that have ended since the last call."""
         ends, self._ends = self._ends, []
         return ends
@@ -161,57 +163,57 @@ class QueueDelivery:
         The visibility timeout counts from the answer. The service counts from a moment before it; the renewal at half of the timeout
         leaves room for the difference.
         """
-        return [self._take_in(arrival, now_s) for arrival in arrivals]
+        return [self._on_arrival(arrival, now_s) for arrival in arrivals]
 
-    def _take_in(self, arrival: Arrival, now_s: float) -> int:
+    def _on_arrival(self, arrival: Arrival, now_s: float) -> int:
         number = self._next_number
         self._next_number += 1
-        held = HeldRecord(number, arrival, now_s, now_s, now_s + self._options.visibility_s)
+        held = HeldDelivery(number, arrival, now_s, now_s, now_s + self._options.visibility_s)
         self._held[number] = held
         self.in_hand_bytes += arrival.memory_bytes
-        self._valid.add(held)
+        self._valid_handles.add(held)
         earlier = self._in_handler.get(arrival.record_id)
-        if arrival.is_finished or arrival.record_id in self._finished:
-            self._queue_last_call(held, Settled.DONE, now_s, 0.0)
-        elif arrival.record_id in self._rejected:
-            self._queue_last_call(held, Settled.REJECTED, now_s, 0.0)
+        if arrival.is_finished or arrival.record_id in self._finished_ids:
+            self._queue_last_call(held, RecordResult.DONE, now_s, 0.0)
+        elif arrival.record_id in self._rejected_ids:
+            self._queue_last_call(held, RecordResult.REJECTED, now_s, 0.0)
         elif self._is_stopping:
-            self._queue_last_call(held, Settled.UNHANDLED, now_s, 0.0)
+            self._queue_last_call(held, RecordResult.UNHANDLED, now_s, 0.0)
         elif earlier is not None:
-            held.unsettled = arrival.part_count
+            held.unsettled_count = arrival.part_count
             earlier.followers.append(held)
         else:
             self._queue_parts(held, now_s)
         return number
 
-    def _queue_parts(self, held: HeldRecord, now_s: float) -> None:
-        known = self._done_places.get(held.arrival.record_id, frozenset())
-        places = [place for place in range(held.arrival.part_count) if place not in known]
-        held.done_places.update(known)
-        held.unsettled = len(places)
+    def _queue_parts(self, held: HeldDelivery, now_s: float) -> None:
+        done_places = self._done_places.get(held.arrival.record_id, frozenset())
+        places = [place for place in range(held.arrival.part_count) if place not in done_places]
+        held.done_places.update(done_places)
+        held.unsettled_count = len(places)
         if not places:
-            self._queue_last_call(held, Settled.DONE, now_s, 0.0)
+            self._queue_last_call(held, RecordResult.DONE, now_s, 0.0)
             return
         self._in_handler[held.arrival.record_id] = held
-        self._waiting.extend(Part(held.number, place) for place in places)
+        self._waiting_parts.extend(Part(held.number, place) for place in places)
         self._waiting_count += len(places)
 
-    def take(self, now_s: float) -> HandlerCall | None:
-        """Return the next call of the handler, or None if no record waits or no slot is free."""
+    def take_handler_call(self, now_s: float) -> HandlerCall | None:
+        """Return the next call of the handler, which has begun then; None if no record waits or no slot is free."""
         if self.running_calls >= self._options.concurrency:
             return None
         parts: list[Part] = []
-        while self._waiting and len(parts) < self._options.batch_records_max:
-            part = self._waiting.popleft()
+        while self._waiting_parts and len(parts) < self._options.batch_records_max:
+            part = self._waiting_parts.popleft()
             held = self._held.get(part.delivery)
             if held is None or held.phase is not Phase.OPEN:
                 continue  # its handle ended while it waited
             if held.expires_s <= now_s and held.call is None:
-                self._waiting.appendleft(part)
-                self._end(held, End.VOID, now_s)
+                self._waiting_parts.appendleft(part)
+                self._end(held, DeliveryEnd.VOID, now_s)
                 continue
             parts.append(part)
-            held.running += 1
+            held.running_count += 1
             if held.handler_began_s is None:
                 held.handler_began_s = now_s
         if not parts:
@@ -223,18 +225,18 @@ class QueueDelivery:
         self._user_calls[number] = _UserCall(set(parts), now_s)
         return HandlerCall(number, tuple(parts))
 
-    def on_settled(self, call: int, part: Part, settled: Settled, now_s: float, chance: float) -> None:
+    def on_result(self, call: int, part: Part, result: RecordResult, now_s: float, chance: float) -> None:
         """Handle the result of one user record while its call runs; a second result of the same record is ignored."""
         user_call = self._user_calls.get(call)
         if user_call is not None and part in user_call.parts:
             user_call.parts.remove(part)
-            self._settle(part, settled, now_s, chance)
+            self._settle(part, result, now_s, chance)
 
-    def on_call_ended(self, call: int, rest: Settled, now_s: float, chance: float) -> None:
+    def on_call_ended(self, call: int, rest: RecordResult, now_s: float, chance: float) -> None:
         """Handle the end of a call of the handler.
 
         Args:
-            call: The call's number, from `take`.
+            call: The call's number, from `take_handler_call`.
             rest: The result of its user records that have no result yet.
         """
         user_call = self._user_calls.pop(call)
@@ -244,19 +246,19 @@ class QueueDelivery:
         for part in sorted(user_call.parts):
             self._settle(part, rest, now_s, chance)
 
-    def _settle(self, part: Part, settled: Settled, now_s: float, chance: float) -> None:
+    def _settle(self, part: Part, result: RecordResult, now_s: float, chance: float) -> None:
         """Store the result of one user record; conclude its delivery if it was the last one."""
         held = self._held[part.delivery]
-        held.running -= 1
-        held.unsettled -= 1
+        held.running_count -= 1
+        held.unsettled_count -= 1
         self._running_parts -= 1
-        held.results.add(settled)
-        if settled is Settled.DONE:
+        held.results.add(result)
+        if result is RecordResult.DONE:
             held.done_places.add(part.place)
-        if not held.unsettled:
+        if not held.unsettled_count:
             self._conclude(held, now_s, chance)
 
-    def _conclude(self, held: HeldRecord, now_s: float, chance: float) -> None:
+    def _conclude(self, held: HeldDelivery, now_s: float, chance: float) -> None:
         """Handle a delivery whose user records all have a result: queue its last call, and those of its followers.
 
         Followers are later deliveries of the same record, which were not handled because the handler had this one.
@@ -265,34 +267,34 @@ class QueueDelivery:
         if self._in_handler.get(record_id) is held:
             del self._in_handler[record_id]
         result = held.result
-        self._remember(held, result)
+        self._remember_done_places(held, result)
         followers, held.followers = held.followers, []
         if held.phase is Phase.OPEN:
             self._queue_last_call(held, result, now_s, chance)
         elif held.phase is Phase.ENDED:
             self._forget(held)
         waiting = [follower for follower in followers if follower.phase is Phase.OPEN]
-        if result is Settled.UNHANDLED and waiting and not self._is_stopping:
+        if result is RecordResult.UNHANDLED and waiting and not self._is_stopping:
             # The handle ended before the handler had every user record: the first follower is handled in its place.
             self._queue_parts(waiting[0], now_s)
             waiting[0].followers = waiting[1:]
             return
         for follower in waiting:
-            follower.unsettled = 0
+            follower.unsettled_count = 0
             self._queue_last_call(follower, result, now_s, chance)
 
-    def _remember(self, held: HeldRecord, result: Settled) -> None:
+    def _remember_done_places(self, held: HeldDelivery, result: RecordResult) -> None:
         """Keep which user records are done, so that the handler does not get them again with a later delivery of the record."""
         if not self._options.remember_max:
             return
         record_id = held.arrival.record_id
-        if result is Settled.DONE:
+        if result is RecordResult.DONE:
             self._done_places.pop(record_id, None)
-            _keep(self._finished, record_id, None, self._options.remember_max)
+            _keep(self._finished_ids, record_id, None, self._options.remember_max)
         elif held.done_places:
             _keep(self._done_places, record_id, frozenset(held.done_places), self._options.remember_max)
 
-    def _queue_last_call(self, held: HeldRecord, result: Settled, now_s: float, chance: float) -> None:
+    def _queue_last_call(self, held: HeldDelivery, result: RecordResult, now_s: float, chance: float) -> None:
         """Queue the call that ends a delivery: an acknowledgement, or a return with its delay."""
         count, count_max = held.arrival.receive_count, self._options.receive_count_max
         # A record that was received more often than the limit shows that the queue's limit was changed since. The known limit is then
@@ -300,32 +302,32 @@ class QueueDelivery:
         may_be_dead = count_max is not None and count <= count_max
         held.phase = Phase.RETURNING
         held.attempts = 0
-        if result is Settled.DONE:
+        if result is RecordResult.DONE:
             held.phase = Phase.ACKNOWLEDGING
-        elif result is Settled.UNHANDLED:
-            held.return_s, held.end = 0, End.RETURNED
+        elif result is RecordResult.UNHANDLED:
+            held.return_s, held.end = 0, DeliveryEnd.RETURNED
         elif may_be_dead and count == count_max:
             # Visible at once: the service makes it a dead letter instead of delivering it.
-            held.return_s, held.end = 0, End.DEAD
-            self._rejected.pop(held.arrival.record_id, None)
-        elif may_be_dead and result is Settled.REJECTED:
-            held.return_s, held.end = 0, End.DEAD
-            _keep(self._rejected, held.arrival.record_id, None, _REJECTED_MAX)
+            held.return_s, held.end = 0, DeliveryEnd.DEAD
+            self._rejected_ids.pop(held.arrival.record_id, None)
+        elif may_be_dead and result is RecordResult.REJECTED:
+            held.return_s, held.end = 0, DeliveryEnd.DEAD
+            _keep(self._rejected_ids, held.arrival.record_id, None, _REJECTED_MAX)
         else:
-            held.end = End.RETURNED
+            held.end = DeliveryEnd.RETURNED
             held.return_s = self._return_delay_s(result, count, chance)
         if held.call is None:
             self._queue_call(held, now_s)
 
-    def _return_delay_s(self, result: Settled, receive_count: int, chance: float) -> int:
+    def _return_delay_s(self, result: RecordResult, receive_count: int, chance: float) -> int:
         """Return the delay after which a returned record becomes visible; `chance` is drawn from [0, 1), for the back-off."""
         backoff = self._options.return_backoff
         # In a queue without dead letters, a rejected record is delivered again until its retention ends.
-        is_rejected = result is Settled.REJECTED
+        is_rejected = result is RecordResult.REJECTED
         delay_s = backoff.cap_s if is_rejected else backoff.delay_s(max(1, receive_count), chance)
         return min(VISIBILITY_S_MAX, max(1, round(delay_s)))
 
-    def _queue_call(self, held: HeldRecord, now_s: float) -> None:
+    def _queue_call(self, held: HeldDelivery, now_s: float) -> None:
         if held.phase is Phase.ACKNOWLEDGING:
             self._acknowledgements.append((now_s, held.number))
         else:
@@ -333,11 +335,11 @@ class QueueDelivery:
 
     # --- calls to the service -------------------------------------------------------------------------
 
-    def due(self, now_s: float) -> list[QueueCall]:
+    def take_due_calls(self, now_s: float) -> list[QueueCall]:
         """Return the calls to send now; each is answered by `on_answered`."""
         self._expire(now_s)
-        while self._retries and self._retries[0][0] <= now_s:
-            _, number = heapq.heappop(self._retries)
+        while self._retry_heap and self._retry_heap[0][0] <= now_s:
+            _, number = heapq.heappop(self._retry_heap)
             held = self._held.get(number)
             if held is not None and held.call is None and held.phase is Phase.ACKNOWLEDGING:
                 # It has waited and does not linger again.
@@ -353,7 +355,7 @@ class QueueDelivery:
             is_full = len(queue) >= RECORDS_PER_CALL_MAX
             if not (is_full or self._is_stopping or queue[0][0] + self._options.linger_s <= now_s):
                 break
-            batch: list[HeldRecord] = []
+            batch: list[HeldDelivery] = []
             while queue and len(batch) < RECORDS_PER_CALL_MAX:
                 held = self._usable_delivery(queue.popleft()[1], Phase.ACKNOWLEDGING, now_s)
                 if held is not None:
@@ -370,7 +372,7 @@ class QueueDelivery:
         return calls
 
     def _due_visibilities(self, now_s: float) -> list[QueueCall]:
-        entries: list[HeldRecord] = []
+        entries: list[HeldDelivery] = []
         while self._returns:
             held = self._usable_delivery(self._returns.popleft(), Phase.RETURNING, now_s)
             if held is not None:
@@ -386,17 +388,17 @@ class QueueDelivery:
             calls.append(SetVisibility(number, tuple(held.arrival.handle for held in batch), seconds))
         return calls
 
-    def _due_renewals(self, other_count: int, now_s: float) -> list[HeldRecord]:
+    def _due_renewals(self, other_count: int, now_s: float) -> list[HeldDelivery]:
         """Return the deliveries to renew now: those that are due, and nearly due ones that fit into the last call.
 
         Args:
             other_count: Entries that are sent before them in the same calls.
         """
         visibility_s = self._options.visibility_s
-        due: list[HeldRecord] = []
+        due: list[HeldDelivery] = []
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
             return due
-        for held in list(self._valid):  # the oldest visibility timeout first
+        for held in list(self._valid_handles):  # the oldest visibility timeout first
             if held.timeout_began_s + visibility_s * _EARLY_SHARE > now_s:
                 break
             is_due = held.timeout_began_s + visibility_s * RENEWAL_SHARE <= now_s
@@ -409,17 +411,17 @@ class QueueDelivery:
                     due.append(usable)
         return due
 
-    def _usable_delivery(self, number: int, phase: Phase, now_s: float) -> HeldRecord | None:
+    def _usable_delivery(self, number: int, phase: Phase, now_s: float) -> HeldDelivery | None:
         """Return a delivery if its handle may be used for a call of this phase."""
         held = self._held.get(number)
         if held is None or held.phase is not phase or held.call is not None:
             return None
         if held.expires_s <= now_s:
-            self._end(held, End.VOID, now_s)
+            self._end(held, DeliveryEnd.VOID, now_s)
             return None
         return held
 
-    def _renewal_due_s(self, held: HeldRecord) -> float:
+    def _renewal_due_s(self, held: HeldDelivery) -> float:
         """Return when to renew a visibility timeout; infinity if the record will have been handled for `handling_s_max` by then.
 
         Handling counts from the first call of the handler with the record; before that call, from the receive.
@@ -428,14 +430,14 @@ class QueueDelivery:
         due_s = held.timeout_began_s + self._options.visibility_s * RENEWAL_SHARE
         return due_s if due_s - since_s < self._options.handling_s_max else float("inf")
 
-    def _send(self, batch: list[HeldRecord], now_s: float, *, is_acknowledgement: bool) -> int:
+    def _send(self, batch: list[HeldDelivery], now_s: float, *, is_acknowledgement: bool) -> int:
         number = self._next_number
         self._next_number += 1
         for held in batch:
             assert held.call is None, "a handle is in one call at a time"
             assert held.expires_s > now_s, "a void handle is used no more"
             held.call = number
-        self._sent[number] = _SentCall(
+        self._sent_calls[number] = _SentCall(
             tuple(held.number for held in batch),
             now_s,
             tuple(held.phase is Phase.OPEN for held in batch),
@@ -449,7 +451,7 @@ class QueueDelivery:
         Args:
             outcomes: One outcome for each handle, in order.
         """
-        sent = self._sent.pop(call)
+        sent = self._sent_calls.pop(call)
         assert len(outcomes) == len(sent.numbers), "one outcome for each handle"
         for number, is_renewal, outcome in zip(sent.numbers, sent.are_renewals, outcomes, strict=True):
             held = self._held[number]
@@ -459,27 +461,27 @@ class QueueDelivery:
                 self._on_renewal(held, outcome, sent.sent_s, now_s, chance)
                 continue
             if outcome is EntryOutcome.APPLIED:
-                self._end(held, End.ACKNOWLEDGED if sent.is_acknowledgement else held.end, now_s)
+                self._end(held, DeliveryEnd.ACKNOWLEDGED if sent.is_acknowledgement else held.end, now_s)
                 continue
             held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
             if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
-                self._end(held, End.VOID, now_s)
+                self._end(held, DeliveryEnd.VOID, now_s)
             else:
                 held.attempts += 1
                 retry_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, chance)
-                heapq.heappush(self._retries, (retry_s, number))
+                heapq.heappush(self._retry_heap, (retry_s, number))
 
     def _on_renewal(
-        self, held: HeldRecord, outcome: EntryOutcome, sent_s: float, now_s: float, chance: float
+        self, held: HeldDelivery, outcome: EntryOutcome, sent_s: float, now_s: float, chance: float
     ) -> None:
         if outcome is EntryOutcome.APPLIED:
             held.attempts = 0
             held.timeout_began_s = sent_s
             held.expires_s = sent_s + self._options.visibility_s
             held.not_before_s = float("-inf")
-            self._valid.on_renewed(held)
+            self._valid_handles.on_renewed(held)
         if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
-            self._end(held, End.VOID, now_s)
+            self._end(held, DeliveryEnd.VOID, now_s)
         elif held.phase is not Phase.OPEN:  # handled meanwhile
             held.attempts = 0
             self._queue_call(held, now_s)
@@ -491,61 +493,61 @@ class QueueDelivery:
 
     def _has_passed(self, share_s: float, now_s: float) -> bool:
         """Return whether the oldest visibility timeout has lasted for `share_s` seconds."""
-        oldest = self._valid.oldest
+        oldest = self._valid_handles.oldest
         # Compare the same sum that `next_wake_s` returns: a difference could round to less, and the loop would wake again at once.
         return oldest is not None and oldest.timeout_began_s + share_s <= now_s
 
     def _expire(self, now_s: float) -> None:
         if not self._has_passed(self._options.visibility_s, now_s):
             return
-        for held in list(self._valid):
+        for held in list(self._valid_handles):
             if held.timeout_began_s + self._options.visibility_s > now_s:
                 break
             if held.call is None:  # a delivery in a call waits for the answer
-                self._end(held, End.VOID, now_s)
+                self._end(held, DeliveryEnd.VOID, now_s)
 
-    def _end(self, held: HeldRecord, end: End, now_s: float) -> None:
-        """End the use of a delivery's handle, and drop user records that wait for the handler."""
+    def _end(self, held: HeldDelivery, end: DeliveryEnd, now_s: float) -> None:
+        """DeliveryEnd the use of a delivery's handle, and drop user records that wait for the handler."""
         if held.phase is Phase.ENDED:
             return
         assert held.call is None, "a delivery in a call ends by its answer"
         was_open = held.phase is Phase.OPEN
-        self._valid.discard(held)
+        self._valid_handles.discard(held)
         held.phase = Phase.ENDED
-        if end is End.RETURNED and held.return_s:
-            heapq.heappush(self._delayed, now_s + held.return_s)
+        if end is DeliveryEnd.RETURNED and held.return_s:
+            heapq.heappush(self._visible_again_heap, now_s + held.return_s)
         self._ends.append(
-            Ended(
+            EndedDelivery(
                 held.number,
                 held.arrival.record_id,
                 end,
                 now_s - held.received_s,
                 is_unknown=held.is_unknown,
-                is_in_handler=held.running > 0,
+                is_in_handler=held.running_count > 0,
             )
         )
-        if was_open and not held.running and held.unsettled:
+        if was_open and not held.running_count and held.unsettled_count:
             # Its user records wait for the handler, or it follows another delivery: the handler gets none of them.
             if self._in_handler.get(held.arrival.record_id) is held:
-                self._waiting_count -= held.unsettled
-            held.unsettled = 0
-            held.results.add(Settled.UNHANDLED)
+                self._waiting_count -= held.unsettled_count
+            held.unsettled_count = 0
+            held.results.add(RecordResult.UNHANDLED)
             self._conclude(held, now_s, 0.0)
-        elif was_open and held.unsettled > held.running:
+        elif was_open and held.unsettled_count > held.running_count:
             self._drop_waiting(held)
-        elif not held.running:
+        elif not held.running_count:
             self._forget(held)
 
-    def _drop_waiting(self, held: HeldRecord) -> None:
+    def _drop_waiting(self, held: HeldDelivery) -> None:
         """Drop the user records of a delivery that wait for the handler; those that the handler has are finished."""
-        if held.unsettled == held.running:
+        if held.unsettled_count == held.running_count:
             return
-        self._waiting_count -= held.unsettled - held.running
-        self._waiting = deque(part for part in self._waiting if part.delivery != held.number)
-        held.unsettled = held.running
-        held.results.add(Settled.UNHANDLED)
+        self._waiting_count -= held.unsettled_count - held.running_count
+        self._waiting_parts = deque(part for part in self._waiting_parts if part.delivery != held.number)
+        held.unsettled_count = held.running_count
+        held.results.add(RecordResult.UNHANDLED)
 
-    def _forget(self, held: HeldRecord) -> None:
+    def _forget(self, held: HeldDelivery) -> None:
         if self._held.pop(held.number, None) is not None:
             self.in_hand_bytes -= held.arrival.memory_bytes
 
@@ -557,20 +559,20 @@ class QueueDelivery:
         for held in list(self._held.values()):
             if held.phase is not Phase.OPEN:
                 continue
-            is_failed = bool(held.results & {Settled.FAILED, Settled.UNHANDLED})
+            is_failed = bool(held.results & {RecordResult.FAILED, RecordResult.UNHANDLED})
             if held.handler_began_s is not None and not is_failed:
                 continue  # an aggregate that has begun: its user records that are done would be repeated
-            if held.running:
+            if held.running_count:
                 self._drop_waiting(held)
                 continue
-            held.results.add(Settled.UNHANDLED)
+            held.results.add(RecordResult.UNHANDLED)
             if self._in_handler.get(held.arrival.record_id) is held:
-                self._waiting_count -= held.unsettled
-                held.unsettled = 0
+                self._waiting_count -= held.unsettled_count
+                held.unsettled_count = 0
                 self._conclude(held, now_s, 0.0)
             else:  # it follows an earlier delivery, so its user records are not queued for the handler
-                held.unsettled = 0
-                self._queue_last_call(held, Settled.UNHANDLED, now_s, 0.0)
+                held.unsettled_count = 0
+                self._queue_last_call(held, RecordResult.UNHANDLED, now_s, 0.0)
 
     def on_abandon(self, now_s: float) -> None:
         """Return to the queue the records that the handler still has; its later results are ignored."""
@@ -580,18 +582,18 @@ class QueueDelivery:
             if held.phase is not Phase.OPEN:
                 continue
             self._drop_waiting(held)
-            if held.running:
-                self._queue_last_call(held, Settled.UNHANDLED, now_s, 0.0)
+            if held.running_count:
+                self._queue_last_call(held, RecordResult.UNHANDLED, now_s, 0.0)
             else:
                 self._conclude(held, now_s, 0.0)
 
     def next_wake_s(self) -> float | None:
-        """Return when `due` has something to do next, or None."""
+        """Return when `take_due_calls` may have a call next, or None."""
         if self._returns:
             return float("-inf")
-        times = [self._retries[0][0]] if self._retries else []
+        times = [self._retry_heap[0][0]] if self._retry_heap else []
         visibility_s = self._options.visibility_s
-        for held in self._valid:
+        for held in self._valid_handles:
             if held.call is not None:
                 continue  # nothing happens to it before its answer
             times.append(held.timeout_began_s + visibility_s)

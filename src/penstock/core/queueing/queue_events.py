@@ -42,8 +42,8 @@ class HandlerCall(Struct, frozen=True):
     parts: tuple[Part, ...]
 
 
-class Settled(Enum):
-    """How the handler left a user record."""
+class RecordResult(Enum):
+    """The result of one user record in the handler."""
 
     DONE = "done"
     FAILED = "failed"
@@ -83,7 +83,7 @@ class EntryOutcome(Enum):
     """The request was sent and not answered: it may have been applied."""
 
 
-class End(Enum):
+class DeliveryEnd(Enum):
     """How a delivery ended. Every delivery ends in exactly one of these ways."""
 
     ACKNOWLEDGED = "acknowledged"
@@ -95,18 +95,18 @@ class End(Enum):
     """Its handle ended before it was acknowledged or returned: the record is delivered again."""
 
 
-class Ended(Struct, frozen=True):
-    """A delivery has ended.
+class EndedDelivery(Struct, frozen=True):
+    """A delivery that has ended.
 
     Args:
-        held_s: Seconds from its receive to its end.
+        held_s: Seconds from the receive to the end.
         is_unknown: Whether an acknowledgement of it was sent and not answered: it may have been applied.
         is_in_handler: Whether the handler still has it.
     """
 
     delivery: int
     record_id: str
-    end: End
+    end: DeliveryEnd
     held_s: float
     is_unknown: bool = False
     is_in_handler: bool = False

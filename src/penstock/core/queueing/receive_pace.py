@@ -26,7 +26,7 @@ class ReceivePace:
         """Number of receives that may be under way at once."""
         self._open_limits: dict[int, int] = {}  # records of each receive under way, by its number
         self._next_number = 0
-        self.refusals: int = 0
+        self.failure_count: int = 0
         """Number of receives in a row that failed."""
         self.resumes_s: float = float("-inf")
         """When the next receive may begin."""
@@ -36,26 +36,26 @@ class ReceivePace:
         """Number of receives under way."""
         return len(self._open_limits)
 
-    def plan(self, room: int, *, is_starving: bool, target: int, now_s: float) -> list[tuple[int, int]]:
+    def plan(self, room: int, *, is_starving: bool, target_count: int, now_s: float) -> list[tuple[int, int]]:
         """Return the receives to begin now, each as its number and its maximum of records.
 
         Args:
             room: Number of records that may be fetched. The limits of open receives are not subtracted.
             is_starving: Whether a handler is free and no record waits for it: then a receive of fewer than ten records may begin.
-            target: Number of user records to have in hand.
+            target_count: Number of user records to have in hand.
         """
         begun: list[tuple[int, int]] = []
         if now_s < self.resumes_s:
             return begun
         free = room - sum(self._open_limits.values())
-        least = 1 if is_starving else min(RECORDS_PER_CALL_MAX, target)
+        least = 1 if is_starving else min(RECORDS_PER_CALL_MAX, target_count)
         while self.open_count < self.open_target and free >= max(least, 1):
             limit = min(RECORDS_PER_CALL_MAX, free)
             number = self._next_number
             self._next_number += 1
             self._open_limits[number] = limit
             free -= limit
-            least = min(RECORDS_PER_CALL_MAX, target)  # one small receive is enough
+            least = min(RECORDS_PER_CALL_MAX, target_count)  # one small receive is enough
             begun.append((number, limit))
         return begun
 
@@ -66,7 +66,7 @@ class ReceivePace:
             took_s: Seconds from the request to the answer.
         """
         limit = self._open_limits.pop(number)
-        self.refusals = 0
+        self.failure_count = 0
         if count >= limit:
             self.open_target = min(self._open_max, self.open_target * 2)
         elif count == 0:
@@ -77,6 +77,6 @@ class ReceivePace:
     def on_failed(self, number: int, now_s: float, chance: float) -> None:
         """Handle a receive that was refused or not answered."""
         del self._open_limits[number]
-        self.refusals += 1
+        self.failure_count += 1
         self.open_target = max(1, self.open_target // 2)
-        self.resumes_s = max(self.resumes_s, now_s + self._backoff.delay_s(self.refusals, chance))
+        self.resumes_s = max(self.resumes_s, now_s + self._backoff.delay_s(self.failure_count, chance))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 
-from penstock.core.queueing.held_record import HeldRecord
+from penstock.core.queueing.held_record import HeldDelivery
 
 
 class VisibilityOrder:
@@ -15,25 +15,25 @@ class VisibilityOrder:
     """
 
     def __init__(self) -> None:
-        self._held: OrderedDict[int, HeldRecord] = OrderedDict()
+        self._held: OrderedDict[int, HeldDelivery] = OrderedDict()
 
-    def __iter__(self) -> Iterator[HeldRecord]:
+    def __iter__(self) -> Iterator[HeldDelivery]:
         return iter(self._held.values())
 
     @property
-    def oldest(self) -> HeldRecord | None:
+    def oldest(self) -> HeldDelivery | None:
         """The delivery whose visibility began first, or None."""
         return next(iter(self), None)
 
-    def add(self, held: HeldRecord) -> None:
+    def add(self, held: HeldDelivery) -> None:
         """Add a delivery that has just arrived."""
         self._held[held.number] = held
 
-    def discard(self, held: HeldRecord) -> None:
+    def discard(self, held: HeldDelivery) -> None:
         """Remove a delivery, if it is there."""
         self._held.pop(held.number, None)
 
-    def on_renewed(self, renewed: HeldRecord) -> None:
+    def on_renewed(self, renewed: HeldDelivery) -> None:
         """Move a renewed delivery to its new place: before those whose visibility timeout began after its renewal was sent."""
         self._held.move_to_end(renewed.number)
         later: list[int] = []

@@ -32,12 +32,12 @@ from penstock.core.shard import Shard
 from penstock.core.writing.batcher_steps import (
     BatcherSettings,
     DeliveredEntry,
-    Failure,
+    NoProgress,
     PutRequest,
     PutResult,
     RefusedEntry,
+    RequestFailure,
     Step,
-    Stuck,
     WaitUntil,
 )
 from penstock.core.writing.flow_control import ShardFlow
@@ -64,7 +64,7 @@ class Batcher:
         predicts: Whether shards can be predicted; False if the service places records itself.
         record_bytes_max: The stream's limit on data and partition key.
         shard_count: Open shards, as far as they are known; used if shards cannot be predicted.
-        ticket_bytes: Memory of a ticket, or of its owner's additions to a record; it counts with the record.
+        ticket_bytes: Memory of the ticket of a record, which counts with the record.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class Batcher:
         now_s: float,
         ticket: Any = None,
     ) -> bool:
-        """Add one checked record; return whether its queue was empty before it, or has become full.
+        """Add one checked record; return whether its queue was empty before, or has become full: then a step may be due.
 
         Args:
             explicit_hash_key: Decimal text, or None.
-            now_s: When it was put.
-            ticket: Returned with its acknowledgement.
+            now_s: When the record was put.
+            ticket: Returned with the record's acknowledgement.
         """
         return self.add_record(PendingRecord(data, partition_key, explicit_hash_key, ticket=ticket), now_s)
 
     def add_record(self, record: PendingRecord, now_s: float) -> bool:
-        """Do as `add` with a record that the caller has created; its number and its time are set here."""
+        """Add a record that the caller has created, and set its number and its time; return as `add`."""
         self.last_number += 1
         record.number = self.last_number
         record.put_s = now_s
@@ -138,11 +138,11 @@ class Batcher:
         """Undo an `add_record` that was interrupted at any point.
 
         Args:
-            record: The record; it does not wait any more.
-            requests: All planned requests; those that were answered are ignored.
+            record: Is not sent any more, unless a request has it.
+            requests: All planned requests; those that have ended are ignored.
         """
-        kept, _ = self._sift(lambda each: each is record)
-        entries = [entry for request in requests if not request.is_settled for entry in request.entries]
+        kept, _ = self._drop_matching(lambda each: each is record)
+        entries = [entry for request in requests if not request.is_ended for entry in request.entries]
         entries += [each.entry for each in self._misrouted]
         # Whether it is counted is not known, so all are counted again.
         self.waiting_count = self.waiting_bytes = 0
@@ -210,7 +210,7 @@ class Batcher:
         """
         if not self.waiting_count:
             return WaitUntil(None, "no record waits")
-        step = self._map.plan(now_s, self._in_flight, is_needed=bool(self._misrouted))
+        step = self._map.plan_listing(now_s, self._in_flight, is_needed=bool(self._misrouted))
         if step is not None:
             return step
         gather_until_s = self._planned_s + self.settings.gather_s
@@ -231,7 +231,7 @@ class Batcher:
             if queue.in_flight and settings.keeps_key_order:
                 continue
             if queue.failing_s > settings.no_progress_deadline_s:
-                return Stuck(
+                return NoProgress(
                     f"nothing was acknowledged by shard {queue.shard_id or '(unknown)'} for "
                     f"{queue.failing_s:.0f} s; last: {self.last_error}"
                 )
@@ -271,7 +271,7 @@ class Batcher:
             if queue.flow.ready_s > now_s:
                 has_pause = True
                 continue
-            count_here, bytes_here = queue.takeable()
+            count_here, bytes_here = queue.estimate_takeable()
             count += count_here
             size_bytes += bytes_here
             if count >= settings.request_record_count_max or size_bytes >= settings.request_bytes_max:
@@ -304,32 +304,34 @@ class Batcher:
         result = PutResult()
         by_shard = self._sort_answers(request, answers, result)
         for shard_id, found in by_shard.items():
-            queue = self._release(shard_id)
-            if found.accepted_cost:
+            queue = self._end_in_flight(shard_id)
+            if found.accepted_cost_s:
                 queue.tried_s = None
-                queue.flow.on_accepted(found.accepted_cost, now_s)
+                queue.flow.on_accepted(found.accepted_cost_s, now_s)
             if found.is_throttled:
                 result.pauses[shard_id] = queue.flow.on_refused(now_s, chance)
-            elif found.again:
+            elif found.entries_to_retry:
                 result.pauses[shard_id] = queue.flow.on_failed(now_s, chance)
-            if found.again:
+            if found.entries_to_retry:
                 queue.failed_s = request.planned_s
-            self._put_back(queue, found.again)
+            self._put_back(queue, found.entries_to_retry)
         self._check()
         return result
 
     def on_failed_call(
-        self, request: PutRequest, failure: Failure, why: str, now_s: float, chance: float
+        self, request: PutRequest, failure: RequestFailure, why: str, now_s: float, chance: float
     ) -> PutResult:
         """Handle a request without an answer; all of it is sent again."""
         self._end_request(request)
-        result = PutResult(retried={failure.name.lower(): len(request.entries)})
+        result = PutResult(retry_counts={failure.name.lower(): len(request.entries)})
         self.last_error = why
-        if failure is Failure.UNKNOWN:
+        if failure is RequestFailure.UNKNOWN:
             result.possible_duplicate_count = request.user_record_count
         for shard_id, entries in _by_shard(request.entries).items():
-            queue = self._release(shard_id)
-            on_failure = queue.flow.on_refused if failure is Failure.THROTTLED else queue.flow.on_failed
+            queue = self._end_in_flight(shard_id)
+            on_failure = (
+                queue.flow.on_refused if failure is RequestFailure.THROTTLED else queue.flow.on_failed
+            )
             result.pauses[shard_id] = on_failure(now_s, chance)
             queue.failed_s = request.planned_s
             self._put_back(queue, entries)
@@ -338,14 +340,14 @@ class Batcher:
 
     def drop_request(self, request: PutRequest) -> list[PendingRecord]:
         """Handle a request that was refused finally; return its records, or none if its answers were handled before."""
-        if request.is_settled:
+        if request.is_ended:
             # Its answers were handled before its owner failed: its records have left the batcher, or they wait again.
             return []
         self._end_request(request)
         for shard_id in _by_shard(request.entries):
-            self._release(shard_id)
+            self._end_in_flight(shard_id)
         records = [record for entry in request.entries for record in entry.records]
-        self._forget(records)
+        self._uncount(records)
         self._check()
         return records
 
@@ -353,7 +355,7 @@ class Batcher:
         """Drop all waiting records (none in flight); return them in the order of arrival."""
         records = self._drain() + [record for each in self._misrouted for record in each.entry.records]
         self._misrouted.clear()
-        self._forget(records)
+        self._uncount(records)
         self._check()
         return records
 
@@ -362,12 +364,12 @@ class Batcher:
 
         Every pending record is visited, so this is not for every step.
         """
-        _, expired = self._sift(lambda record: record.put_s < put_before_s)
-        self._forget(expired)
+        _, expired = self._drop_matching(lambda record: record.put_s < put_before_s)
+        self._uncount(expired)
         self._check()
         return expired
 
-    def _sift(
+    def _drop_matching(
         self, is_dropped: Callable[[PendingRecord], bool]
     ) -> tuple[list[PendingRecord], list[PendingRecord]]:
         """Drop records from the queues; return the remaining and the dropped records, each in the order of arrival."""
@@ -386,8 +388,8 @@ class Batcher:
         return kept, dropped
 
     def _end_request(self, request: PutRequest) -> None:
-        assert not request.is_settled, "a request is answered once"
-        request.is_settled = True
+        assert not request.is_ended, "a request is answered once"
+        request.is_ended = True
         self._in_flight -= 1
 
     def _on_entry_error(
@@ -399,21 +401,21 @@ class Batcher:
         if kind is None:
             entry.unknown_code_count += 1
         if kind not in _RETRIED and (kind is not None or entry.unknown_code_count >= _UNKNOWN_CODES_MAX):
-            self._forget(entry.records)
-            result.refused.append(RefusedEntry(entry, self.last_error))
+            self._uncount(entry.records)
+            result.refused_entries.append(RefusedEntry(entry, self.last_error))
             return
         if code == _NO_ANSWER:
             result.possible_duplicate_count += len(entry.records)
-        found.again.append(entry)
+        found.entries_to_retry.append(entry)
         found.is_throttled = found.is_throttled or kind is Throttled
-        result.retried[code] = result.retried.get(code, 0) + 1
+        result.retry_counts[code] = result.retry_counts.get(code, 0) + 1
 
     def _sort_answers(
         self, request: PutRequest, answers: Sequence[EntryAnswer], result: PutResult
     ) -> dict[str, _QueueResult]:
-        """Forget records that were accepted or finally refused; return the outcomes of the rest by shard."""
+        """Put the outcome of each entry into `result`; return the outcomes of each shard's queue."""
         by_shard: dict[str, _QueueResult] = {}
-        delivered, predicts = result.delivered, self._map.predicts
+        delivered, predicts = result.delivered_entries, self._map.predicts
         new = tuple.__new__  # a third of what DeliveredEntry(...) costs, and this is done for every entry
         for entry, answer in zip(request.entries, answers, strict=True):
             predicted_id = entry.shard_id
@@ -424,7 +426,7 @@ class Batcher:
             if answer.error_code is not None or shard_id is None or sequence_number is None:
                 self._on_entry_error(entry, answer, found, result)
                 continue
-            found.accepted_cost += entry.cost_s
+            found.accepted_cost_s += entry.cost_s
             if shard_id == predicted_id:
                 # One text for all answers of a shard: receipts keep it.
                 delivered.append(new(DeliveredEntry, (entry, predicted_id, sequence_number)))
@@ -432,11 +434,11 @@ class Batcher:
             accepted = DeliveredEntry(entry, shard_id, sequence_number)
             if not predicts or not self._on_misrouted(accepted):
                 delivered.append(accepted)
-        self._forget([record for each in delivered for record in each.entry.records])
+        self._uncount([record for each in delivered for record in each.entry.records])
         return by_shard
 
     def _on_misrouted(self, accepted: DeliveredEntry) -> bool:
-        """Handle an entry that was accepted by a shard other than the predicted one; return whether it stays pending."""
+        """Handle an entry that was accepted by a shard other than the predicted one; return whether its records stay pending."""
         entry, shard_id, _ = accepted
         if entry.is_aggregate or shard_id not in self._map.ranges:
             self._map.on_misrouted(shard_id, entry.shard_id)
@@ -446,7 +448,7 @@ class Batcher:
             self._misrouted.append(accepted)
         return entry.is_aggregate
 
-    def _release(self, shard_id: str) -> ShardQueue:
+    def _end_in_flight(self, shard_id: str) -> ShardQueue:
         queue = self._queues[shard_id]
         assert queue.in_flight > 0
         queue.in_flight -= 1
@@ -458,7 +460,7 @@ class Batcher:
             queue.put_back(entries)
             self._active[queue.shard_id] = queue
 
-    def _forget(self, records: Collection[PendingRecord]) -> None:
+    def _uncount(self, records: Collection[PendingRecord]) -> None:
         self._count(records, -1)
 
     def _count(self, records: Collection[PendingRecord], sign: int = 1) -> None:
@@ -514,13 +516,13 @@ class Batcher:
         self._map.on_listing_failed(why, now_s, chance)
 
     def _distribute(self, now_s: float) -> PutResult:
-        """Move every pending record to the queue of its shard by the present map, in the order of arrival."""
+        """Move every pending record to its queue by the present map, in the order of arrival; return as `on_shards`."""
         result = self._settle_misrouted()
         failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
         records = self._drain()
         router = self._map.router
-        known = {_UNPREDICTED, *(() if router is None else router.shard_ids)}
-        flows = {shard_id: queue.flow for shard_id, queue in self._queues.items() if shard_id in known}
+        shard_ids = {_UNPREDICTED, *(() if router is None else router.shard_ids)}
+        flows = {shard_id: queue.flow for shard_id, queue in self._queues.items() if shard_id in shard_ids}
         self._queues.clear()
         self._routes.clear()
         self._hash_key_routes.clear()
@@ -537,25 +539,25 @@ class Batcher:
 
     def _settle_misrouted(self) -> PutResult:
         result = PutResult()
-        again: list[PendingRecord] = []
+        records_to_resend: list[PendingRecord] = []
         for each in self._misrouted:
             records = each.entry.records
             hash_range = self._map.ranges.get(each.shard_id)
             if hash_range is not None and all(record.lies_in(hash_range) for record in records):
-                self._forget(records)
-                result.delivered.append(each)
+                self._uncount(records)
+                result.delivered_entries.append(each)
                 continue
             for record in records:
                 # The record is sent alone if the map does not have the shard that answered, or after the second misplaced
                 # aggregate: a plain record is delivered from any shard.
                 record.misplaced_count += 1
                 record.is_solo = hash_range is None or record.misplaced_count >= _MISPLACED_COUNT_MAX
-            again += records
+            records_to_resend += records
         self._misrouted.clear()
-        if again:
-            result.possible_duplicate_count = len(again)
-            result.retried["misplaced"] = len(again)
-            self._unrouted.extendleft(reversed(again))
+        if records_to_resend:
+            result.possible_duplicate_count = len(records_to_resend)
+            result.retry_counts["misplaced"] = len(records_to_resend)
+            self._unrouted.extendleft(reversed(records_to_resend))
         return result
 
     def _drain(self) -> list[PendingRecord]:
@@ -570,11 +572,15 @@ class Batcher:
 
 
 class _QueueResult(Struct):
-    """The effect of one request on one queue."""
+    """The effect of one request on one queue.
 
-    accepted_cost: float = 0.0
+    Args:
+        accepted_cost_s: Seconds of the shard's capacity that the accepted entries used.
+    """
+
+    accepted_cost_s: float = 0.0
     is_throttled: bool = False
-    again: list[PackedEntry] = field(default_factory=list)
+    entries_to_retry: list[PackedEntry] = field(default_factory=list)
 
 
 def _by_shard(entries: Collection[PackedEntry]) -> dict[str, list[PackedEntry]]:

@@ -44,11 +44,15 @@ class BatcherSettings(Struct, frozen=True):
 
 
 class PutRequest(Struct, eq=False):
-    """Send these entries in one PutRecords, then call `on_answers`, `on_failed_call` or `drop_request`."""
+    """Send these entries in one PutRecords, then call `on_answers`, `on_failed_call` or `drop_request`.
+
+    Args:
+        is_ended: Whether one of these was called.
+    """
 
     entries: list[PackedEntry]
     planned_s: float
-    is_settled: bool = False
+    is_ended: bool = False
 
     @property
     def user_record_count(self) -> int:
@@ -70,17 +74,17 @@ class WaitUntil(Struct, frozen=True):
     why: str
 
 
-class Stuck(Struct, frozen=True):
-    """Give up: a queue made no progress for too long."""
+class NoProgress(Struct, frozen=True):
+    """Fail the waiting records: a queue, or the listing of the shards, made no progress for too long."""
 
     why: str
 
 
-Step: TypeAlias = PutRequest | FetchShards | WaitUntil | Stuck
+Step: TypeAlias = PutRequest | FetchShards | WaitUntil | NoProgress
 
 
-class Failure(Enum):
-    """How a whole request failed."""
+class RequestFailure(Enum):
+    """Why a request has no answer for its entries."""
 
     THROTTLED = "refused for the rate"
     UNAVAILABLE = "not taken: nothing happened"
@@ -109,15 +113,15 @@ class PutResult(Struct):
     """Outcomes of entries.
 
     Args:
-        delivered: Acknowledged; readers see all of their records.
-        refused: Refused finally; not sent again.
-        retried: How many entries are sent again, by reason.
+        delivered_entries: Acknowledged; readers see all of their records.
+        refused_entries: Refused finally; not sent again.
+        retry_counts: How many entries are sent again, by reason.
         pauses: The pause of each shard that refused, seconds.
         possible_duplicate_count: User records that may be in the stream twice.
     """
 
-    delivered: list[DeliveredEntry] = field(default_factory=list)
-    refused: list[RefusedEntry] = field(default_factory=list)
-    retried: dict[str, int] = field(default_factory=dict)
+    delivered_entries: list[DeliveredEntry] = field(default_factory=list)
+    refused_entries: list[RefusedEntry] = field(default_factory=list)
+    retry_counts: dict[str, int] = field(default_factory=dict)
     pauses: dict[str, float] = field(default_factory=dict)
     possible_duplicate_count: int = 0

@@ -78,7 +78,7 @@ class ShardFlow:
         is_brief: The writer has a bounded number of records.
         rate: The present share; None is no limit.
         ready_s: Nothing may be sent before this moment.
-        refused_streak: Refusals since something was accepted.
+        failure_streak: Refused and failed requests since records were accepted.
     """
 
     rate_max: float | None = None
@@ -86,10 +86,10 @@ class ShardFlow:
     is_brief: bool = False
     rate: float | None = field(default=None, init=False)
     ready_s: float = float("-inf")
-    refused_streak: int = 0
-    _plateau: float = 0.0
+    failure_streak: int = 0
+    _plateau_rate: float = 0.0  # around it the curve is flat
     _decreased_s: float = float("-inf")
-    _grown_s: float = float("-inf")
+    _grown_s: float = float("-inf")  # when a brief writer's rate grew last
     _window_began_s: float = float("-inf")
     _window_cost_s: float = 0.0
     _accepted_rate: float = 0.0
@@ -106,20 +106,21 @@ class ShardFlow:
         """The cost of the records that one request may hold for this shard; the first record always fits."""
         return float("inf") if self.rate is None else self.rate * REQUEST_SHARE_S
 
-    def on_sent(self, cost: float, now_s: float) -> None:
-        """Reserve the time that a request uses at the present rate."""
+    def on_sent(self, cost_s: float, now_s: float) -> None:
+        """Reserve the time that a request uses at the present rate; `cost_s` is the sum of its records' costs."""
         if self.rate is not None:
-            slowest = min(cost / RECORD_WAIT_MAX_S, self.rate_max or self.shard_count)
-            self.ready_s = max(self.ready_s, now_s) + cost / max(self.rate, slowest)
+            slowest = min(cost_s / RECORD_WAIT_MAX_S, self.rate_max or self.shard_count)
+            self.ready_s = max(self.ready_s, now_s) + cost_s / max(self.rate, slowest)
 
-    def on_accepted(self, cost: float, now_s: float) -> None:
+    def on_accepted(self, cost_s: float, now_s: float) -> None:
         """Count accepted records, and raise the rate: of a brief writer exponentially, else along a cubic curve."""
-        self.refused_streak = 0
-        self._measure(cost, now_s)
+        self.failure_streak = 0
+        self._count_accepted(cost_s, now_s)
         if self.rate is None or self._decreased_s == float("-inf"):
             return
         rate = max(
-            self.rate, self._brief_rate(now_s) if self.is_brief else self._cubic(now_s - self._decreased_s)
+            self.rate,
+            self._brief_rate(now_s) if self.is_brief else self._cubic_rate(now_s - self._decreased_s),
         )
         if self.rate_max is not None:
             self.rate = min(rate, self.rate_max)
@@ -145,7 +146,7 @@ class ShardFlow:
             self._decrease_briefly(present, now_s)
             return
         # Records were refused below the former rate, so there are new writers: this one leaves a part of its share to them.
-        self._plateau = present * (1 + DECREASE) / 2 if present < self._plateau else present
+        self._plateau_rate = present * (1 + DECREASE) / 2 if present < self._plateau_rate else present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s
 
@@ -161,25 +162,25 @@ class ShardFlow:
         return rate
 
     def _pause(self, now_s: float, chance: float) -> float:
-        self.refused_streak += 1
-        pause_s = _PAUSES.delay_s(self.refused_streak, chance)
+        self.failure_streak += 1
+        pause_s = _PAUSES.delay_s(self.failure_streak, chance)
         self.ready_s = max(self.ready_s, now_s + pause_s)
         return pause_s
 
-    def _cubic(self, elapsed_s: float) -> float:
-        back_s = (self._plateau * (1 - DECREASE) / CURVE) ** (1 / 3)
-        return float(self._plateau + CURVE * (elapsed_s - back_s) ** 3)
+    def _cubic_rate(self, elapsed_s: float) -> float:
+        back_s = (self._plateau_rate * (1 - DECREASE) / CURVE) ** (1 / 3)
+        return float(self._plateau_rate + CURVE * (elapsed_s - back_s) ** 3)
 
-    def _measure(self, cost: float, now_s: float) -> None:
+    def _count_accepted(self, cost_s: float, now_s: float) -> None:
         if self._began_s == float("inf"):
             self._began_s = now_s
-        self._total_cost_s += cost
+        self._total_cost_s += cost_s
         elapsed_s = now_s - self._window_began_s
         if elapsed_s >= _WINDOW_S:
             self._accepted_rate = self._window_cost_s / elapsed_s
             self._window_began_s = now_s
             self._window_cost_s = 0.0
-        self._window_cost_s += cost
+        self._window_cost_s += cost_s
 
     def _recent_rate(self, now_s: float) -> float:
         if self.is_brief and self._decreased_s == float("-inf"):

@@ -130,8 +130,8 @@ class PackedEntry(PutEntry):
         return len(self.records) > 1
 
 
-def plain_record(stream: str, data: object, partition_key: object) -> tuple[bytes, str]:
-    """Return the data of a record as bytes that cannot change while they wait, and its key as plain text.
+def as_bytes_and_str(stream: str, data: object, partition_key: object) -> tuple[bytes, str]:
+    """Return a record's data as bytes, which cannot change while they wait, and its key as a plain `str`.
 
     A subclass of `str`, as numpy and enumerations have them, may not be encoded, and may differ from the same text in its hash.
 

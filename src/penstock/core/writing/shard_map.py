@@ -9,7 +9,7 @@ from penstock.core.backoff import Backoff
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import HashRouter
-from penstock.core.writing.batcher_steps import FetchShards, Stuck, WaitUntil
+from penstock.core.writing.batcher_steps import FetchShards, NoProgress, WaitUntil
 
 _PAUSES: Final = Backoff(base_s=0.2, cap_s=30.0)
 _UNEXPLAINED_MAX: Final = 4
@@ -46,9 +46,9 @@ class ShardMap:
         self._unlisted: set[str] = set()  # shards that answered for others and are in no listing yet
         self._unexplained_count = 0  # listings repeated for them
 
-    def plan(
+    def plan_listing(
         self, now_s: float, in_flight_count: int, *, is_needed: bool
-    ) -> FetchShards | WaitUntil | Stuck | None:
+    ) -> FetchShards | WaitUntil | NoProgress | None:
         """Plan the next listing; None when requests may be sent first.
 
         Args:
@@ -65,7 +65,9 @@ class ShardMap:
         # Counted to the last failure, not to now: a process that was paused tries once again before it fails.
         failing_s = 0.0 if self._failing_since_s is None else self._failed_s - self._failing_since_s
         if is_needed and failing_s > self._deadline_s:
-            return Stuck(f"the shards could not be listed for {failing_s:.0f} s; last: {self._last_error}")
+            return NoProgress(
+                f"the shards could not be listed for {failing_s:.0f} s; last: {self._last_error}"
+            )
         if now_s < self._ready_s:
             return WaitUntil(self._ready_s, "the shards are listed again later") if is_needed else None
         # A request was packed by the old map. If it were answered after a new listing, its records would have to be put before
@@ -91,7 +93,7 @@ class ShardMap:
             misrouted_ids: Shards that accepted aggregates meant for others.
 
         Returns:
-            Whether all of these shards are listed now, or the last of the additional listings has not shown them either.
+            Whether to use the map now: it has all of these shards, or no further listing is made for them.
         """
         listed = list(shards)
         self.ranges.update((shard.shard_id, shard.hash_range) for shard in listed)

@@ -94,7 +94,7 @@ class ShardQueue:
             return 0
         return len(self._returned) + (len(self._ready) if self._keeps_key_order else len(self._queue))
 
-    def takeable(self) -> tuple[float, float]:
+    def estimate_takeable(self) -> tuple[float, float]:
         """Estimate how many entries and bytes a request would take now, by the rate and the mean size of the records."""
         if not self.count or (self.in_flight and self._keeps_key_order):
             return 0.0, 0.0
@@ -110,7 +110,7 @@ class ShardQueue:
         return count, count * entry_bytes
 
     def due_s(self, now_s: float, linger_s: float, *, takes_all: bool) -> float:
-        """Return the moment from which records may be taken; `now_s` or earlier means now."""
+        """Return the moment from which records may be taken; it is at most `now_s` if they may be taken now."""
         lingers = not takes_all and not self._returned and not (self.aggregates and self.is_full)
         return max(self.flow.ready_s, self.waits_since_s + linger_s if lingers else now_s)
 
@@ -131,7 +131,7 @@ class ShardQueue:
         self._waits_since_s = moment_s
 
     def on_taken(self, now_s: float) -> None:
-        """Count a request that took records of this shard; the remaining ones go on lingering."""
+        """Handle a request that took records of this shard; the remaining ones go on lingering."""
         self.in_flight += 1
         if self.tried_s is None:
             self.tried_s = now_s

@@ -18,12 +18,12 @@ from penstock.core.delivering.lake_table import (
     TableColumn,
     check_owner,
     check_partitions,
-    may_name,
-    may_read,
+    describe_lost_table,
+    may_be_column_name,
+    may_fill_column,
     may_try_again,
     owner_property,
     plan_change,
-    table_has_gone,
 )
 from penstock.core.delivering.manifest import Manifest
 from penstock.core.delivering.sql_names import quoted
@@ -108,8 +108,8 @@ class LakeTarget(Target):
         readable = [
             each
             for each in fields
-            if may_read(each.dataType.simpleString())
-            and may_name(each.name)
+            if may_fill_column(each.dataType.simpleString())
+            and may_be_column_name(each.name)
             and unfindable_struct(StructType([each])) is None
         ]
         names = {each.name for each in readable}
@@ -135,7 +135,7 @@ class LakeTarget(Target):
         """Refuse a table without the property that the first batch has set."""
         delivery, name = self._delivery, self._table.name
         if not self._table.exists():
-            raise DeliveryFailed(table_has_gone(name, delivery))
+            raise DeliveryFailed(describe_lost_table(name, delivery))
         owner = owner_property(delivery.name)
         if self._table.property(owner) != self._id:
             raise DeliveryFailed(
