@@ -37,6 +37,7 @@ from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import check_has_come, parse_starting
+from penstock.core.time_zones import read_time_zone
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, file_system_of, local_path, may_be_same_system, open_files
 from penstock.delivery.folder_checks import (
@@ -65,7 +66,6 @@ from penstock.errors import DeliveryFailed, OptionError, SchemaError
 from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.registry_opening import open_registry
 from penstock.spark.options.spark_options import OPTIONS, SourceOptions, parse_source
-from penstock.spark.options.time_zones import read_time_zone
 from penstock.spark.tasks.query_stream import NEW_QUERY
 
 _log: Final = logging.getLogger("penstock.delivery")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 from msgspec.structs import replace
 
@@ -61,6 +63,26 @@ def test_another_time_zone_is_refused_if_the_table_has_partitions():
         check_same_delivery(delivery, record(**layout), record(**layout, **zone))
     check_same_delivery(delivery, replace(record(**layout), time_zone=""), record(**layout, **zone))
     check_same_delivery(delivery, record(), record(**zone))
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_same"),
+    [
+        ("UTC", "Etc/UTC", True),
+        ("Z", "+00:00", True),
+        ("UTC+1", "+01:00", True),
+        ("Asia/Calcutta", "Asia/Kolkata", True),
+        ("UTC", "Europe/London", False),
+        ("Europe/Berlin", "Europe/Paris", False),  # their summer times began in different years
+        ("a zone of Java's", "UTC", False),
+    ],
+)
+def test_another_name_of_the_same_time_zone_is_no_change(before, now, is_same):
+    delivery = parse_delivery({"stream": "orders", "to": "/lake"})
+    layout = {"partition-by": ["date(arrived)"]}
+    earlier = replace(record(**layout), time_zone=before)
+    with nullcontext() if is_same else pytest.raises(OptionError, match="keep it"):
+        check_same_delivery(delivery, earlier, record(**layout, **{"time-zone": now}))
 
 
 def test_a_table_that_was_moved_with_its_state_is_refused_without_advice_that_delivers_twice():

@@ -15,6 +15,7 @@ from penstock.core.delivering.manifest import ArrivalRange, find_overlap
 from penstock.core.moments import describe_moment
 from penstock.core.position import LATEST, TRIM_HORIZON
 from penstock.core.starting import StartingPosition
+from penstock.core.time_zones import is_same_time_zone
 from penstock.errors import DeliveryFailed, OptionError
 
 _FIXED_FIELDS: Final = (
@@ -114,6 +115,8 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, current: De
     for field in _FIXED_FIELDS:
         before, given = getattr(earlier, field), getattr(current, field)
         if before == given or (field in ("to", "time_zone") and not before):
+            continue
+        if field == "time_zone" and is_same_time_zone(before, given):
             continue
         if field == "to":
             raise OptionError(

@@ -32,10 +32,10 @@ from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import is_name_or_arn, region_of_arns
+from penstock.core.time_zones import TIME_ZONE, session_time_zone
 from penstock.errors import OptionError, PositionError
 from penstock.spark.options.foreign_options import REFUSED, WITHOUT_EFFECT
 from penstock.spark.options.table_properties import NO_OPTIONS, user_options
-from penstock.spark.options.time_zones import TIME_ZONE, session_time_zone
 
 _ALL: Final = frozenset({"source", "batch", "sink"})
 _READ: Final = frozenset({"source", "batch"})

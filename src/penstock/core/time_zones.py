@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, timedelta, timezone, tzinfo
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Final
 
 from penstock.core.option_table import Kind
 
 _OFFSET: Final = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
 _HOURS_MAX: Final = 18  # Java's limit
+_FIRST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_DAYS: Final = range(0, 68 * 365, 10)
 
 
 def read_time_zone(text: str) -> tzinfo:
@@ -34,6 +36,20 @@ def read_time_zone(text: str) -> tzinfo:
             "expected a time zone, for instance America/New_York, +01:00 or UTC (regions need the package tzdata if the "
             "machine has none)"
         ) from None
+
+
+def is_same_time_zone(first: str, second: str) -> bool:
+    """Return whether two names are of one time zone, such as UTC and Etc/UTC: every ten days since 1970 their offsets are the same."""
+    if first == second:
+        return True
+    try:
+        zones = read_time_zone(first), read_time_zone(second)
+    except ValueError:
+        return False
+    one, other = (
+        [(_FIRST + timedelta(each)).astimezone(zone).utcoffset() for each in _DAYS] for zone in zones
+    )
+    return one == other
 
 
 def session_time_zone(name: str) -> tzinfo | None:
