@@ -499,19 +499,26 @@ def test_a_table_that_others_change_between_batches_has_each_record_once(lake, l
 
 
 @pytest.mark.timeout(900)
-def test_a_table_or_a_checkpoint_location_of_another_day_is_refused(lake, lake_spark, tmp_path):
+def test_a_table_a_state_or_a_checkpoint_location_of_another_day_is_refused(lake, lake_spark, tmp_path):
     other = Other(lake_spark, lake.lake, lake.table)
-    checkpoint, copy = lake.state / lake.stream / "checkpoint", tmp_path / "copy"
+    state, copy = lake.state / lake.stream, tmp_path / "copy"
+    checkpoint = state / "checkpoint"
     for number in range(3):
         lake.put(orders(5 * number, 5))
         lake.deliver()
         if number == 0:
-            shutil.copytree(checkpoint, copy)
+            shutil.copytree(state, copy)
     lake.put(orders(15, 5))
+    newest = state.rename(tmp_path / "newest state")
+    shutil.copytree(copy, state)
+    with pytest.raises(DeliveryFailed, match=r"has batch \d+ of delivery .*, and .* does not have it"):
+        lake.deliver()
+    shutil.rmtree(state)
+    newest.rename(state)
     newest = checkpoint.rename(tmp_path / "newest")
     with pytest.raises(DeliveryFailed, match=r"checkpoint .* has gone: restore it"):
         lake.deliver()
-    shutil.copytree(copy, checkpoint)
+    shutil.copytree(copy / "checkpoint", checkpoint)
     with pytest.raises(DeliveryFailed, match=r"ends with batch \d+, and .* has batch \d+ of delivery"):
         lake.deliver()
     shutil.rmtree(checkpoint)

@@ -21,6 +21,7 @@ from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 from penstock import wiring
 from penstock.core.delivering.definition import FILE_FORMATS, LAKES, RAW, SAMPLE, Delivery
 from penstock.core.delivering.json_schema_columns import is_json_schema
+from penstock.core.delivering.lake_table import check_batches
 from penstock.core.delivering.manifest import ArrivalRange
 from penstock.core.delivering.record import (
     DeliveryRecord,
@@ -338,8 +339,12 @@ def _check_later_run(
         earlier = with_layout(earlier, now)
     check_same_delivery(delivery, earlier, now)
     check_table_folder(delivery, store)
-    if delivery.format in LAKES and store.has_rows():
-        target.check_filled()
+    if delivery.format in LAKES:
+        if store.has_rows():
+            target.check_filled()
+        # The table first: a batch that is committed in between had its manifest before.
+        in_table = target.batches()
+        check_batches(delivery, in_table, store.labels())
     return earlier
 
 

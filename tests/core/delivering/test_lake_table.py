@@ -11,6 +11,9 @@ from penstock.core.delivering.lake_table import (
     Snapshot,
     TableChange,
     TableColumn,
+    batch_of,
+    batches_in,
+    check_batches,
     check_owner,
     check_partitions,
     history_of,
@@ -84,6 +87,37 @@ def test_rows_of_a_delivery_whose_record_was_lost_are_not_delivered_again():
 def test_the_batches_of_a_query_are_one_application_of_delta_and_others_have_their_own():
     assert transaction_of("d", "000000012") == ("penstock/d", 12)
     assert transaction_of("d", "range.1.2") == ("penstock/d/range.1.2", 0)
+
+
+@pytest.mark.parametrize("label", ["000000007", "range.1.2", "redelivery.3"])
+def test_the_batch_of_a_transaction_of_delta_is_found_again(label):
+    assert batch_of("the id", *transaction_of("the id", label)) == label
+    assert batch_of("another id", *transaction_of("the id", label)) is None
+    assert batch_of("the id", "another application", 7) is None
+
+
+def test_the_batches_of_a_table_of_iceberg_are_those_that_were_not_rolled_back():
+    snapshots = [
+        Snapshot(1, None, "d", "000000000"),
+        Snapshot(2, 1, "d", "range.1.2"),
+        Snapshot(3, 2, "d", "000000001"),
+        Snapshot(4, 3),
+        Snapshot(5, 4, "other", "000000009"),
+        Snapshot(6, 3, "d", "000000002"),
+    ]
+    assert batches_in(snapshots, 5, "d") == ["range.1.2", "000000001"]
+    assert batches_in(snapshots, 6, "d") == ["range.1.2", "000000002"]
+    assert batches_in(snapshots, None, "d") == []
+
+
+def test_a_state_that_lacks_a_batch_of_the_table_is_refused():
+    delivery = parse_delivery({"stream": "orders", "to": "/lake/orders", "format": "delta"})
+    check_batches(delivery, ["000000001"], ["000000000", "000000001", "000000002"])
+    check_batches(delivery, [], [])
+    with pytest.raises(
+        DeliveryFailed, match=r"/lake/orders has batch 000000001 of delivery orders, and .*restored"
+    ):
+        check_batches(delivery, ["000000001"], ["000000000"])
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.delivering.definition import NEW_TABLE, Delivery
+from penstock.core.delivering.manifest import batch_label
 from penstock.core.delivering.partitions import PartitionColumn
 from penstock.errors import DeliveryFailed, OptionError
 
@@ -162,6 +163,24 @@ def check_owner(table: str, delivery: Delivery, found: str | None, own: str | No
         )
 
 
+def check_batches(delivery: Delivery, in_table: Collection[str], in_state: Collection[str]) -> None:
+    """Refuse a state folder that is older than the table: other records would get the numbers of batches that the table has.
+
+    Args:
+        in_table: Labels of the delivery's batches in the table, of the query's batches the newest one.
+        in_state: Labels of the batches that have a manifest.
+
+    Raises:
+        DeliveryFailed: A batch of the table has no manifest.
+    """
+    missing = sorted(set(in_table) - set(in_state))
+    if missing:
+        raise DeliveryFailed(
+            f"{delivery.to} has batch {missing[0]} of delivery {delivery.name}, and {delivery.state} does not have it: the folder was restored "
+            f"from an earlier copy, or its files were removed; put its newest state back, or {NEW_TABLE}"
+        )
+
+
 def describe_lost_table(table: str, delivery: Delivery) -> str:
     """Return the error message of a delivery whose table was removed or renamed."""
     return (
@@ -180,6 +199,12 @@ def transaction_of(delivery_id: str, label: str) -> tuple[str, int]:
         if label.isdecimal()
         else (f"penstock/{delivery_id}/{label}", 0)
     )
+
+
+def batch_of(delivery_id: str, application: str, version: int) -> str | None:
+    """Return the label of the batch of a transaction; None if it is not this delivery's. For the query's batches it is the newest one."""
+    own, _, label = application.removeprefix("penstock/").partition("/")
+    return (label or batch_label(version)) if own == delivery_id else None
 
 
 class Snapshot(Struct, frozen=True):
@@ -205,6 +230,23 @@ def history_of(snapshots: Collection[Snapshot], current: int | None) -> list[int
         found.append(current)
         current = parents[current]
     return found
+
+
+def batches_in(snapshots: Collection[Snapshot], current: int | None, delivery_id: str) -> list[str]:
+    """Return the labels of a delivery's batches in an Iceberg table; of the query's batches the newest one.
+
+    Args:
+        snapshots: Those that the table still has.
+        current: The current one.
+    """
+    history = set(history_of(snapshots, current))
+    found = {
+        each.batch
+        for each in snapshots
+        if each.id in history and each.delivery == delivery_id and each.batch is not None
+    }
+    numbers = sorted(each for each in found if each.isdecimal())
+    return [*sorted(found - set(numbers)), *numbers[-1:]]
 
 
 def is_in_snapshots(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
-from penstock.core.delivering.lake_table import transaction_of
+from penstock.core.delivering.lake_table import batch_of, transaction_of
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.files import Files, spark_uri
 from penstock.delivery.targets.lake import aligned
@@ -88,6 +89,19 @@ class DeltaTable:
     def state(self) -> str | None:
         """Return None: Delta compares the batch's number itself."""
         return None
+
+    def batches(self, delivery_id: str) -> Sequence[str]:
+        """Return the labels in the table's transactions. Spark's SQL does not show those, so they are read by Delta's own classes."""
+        jvm: Any = self._spark._jvm  # noqa: SLF001 - Delta's classes have no other way from Python
+        session = self._spark._jsparkSession  # noqa: SLF001 - as well
+        try:
+            log = jvm.io.delta.tables.DeltaTable.forName(session, self.name).deltaLog()
+            found = log.unsafeVolatileSnapshot().setTransactions()
+            transactions = [found.apply(at) for at in range(found.size())]
+            labels = [batch_of(delivery_id, each.appId(), each.version()) for each in transactions]
+        except (Py4JError, TypeError):  # a Delta with other classes, such as Databricks' own
+            return ()
+        return [each for each in labels if each is not None]
 
     def compact(self, file_bytes: int) -> None:
         """Run `OPTIMIZE`."""

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
-from penstock.core.delivering.lake_table import Snapshot, history_of, is_in_snapshots
+from penstock.core.delivering.lake_table import Snapshot, batches_in, history_of, is_in_snapshots
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.targets.lake import aligned
 from penstock.errors import DeliveryFailed, OptionError
@@ -98,6 +98,10 @@ class IcebergTable:
         """Return the id of the current snapshot; None if there is none."""
         rows = self._spark.table(f"{self.name}.refs").where("name = 'main'").collect()
         return str(rows[0].snapshot_id) if rows else None
+
+    def batches(self, delivery_id: str) -> Sequence[str]:
+        state = self.state()
+        return batches_in(self._snapshots(), None if state is None else int(state), delivery_id)
 
     def compact(self, file_bytes: int) -> None:
         """Run `rewrite_data_files`."""

@@ -65,6 +65,9 @@ class LakeTable(Protocol):
     def state(self) -> str | None:
         """Return the state by which a later `append` finds out whether its batch was committed; None if it needs none."""
 
+    def batches(self, delivery_id: str) -> Sequence[str]:
+        """Return the labels of a delivery's batches in the table: of the query's batches the newest one."""
+
     def compact(self, file_bytes: int) -> None:
         """Merge files that are smaller than a size."""
 
@@ -144,6 +147,9 @@ class LakeTarget(Target):
                 f"this table, after ALTER TABLE {name} SET TBLPROPERTIES ('{owner}' = '{self._id}')"
             )
         self._has_filled = True
+
+    def batches(self) -> Sequence[str]:
+        return self._table.batches(self._id) if self._table.exists() else ()
 
     def changes(self, schema: StructType | None) -> tuple[str, ...]:
         if not self._table.exists():

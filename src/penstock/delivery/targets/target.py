@@ -63,6 +63,10 @@ class Target(Protocol):
         """
         return
 
+    def batches(self) -> Sequence[str]:
+        """Return the labels of the delivery's batches in the target, of the query's the newest; none if the target lists no batches."""
+        return ()
+
     def unreadable(self) -> Mapping[str, str]:
         """Return the columns of an existing target that no field of a record can fill: type by name."""
         return {}
