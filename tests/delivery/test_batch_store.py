@@ -96,6 +96,27 @@ def test_a_finished_batch_may_be_compacted_by_others(tmp_path):
     assert store.commit(manifest(tmp_path)) == manifest(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("is_finished", "raised", "seen"),
+    [
+        (True, OSError("the staged rows have gone"), AnotherDriver),
+        (True, DeliveryFailed("the table has it twice"), DeliveryFailed),
+        (False, OSError("the staged rows have gone"), OSError),
+    ],
+)
+def test_a_driver_whose_batch_another_one_has_finished_meanwhile_says_so(tmp_path, is_finished, raised, seen):
+    state, batch = f"{tmp_path}/state", manifest(tmp_path, moves=(), rows=f"{tmp_path}/rows")
+
+    def fail_late(_manifest):
+        if is_finished:
+            BatchStore(LocalFiles(), state).finish(batch)
+        raise raised
+
+    with pytest.raises(seen) as error:
+        BatchStore(LocalFiles(), state, fail_late).commit(batch)
+    assert ("another driver has finished it" in str(error.value)) is (seen is AnotherDriver)
+
+
 def test_manifests_of_old_batches_are_forgotten(tmp_path):
     files = MortalFiles()
     store = BatchStore(files, f"{tmp_path}/state")

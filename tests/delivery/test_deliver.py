@@ -22,7 +22,7 @@ from killed_deliveries import FAST, run_patiently
 from killed_steps import kill_at
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.moments import describe_moment
-from penstock.errors import DeliveryFailed, NotFound, OptionError
+from penstock.errors import AnotherDriver, DeliveryFailed, NotFound, OptionError
 from waiting import DEADLINE_S, wait_until
 
 STEPS = ("dead letters", "commit", "end")
@@ -125,6 +125,22 @@ def test_a_delivery_that_was_killed_while_spark_wrote_its_first_offset_starts_ag
     deliver()
 
     assert ids(deliver.table) == list(range(10))
+
+
+@pytest.mark.timeout(900)
+def test_a_driver_that_was_paused_while_it_staged_names_the_one_that_went_on(batches):
+    delivery = batches(schema="id INT")
+    target = delivery._opened.target
+
+    def stage_late(*_given):
+        del target.stage
+        delivery.write([b'{"id": 1}'])
+        raise OSError("the other driver has removed what is staged")
+
+    target.stage = stage_late
+    with pytest.raises(AnotherDriver, match=r"batch 000000000 of .*: another driver has finished it"):
+        delivery.write([b'{"id": 1}'])
+    assert ids(delivery._opened.delivery.to) == [1]
 
 
 @pytest.mark.timeout(900)

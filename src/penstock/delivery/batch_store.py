@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from penstock.core.delivering.definition import NEW_TABLE
@@ -19,7 +20,7 @@ from penstock.core.delivering.manifest import (
     read_manifest,
 )
 from penstock.delivery.files import Files
-from penstock.errors import AnotherDriver, DeliveryFailed
+from penstock.errors import AnotherDriver, DeliveryFailed, PenstockError
 
 _log: Final = logging.getLogger("penstock.delivery")
 _KEPT_COUNT: Final = 100
@@ -113,13 +114,33 @@ class BatchStore:
         """Put the rows of a batch into the table, move the files that are left, and mark the batch as done."""
         if not self.is_done(manifest.batch):
             if manifest.rows is not None:
-                self._commit_rows(manifest)
+                with self.unfinished_by_others(manifest.batch):
+                    self._commit_rows(manifest)
             for move in manifest.moves:
                 self._finish_move(manifest.batch, move)
             for path in manifest.removes:
                 self._files.remove(path)
             self._files.replace(self._done_path(manifest.batch), b"")
         self._files.remove(f"{self._staging}/{manifest.batch}")
+
+    @contextmanager
+    def unfinished_by_others(self, label: str) -> Iterator[None]:
+        """Do a part of an unfinished batch, whose failure may be due to another driver: it removes staged rows when it has finished it.
+
+        Raises:
+            AnotherDriver: The part failed, and the batch is done.
+        """
+        try:
+            yield
+        except PenstockError:
+            raise
+        except Exception as error:
+            if not self.is_done(label):
+                raise
+            raise AnotherDriver(
+                f"batch {label} of {self._folder}: another driver has finished it while this one was at it: two drivers run, or this one "
+                "was paused while its successor went on. Make sure that one at a time runs"
+            ) from error
 
     def _finish_move(self, batch: str, move: Move) -> None:
         """Move a file, unless an earlier attempt or another driver has moved it."""

@@ -124,7 +124,8 @@ class TableWriter:
             self.store.finish(earlier)
             return self._report_batch(earlier, began_s, is_repeated=True)
         set_session_options(batch.sparkSession, self._delivery)
-        manifest, added, last_ms = self._stage(batch, label, tuple(removes))
+        with self.store.unfinished_by_others(label):
+            manifest, added, last_ms = self._stage(batch, label, tuple(removes))
         self._at_step("commit")
         manifest = self.store.commit(manifest)
         self._at_step("end")
