@@ -121,7 +121,7 @@ MUTANTS = Mutants()
 planted = MUTANTS.planted
 
 _begin_call = SimReader._begin_call
-_on_child_created = HeldLeases.on_child_created
+_on_child_answer = HeldLeases.on_child_answer
 _next_write = HeldLease._next_write
 _start_reader = HeldLease._start_reader
 _plan_balance = move_planner.plan_balance
@@ -222,7 +222,7 @@ def _latest_children(children: Any) -> list[Lease]:
 
 @planted("end before the children", "several: SHARD_END first", 0, HeldLease, "_create_children")
 def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:
-    self.to_create = {}
+    self.children_to_create = {}
     return []
 
 
@@ -252,14 +252,14 @@ def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn)
     "several: two outcomes instead of three",
     28,
     HeldLeases,
-    "on_child_created",
+    "on_child_answer",
 )
 def _unknown_child_is_created(
     self: HeldLeases, pending: PendingWrite, purpose: ForChildOf, outcome: Any, now_s: float
 ) -> None:
     if outcome is UNKNOWN or isinstance(outcome, NotDone):
         outcome = Refused(Refusal.EXISTS, None)
-    _on_child_created(self, pending, purpose, outcome, now_s)
+    _on_child_answer(self, pending, purpose, outcome, now_s)
 
 
 @planted(

@@ -177,7 +177,7 @@ class ShardRun:
         self._service_clock = ServiceClock()
         self._done_bytes = 0  # since the last `take_progress`, which was at `_done_since_s`
         self._done_since_s = self._progress_s = clock.monotonic_s()
-        self._read_through = ""  # the positions read and done at the last progress
+        self._progress_text = ""  # the positions read and done at the last progress
 
     # --- state ---
 
@@ -622,13 +622,13 @@ class ShardRun:
             passed_s = max(now_s - self._done_since_s, 1e-3)
             throughput_kbps = self._done_bytes / 1024 / passed_s
             self._done_bytes, self._done_since_s = 0, now_s
-            read_through = f"{self._reader.position} {self._delivery.low_watermark}"
+            progress_text = f"{self._reader.position} {self._delivery.low_watermark}"
             if self.is_paused:
-                read_through += f" paused {now_s}"  # a paused shard does not count as stuck
-            if read_through != self._read_through or lag_ms == 0:
-                self._read_through, self._progress_s = read_through, now_s
+                progress_text += f" paused {now_s}"  # a paused shard does not count as stuck
+            if progress_text != self._progress_text or lag_ms == 0:
+                self._progress_text, self._progress_s = progress_text, now_s
             tip = self._tip()
-        return ReaderProgress(self.key, self.epoch, read_through, lag_ms, throughput_kbps, tip)
+        return ReaderProgress(self.key, self.epoch, progress_text, lag_ms, throughput_kbps, tip)
 
     def _tip(self) -> TipMark | None:
         """Return the position up to which all is done, and the moment at which no record followed it; None while records wait."""

@@ -11,8 +11,8 @@ from penstock.core.leases.held_lease import HeldLease, RenewalPace
 from penstock.core.leases.held_lease_phases import (
     TRANSITIONS,
     CreateChild,
+    LeaseLost,
     LeasePhase,
-    Lost,
     SendWrite,
     Trigger,
 )
@@ -48,7 +48,7 @@ def test_the_table_has_every_phase_and_each_can_be_reached():
 def test_a_lease_can_be_lost_in_every_phase_and_then_nothing_follows(phase):
     lease = held(phase)
     wants = advance(lease, now_s=9.0)
-    assert isinstance(wants[-1], Lost)
+    assert isinstance(wants[-1], LeaseLost)
     assert wants[-1].has_reader is (phase in {LeasePhase.READING, LeasePhase.STOPPING})
     assert lease.phase is LeasePhase.GONE
     with pytest.raises(AssertionError):
@@ -58,16 +58,16 @@ def test_a_lease_can_be_lost_in_every_phase_and_then_nothing_follows(phase):
 @pytest.mark.parametrize("phase", [LeasePhase.WAITING, LeasePhase.STOPPED, LeasePhase.DRAINED])
 def test_a_reader_that_was_never_started_cannot_stop(phase):
     with pytest.raises(AssertionError, match=f"lease s in phase {phase.name}: READER_STOPPED"):
-        held(phase).on_stopped(ReaderStopped("s", 1, None))
+        held(phase).on_reader_stopped(ReaderStopped("s", 1, None))
 
 
 def test_giving_up_a_lease_stops_its_reader_once_then_releases_it_at_what_was_done():
     lease = held()
     advance(lease)
-    assert lease.stop(StopWhy.SURPLUS) == [StopReader("s", 1, StopWhy.SURPLUS)]
-    assert lease.stop(StopWhy.SHUTDOWN) == []
+    assert lease.begin_release(StopWhy.SURPLUS) == [StopReader("s", 1, StopWhy.SURPLUS)]
+    assert lease.begin_release(StopWhy.SHUTDOWN) == []
     assert advance(lease) == []
-    lease.on_stopped(ReaderStopped("s", 1, at_record("8")))
+    lease.on_reader_stopped(ReaderStopped("s", 1, at_record("8")))
     assert advance(lease) == [SendWrite(Release("s", 4, "me", at_record("8")))]
 
 
@@ -82,7 +82,7 @@ def test_giving_up_a_lease_stops_its_reader_once_then_releases_it_at_what_was_do
 )
 def test_a_reader_that_fails_parks_its_lease_unless_it_was_to_be_given_up(before, release, after):
     lease = held(before)
-    lease.on_failed(ReaderFailed("s", 1, None, "poison", release=release))
+    lease.on_reader_failed(ReaderFailed("s", 1, None, "poison", release=release))
     assert lease.phase is after
 
 
@@ -97,12 +97,12 @@ def test_children_are_created_only_while_the_lease_is_surely_held(term_s):
     row = structs.replace(ROW, term=LeaseTerm("me", term_s * 1000))
     lease = HeldLease("me", options, RenewalPace(options), 1, row, renewed_s=0.0, renew_due_s=3.0)
     lease.phase = LeasePhase.READING
-    lease.on_drained((ChildShard("child", ("s",), HashRange(0, 9)),))
+    lease.on_shard_drained((ChildShard("child", ("s",), HashRange(0, 9)),))
     assert [type(action) for action in advance(lease, now_s=term_s - 1.5)] == [CreateChild, SendWrite]
     assert [type(action) for action in advance(lease, now_s=3600.0)] == [SendWrite]
 
 
 def test_a_shard_that_stopped_without_a_reason_is_not_renewed_at_once():
     lease = held(LeasePhase.READING)
-    lease.on_failed(ReaderFailed("s", 1, None, "poison", short_reason=""))
+    lease.on_reader_failed(ReaderFailed("s", 1, None, "poison", short_reason=""))
     assert advance(lease) == []

@@ -140,11 +140,11 @@ class Acquisitions:
         self.takes[why] = self.takes.get(why, 0) + 1
         message = f"lease {row.key} taken at {row.checkpoint} ({why})"
         self._turn.report(Topic.TAKEN, Level.INFO, message, row.key, why)
-        self._held_leases.acquire(row, sent_s, now_s)
+        self._held_leases.begin_holding(row, sent_s, now_s)
 
     # --- hand-over requests -------------------------------------------------------------------------------
 
-    def requested(self) -> Collection[str]:
+    def requested_keys(self) -> Collection[str]:
         """Return the keys of the leases that this worker has requested and waits for."""
         return self._requests.keys()
 
@@ -221,7 +221,7 @@ class Acquisitions:
 
     # --- reacquiring --------------------------------------------------------------------------------------
 
-    def are_own_held(self) -> bool:
+    def are_own_leases_held(self) -> bool:
         """Return whether this worker holds every lease that was seen in its name, or another worker owns it by now."""
         rows = (self.view.get(key) for key in self._own_unheld if key not in self._held_leases)
         return not any(row is not None and not row.is_ended and row.reader == self.me for row in rows)

@@ -213,9 +213,12 @@ class Coordinator:
             and self._scans.has_scanned_whole_table
             and not self.view.set_aside
             and self._scans.is_quiet
-            and self._acquisitions.are_own_held()
+            and self._acquisitions.are_own_leases_held()
             and self._writes.is_idle(renewed=self.held_leases)  # of many leases, one is always being renewed
-            and all(held.phase in _RESTING or held.missing_parents(self.view) for held in self.held_leases)
+            and all(
+                held.phase in _RESTING or held.missing_parents_of_children(self.view)
+                for held in self.held_leases
+            )
         )
 
     def describe_unread(self, now_s: float) -> str | None:
@@ -283,18 +286,18 @@ class Coordinator:
             case ListingFailed():
                 self._streams[event.stream_id].listing.fail(now_s)
             case CheckpointRequested():
-                self.held_leases.on_checkpoint(event, now_s)
+                self.held_leases.on_checkpoint_requested(event, now_s)
             case ReaderProgress():
-                self.held_leases.on_progress(event, now_s)
+                self.held_leases.on_reader_progress(event, now_s)
             case ShardDrained():
-                self.held_leases.on_drained(event, now_s)
+                self.held_leases.on_shard_drained(event, now_s)
             case ReaderStopped():
-                self.held_leases.on_stopped(event, now_s)
+                self.held_leases.on_reader_stopped(event, now_s)
             case ReaderFailed():
-                if self.held_leases.on_failed(event, now_s):
+                if self.held_leases.on_reader_failed(event, now_s):
                     self._acquisitions.leave_to_others(event.key, now_s)
             case ReadersFound(alive):
-                self.held_leases.audit(alive, now_s)
+                self.held_leases.on_readers_found(alive, now_s)
             case StopRequested():
                 self._stop.begin(now_s)
             case _:
@@ -340,7 +343,7 @@ class Coordinator:
 
     def _check_held_leases(self, now_s: float) -> None:
         """Start the readers that waited for the rows read just now, and check the ones that run."""
-        self.held_leases.wake_waiting(now_s)
+        self.held_leases.advance_waiting_leases(now_s)
         self.held_leases.report_stalls(now_s)
         self._turn.emit(AuditReaders())
 
@@ -354,7 +357,7 @@ class Coordinator:
         return kept
 
     def _own_keys(self) -> frozenset[str]:
-        return frozenset(held.key for held in self.held_leases).union(self._acquisitions.requested())
+        return frozenset(held.key for held in self.held_leases).union(self._acquisitions.requested_keys())
 
     def _on_listing(self, event: ListingDone, now_s: float) -> None:
         self._streams[event.stream_id].on_listing(event, now_s)
@@ -375,7 +378,7 @@ class Coordinator:
         self._on_scanned_rows(scan, now_s, runs_round=not is_free_lease_scan)
         if is_free_lease_scan:
             self._take_free_leases(now_s)
-            self.held_leases.wake_waiting(now_s)
+            self.held_leases.advance_waiting_leases(now_s)
         else:
             plan = self._run_round(scan, now_s)
             self._check_held_leases(now_s)
@@ -467,7 +470,7 @@ class Coordinator:
         self._live = frozenset(live)
         self._membership.on_live_workers(live)
         self._scans.on_whole_table(live)
-        if streams.sync(sorted(live), self.held_leases.parents_without_lease(), now_s):
+        if streams.sync(sorted(live), self.held_leases.missing_parents(), now_s):
             self._scans.request_whole_scan_in_a_round(now_s, are_scans_rare=self._membership.finds_by_index)
         plan = self._planner.plan(
             fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
@@ -555,10 +558,10 @@ class Coordinator:
         if isinstance(purpose, ForHeldLease):
             if isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
                 self._remember_row(pending.write.key)
-            self.held_leases.on_write(pending, purpose, outcome, now_s, event.detail)
+            self.held_leases.on_answer(pending, purpose, outcome, now_s, event.detail)
             return
         self._on_other_write(pending, purpose, outcome, now_s)
-        self.held_leases.on_other_write(pending.write.key, now_s)
+        self.held_leases.on_other_answer(pending.write.key, now_s)
 
     def _on_other_write(
         self, pending: PendingWrite, purpose: OtherPurpose, outcome: WriteOutcome, now_s: float
@@ -568,7 +571,7 @@ class Coordinator:
             self.view.on_row(row, now_s)
         match purpose:
             case ForChildOf():
-                self.held_leases.on_child_created(pending, purpose, outcome, now_s)
+                self.held_leases.on_child_answer(pending, purpose, outcome, now_s)
             case ForAcquisition(reason):
                 self._on_acquisition(pending, reason, outcome, now_s)
             case ForFirstLease():
@@ -604,10 +607,10 @@ class Coordinator:
         else:
             self.view.on_row(lease, now_s)
             self._later_runs.on_row(lease)
-        self.held_leases.on_fetched(key, lease, now_s)
+        self.held_leases.on_lease_fetched(key, lease, now_s)
         self._acquisitions.on_fetch_ended(key, now_s, is_read=True)
         if self._row_fetches.on_answer(key) and not self._stop.is_begun:
             self._scans.on_owner_known(key)
             if lease is not None:
                 self._acquisitions.on_rows([lease], now_s)
-            self.held_leases.wake_waiting(now_s)
+            self.held_leases.advance_waiting_leases(now_s)

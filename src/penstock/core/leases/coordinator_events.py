@@ -219,7 +219,7 @@ class ReaderProgress(Struct, frozen=True):
     """The progress of a reader, for the stall watchdog and `throughputKBps`.
 
     Args:
-        read_through: A text that changes when reading or delivery advances.
+        progress_text: A text that changes when reading or delivery advances.
         millis_behind_latest: The last known lag, or None.
         throughput_kbps: Kilobytes per second delivered since the previous event of this kind.
         tip: The position done at which the reader reached the tip, and when; written with the next renewal.
@@ -227,7 +227,7 @@ class ReaderProgress(Struct, frozen=True):
 
     key: str
     epoch: int
-    read_through: str
+    progress_text: str
     millis_behind_latest: int | None = None
     throughput_kbps: float | None = None
     tip: TipMark | None = None

@@ -43,7 +43,7 @@ class GracefulStop:
         self._writes.drop_queue()
         self._acquisitions.stop()
         self._membership.leave()
-        self._held_leases.stop_all(now_s)
+        self._held_leases.release_all(now_s)
 
     def advance(self, now_s: float) -> None:
         """End when every part has finished, or after the time limit."""
@@ -51,7 +51,7 @@ class GracefulStop:
             return
         is_quiet = (
             self._held_leases.is_quiet
-            and not self._acquisitions.requested()
+            and not self._acquisitions.requested_keys()
             and self._membership.is_quiet
             and self._writes.is_idle()
         )
@@ -59,7 +59,7 @@ class GracefulStop:
             return
         if not is_quiet and not self._is_late:
             self._is_late = True
-            self._release_unfinished(now_s)
+            self._stop_waiting_for_readers(now_s)
             self.next_wake_s = now_s + self.options.renew_interval_s
             return
         self.is_done = True
@@ -73,8 +73,8 @@ class GracefulStop:
             )
         self._turn.emit(Stopped())
 
-    def _release_unfinished(self, now_s: float) -> None:
-        late = self._held_leases.release_unfinished(now_s)
+    def _stop_waiting_for_readers(self, now_s: float) -> None:
+        late = self._held_leases.stop_waiting_for_readers(now_s)
         if late:
             self._turn.report(
                 Topic.SHUTDOWN,

@@ -39,19 +39,19 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease_phases import (
     TRANSITIONS,
     CreateChild,
-    Ended,
     Expiry,
     HeldLeaseStatus,
     LeaseAction,
+    LeaseEnded,
+    LeaseLost,
     LeasePhase,
-    Lost,
-    Released,
+    LeaseReleased,
     SendWrite,
     Trigger,
+    report_checkpoint_behind,
     report_end,
     report_failed_reader,
     report_loss,
-    report_older_checkpoint,
     report_read_back,
     report_release,
 )
@@ -126,13 +126,13 @@ class HeldLease(Struct):
     unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
     is_fetching: bool = False
     first_sent_s: float | None = None  # when the first write with the row's current counter was sent
-    retry_s: float = 0.0
-    failures: int = 0
+    retry_due_s: float = 0.0
+    failure_count: int = 0
     last_error: str | None = None  # of the writes since the last one that was applied
-    to_create: dict[str, Lease] | None = None  # children without a lease, once the shard is drained
+    children_to_create: dict[str, Lease] | None = None  # children without a lease, once the shard is drained
     children: tuple[ChildShard, ...] = ()
-    child_retry_s: float = 0.0
-    read_through: str = ""  # of the last progress event
+    child_retry_due_s: float = 0.0
+    progress_text: str = ""  # of the last progress event
     behind_ms: int | None = None
     throughput_kbps: float | None = None
     unseen_audits: int = 0  # audits in a row in which its reader was missing
@@ -154,7 +154,7 @@ class HeldLease(Struct):
         return self.renewed_s + self.options.lease_duration_s - self.options.margin_s
 
     @property
-    def certain_until_s(self) -> float:
+    def unexpired_until_s(self) -> float:
         """The moment until which no other worker can have found this lease expired."""
         duration_s = max(self.options.lease_duration_s, self.lease.term_s)
         return self.renewed_s + duration_s - self.options.margin_s
@@ -165,11 +165,11 @@ class HeldLease(Struct):
         return self.phase in (LeasePhase.READING, LeasePhase.STOPPING)
 
     @property
-    def unwritten(self) -> Position | None:
+    def unwritten_position(self) -> Position | None:
         """The position that is done but not in the row's checkpoint yet, or None."""
         return None if self._is_done_written(self.lease) else self.done_through
 
-    def on_done(self, position: Position | None) -> None:
+    def on_position_done(self, position: Position | None) -> None:
         """Handle a position up to which everything is done; an earlier one than the last changes nothing."""
         if (
             position is not None
@@ -185,10 +185,10 @@ class HeldLease(Struct):
         """
         expected = None if seen_claim is None else seen_claim.expected_on(self.lease)
         if expected is None or self.lease.has_claim(expected):
-            self.on_done(position)
+            self.on_position_done(position)
             self.seen_claim = expected
 
-    def _move(self, trigger: Trigger) -> None:
+    def _change_phase(self, trigger: Trigger) -> None:
         after = TRANSITIONS[self.phase].get(trigger)
         assert after is not None, f"lease {self.key} in phase {self.phase.name}: {trigger.name}"
         self.phase = after
@@ -206,8 +206,8 @@ class HeldLease(Struct):
         """
         assert self.phase is not LeasePhase.GONE
         if now_s >= self.deadline_s:
-            unanswered_s = None if self.first_sent_s is None else now_s - self.first_sent_s
-            return self._lose(StopWhy.EXPIRED, expiry=Expiry(self.key, self.last_error, unanswered_s))
+            since_write_s = None if self.first_sent_s is None else now_s - self.first_sent_s
+            return self._lose(StopWhy.EXPIRED, expiry=Expiry(self.key, self.last_error, since_write_s))
         actions: list[LeaseAction] = []
         if (
             self.phase is LeasePhase.WAITING
@@ -218,10 +218,10 @@ class HeldLease(Struct):
         if self.phase is LeasePhase.DRAINED:
             actions += self._create_children(view, now_s)
         if self.unknown_write is not None:
-            if not self.is_fetching and now_s >= self.retry_s:
+            if not self.is_fetching and now_s >= self.retry_due_s:
                 self.is_fetching = True
                 actions.append(FetchLease(self.key))
-        elif not is_busy and now_s >= self.retry_s:
+        elif not is_busy and now_s >= self.retry_due_s:
             write = self._next_write(now_s)
             if write is not None:
                 if self.first_sent_s is None:
@@ -234,19 +234,19 @@ class HeldLease(Struct):
         due = [self.deadline_s]
         if self.unknown_write is not None:
             if not self.is_fetching:
-                due.append(self.retry_s)
+                due.append(self.retry_due_s)
         elif not is_busy:
-            due.append(max(self.renew_due_s, self.retry_s))
+            due.append(max(self.renew_due_s, self.retry_due_s))
             # An urgent checkpoint, a release and an end do not wait for the next renewal.
             is_early = self.is_urgent or self.phase in (LeasePhase.STOPPED, LeasePhase.DRAINED)
-            if is_early and self.retry_s > now_s:
-                due.append(self.retry_s)
-        if self.phase is LeasePhase.DRAINED and self.child_retry_s > now_s:
-            due.append(self.child_retry_s)
+            if is_early and self.retry_due_s > now_s:
+                due.append(self.retry_due_s)
+        if self.phase is LeasePhase.DRAINED and self.child_retry_due_s > now_s:
+            due.append(self.child_retry_due_s)
         return max(min(due), now_s)
 
     def _start_reader(self, view: LeaseView, now_s: float) -> list[LeaseAction]:
-        self._move(Trigger.START)
+        self._change_phase(Trigger.START)
         self.progress_s = now_s
         position = start_reading_at(self.lease, view.has_parent_lease(self.lease))
         # This process read the shard, lost the lease and got it back. Its first reader went on for a moment after the
@@ -266,7 +266,7 @@ class HeldLease(Struct):
         """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
-            last = self.unwritten
+            last = self.unwritten_position
             return Release(
                 key,
                 lease.counter,
@@ -280,7 +280,7 @@ class HeldLease(Struct):
         is_due = now_s >= self.renew_due_s or lease.stopped_reason != self.stopped_reason
         if not is_due and not (self.is_urgent and self.done_through is not None):
             return None
-        ahead = None if self.options.keeps_claims else self.unwritten
+        ahead = None if self.options.keeps_claims else self.unwritten_position
         if ahead is not None:
             tip = self._mark_to_write(ahead)
             return Checkpoint(key, lease.counter, self.worker, ahead, None if tip is None else tip.tip_ms)
@@ -348,10 +348,10 @@ class HeldLease(Struct):
         was_applied = self.last_error is None  # `_on_renewed` has cleared it
         if was_applied or self.phase is LeasePhase.GONE:
             return actions
-        if self.failures:
+        if self.failure_count:
             self._retry_later(now_s, turn)
         else:
-            self.failures = 1
+            self.failure_count = 1
         return actions
 
     def on_read_back_failed(self, now_s: float, turn: Turn) -> None:
@@ -360,15 +360,15 @@ class HeldLease(Struct):
         self._retry_later(now_s, turn)
 
     def _retry_later(self, now_s: float, turn: Turn) -> None:
-        self.failures += 1
+        self.failure_count += 1
         interval_s = self.options.renew_interval_s
         backoff = Backoff(min(2 * _RETRY_MIN_S, interval_s), interval_s)
-        self.retry_s = now_s + _RETRY_MIN_S / 4 + backoff.delay_s(self.failures, turn.draw())
+        self.retry_due_s = now_s + _RETRY_MIN_S / 4 + backoff.delay_s(self.failure_count, turn.draw())
 
     def _on_applied(self, write: LeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[LeaseAction]:
         """Handle the row of a write that was applied: the lease is released, ended or kept."""
-        self.failures = 0
-        self.retry_s = 0.0
+        self.failure_count = 0
+        self.retry_due_s = 0.0
         if isinstance(write, Release):
             return self._on_released(row)
         if isinstance(write, End):
@@ -402,7 +402,7 @@ class HeldLease(Struct):
         If the row has a hand-over request, the reader stops: no later scan shows the request as new.
         """
         self.lease = row
-        return self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
+        return self.begin_release(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
 
     def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[LeaseAction]:
         """Handle a refused write: a hand-over was requested, the table's checkpoint is ahead, or the lease may be lost."""
@@ -415,7 +415,7 @@ class HeldLease(Struct):
             if outcome.reason is Refusal.BACKWARDS:
                 # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
                 # stays; this worker writes its own checkpoint once that is ahead.
-                return [report_older_checkpoint(row, self.done_through), *self.keep_row(row)]
+                return [report_checkpoint_behind(row, self.done_through), *self.keep_row(row)]
         return self._reconcile(write, row, turn)
 
     def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
@@ -451,7 +451,7 @@ class HeldLease(Struct):
 
     # --- scanned rows ---
 
-    def shows_handover_request(self, row: Lease) -> bool:
+    def shows_new_handover_request(self, row: Lease) -> bool:
         """Return whether a scanned row shows a hand-over request that this worker has not seen yet."""
         is_news = row.checkpoint_owner == self.worker and self.lease.checkpoint_owner is None
         return is_news and row.counter == self.lease.counter
@@ -462,15 +462,15 @@ class HeldLease(Struct):
 
     # --- the reader ---
 
-    def on_checkpoint(self, event: CheckpointRequested) -> None:
+    def on_checkpoint_requested(self, event: CheckpointRequested) -> None:
         """Handle a checkpoint that the reader asks for."""
-        self.on_done(event.position)
+        self.on_position_done(event.position)
         self.is_urgent = self.is_urgent or event.urgent
 
-    def on_progress(self, event: ReaderProgress, now_s: float) -> None:
+    def on_reader_progress(self, event: ReaderProgress, now_s: float) -> None:
         """Handle the reader's progress: lag, tip and throughput."""
-        if event.read_through != self.read_through or event.millis_behind_latest == 0:
-            self.read_through = event.read_through
+        if event.progress_text != self.progress_text or event.millis_behind_latest == 0:
+            self.progress_text = event.progress_text
             self.progress_s = now_s
         self.behind_ms = event.millis_behind_latest
         self.tip = event.tip or self.tip
@@ -481,24 +481,24 @@ class HeldLease(Struct):
             smoothed = event.throughput_kbps if before is None else (before + event.throughput_kbps) / 2
             self.throughput_kbps = round(smoothed, 6)
 
-    def on_drained(self, children: tuple[ChildShard, ...], position: Position | None = None) -> None:
+    def on_shard_drained(self, children: tuple[ChildShard, ...], position: Position | None = None) -> None:
         """Handle a shard that is read to its end: everything in it is done."""
-        self.on_done(position)
-        self._move(Trigger.READER_DRAINED)
+        self.on_position_done(position)
+        self._change_phase(Trigger.READER_DRAINED)
         self.children = children
-        self.to_create = {lease.key: lease for lease in plan_child_leases(children)}
+        self.children_to_create = {lease.key: lease for lease in plan_child_leases(children)}
 
-    def on_stopped(self, event: ReaderStopped) -> None:
+    def on_reader_stopped(self, event: ReaderStopped) -> None:
         """Handle a reader that has stopped."""
-        self.on_done(event.position)
+        self.on_position_done(event.position)
         self.seen_claim = event.seen_claim
         self.tip = event.tip or self.tip
-        self._move(Trigger.READER_STOPPED)
+        self._change_phase(Trigger.READER_STOPPED)
 
-    def on_failed(self, event: ReaderFailed) -> list[LeaseAction]:
+    def on_reader_failed(self, event: ReaderFailed) -> list[LeaseAction]:
         """Handle a reader that has failed for good."""
-        self.on_done(event.position)
-        self._move(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
+        self.on_position_done(event.position)
+        self._change_phase(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
         self.stopped_reason = event.short_reason or None
         self.is_urgent = True
         return [report_failed_reader(event, is_freed=self.phase is LeasePhase.STOPPED)]
@@ -511,67 +511,69 @@ class HeldLease(Struct):
         The order at a shard's end: first every child's lease exists, then SHARD_END and the release in one write, then the
         children are taken. A crash in between loses nothing: the parent's next reader reaches the same end.
         """
-        if not self.to_create or now_s < self.child_retry_s:
+        if not self.children_to_create or now_s < self.child_retry_due_s:
             return []
-        if now_s >= self.certain_until_s:
+        if now_s >= self.unexpired_until_s:
             # This process: paused. Other workers: read this shard and a child to their ends and delete both leases. If this
             # process created the child's lease now, the child would be read again. Its next renewal shows whether the
             # lease is lost.
             return []
         actions: list[LeaseAction] = []
-        for lease in self.to_create.values():
-            if lease.key not in view and self._missing_parents_of(lease, view):
+        for lease in self.children_to_create.values():
+            if lease.key not in view and self._missing_other_parents(lease, view):
                 # The child would be read before its other parent. That parent's lease is created at the end of its own
                 # parent, or by the shard syncer when it finds the hole.
-                self.child_retry_s = now_s + self.options.interval_s
+                self.child_retry_due_s = now_s + self.options.interval_s
             else:
                 actions.append(CreateChild(lease))
         return actions
 
     def _all_children_exist(self) -> bool:
-        return not self.to_create
+        return not self.children_to_create
 
-    def missing_parents(self, view: LeaseView) -> set[str]:
+    def missing_parents_of_children(self, view: LeaseView) -> set[str]:
         """Return the other parents without a lease that keep this finished shard from being ended."""
-        if self.phase is not LeasePhase.DRAINED or not self.to_create:
+        if self.phase is not LeasePhase.DRAINED or not self.children_to_create:
             return set()
-        return set().union(*(self._missing_parents_of(child, view) for child in self.to_create.values()))
+        return set().union(
+            *(self._missing_other_parents(child, view) for child in self.children_to_create.values())
+        )
 
-    def _missing_parents_of(self, child: Lease, view: LeaseView) -> set[str]:
+    def _missing_other_parents(self, child: Lease, view: LeaseView) -> set[str]:
         # This shard is one of the parents and is read, so the others must have leases too: see `lease_view.missing_parents`.
         others = (parent for parent in child.parents if parent != self.key)
         return {parent for parent in others if parent not in view and parent not in view.vanished}
 
     def on_child_exists(self, key: str) -> bool:
         """Handle a child's lease that exists; True if this shard's end has waited for it."""
-        return self.to_create is not None and self.to_create.pop(key, None) is not None
+        return self.children_to_create is not None and self.children_to_create.pop(key, None) is not None
 
     def on_child_not_created(self, now_s: float, turn: Turn) -> None:
         """Handle a creation that failed or has an unknown outcome: it is tried again a little later."""
-        self.child_retry_s = now_s + _RETRY_MIN_S + turn.draw()
+        self.child_retry_due_s = now_s + _RETRY_MIN_S + turn.draw()
 
     # --- release, end, loss ---
 
-    def stop(self, why: StopWhy) -> list[LeaseAction]:
+    def begin_release(self, why: StopWhy) -> list[LeaseAction]:
         """Begin to release the lease: the reader stops, then the release is written. A second call has no effect."""
         was_reading = self.phase is LeasePhase.READING
-        self._move(Trigger.STOP)
+        self._change_phase(Trigger.STOP)
         return [StopReader(self.key, self.epoch, why)] if was_reading else []
 
     def stop_waiting_for_reader(self) -> None:
         """Release the lease at the reader's last checkpoint request."""
-        self._move(Trigger.TIME_IS_UP)
+        self._change_phase(Trigger.TIME_IS_UP)
 
     def _on_released(self, row: Lease) -> list[LeaseAction]:
-        self._move(Trigger.RELEASED)
+        self._change_phase(Trigger.RELEASED)
         actions: list[LeaseAction] = []
         if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
             actions.append(CheckpointWritten(self.key, self.epoch, row.checkpoint))
-        return [*actions, report_release(row), Released()]
+        return [*actions, report_release(row), LeaseReleased()]
 
     def _on_ended(self) -> list[LeaseAction]:
-        self._move(Trigger.ENDED)
-        return [report_end(self.key, self.children), Ended(self.children)]
+        self._change_phase(Trigger.ENDED)
+        return [report_end(self.key, self.children), LeaseEnded(self.children)]
 
     def _lose(
         self,
@@ -596,10 +598,10 @@ class HeldLease(Struct):
             actions.append(StopReader(self.key, self.epoch, why))
         # A reader reports its last position when it has stopped. A deleted row gets no late checkpoint.
         done = None if has_reader or is_row_gone else self.done_through
-        self._move(Trigger.LOST)
+        self._change_phase(Trigger.LOST)
         if why is not StopWhy.EXPIRED:
             actions.append(report_loss(self.worker, self.key, row, is_row_gone=is_row_gone))
-        return [*actions, Lost(has_reader=has_reader, done=done, expiry=expiry)]
+        return [*actions, LeaseLost(has_reader=has_reader, done=done, expiry=expiry)]
 
 
 def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:

@@ -114,16 +114,16 @@ class SendWrite(Struct, frozen=True):
 
 
 class CreateChild(Struct, frozen=True):
-    """Create the lease of a child; the answer goes to `HeldLeases.on_child_created`."""
+    """Create the lease of a child; the answer goes to `HeldLeases.on_child_answer`."""
 
     lease: Lease
 
 
-class Released(Struct, frozen=True):
+class LeaseReleased(Struct, frozen=True):
     """The lease was released."""
 
 
-class Ended(Struct, frozen=True):
+class LeaseEnded(Struct, frozen=True):
     """The shard is done and its lease finished."""
 
     children: tuple[ChildShard, ...]
@@ -134,15 +134,15 @@ class Expiry(Struct, frozen=True):
 
     Args:
         error: The error of its last failed write; None if none failed.
-        unanswered_s: Time since the write was sent that should have kept the lease; None if none was sent.
+        since_write_s: Time since the write was sent that should have kept the lease; None if none was sent.
     """
 
     key: str
     error: str | None
-    unanswered_s: float | None
+    since_write_s: float | None
 
 
-class Lost(Struct, frozen=True):
+class LeaseLost(Struct, frozen=True):
     """This worker does not hold the lease any more.
 
     Args:
@@ -159,9 +159,9 @@ class Lost(Struct, frozen=True):
 LeaseAction: TypeAlias = (
     SendWrite
     | CreateChild
-    | Released
-    | Ended
-    | Lost
+    | LeaseReleased
+    | LeaseEnded
+    | LeaseLost
     | StartReader
     | StopReader
     | ExtendDelivery
@@ -200,7 +200,7 @@ def report_read_back(key: str) -> Report:
     return Report(Topic.READ_BACK, Level.INFO, message, key)
 
 
-def report_older_checkpoint(row: Lease, wanted: Position | None) -> Report:
+def report_checkpoint_behind(row: Lease, wanted: Position | None) -> Report:
     """Report that the table's checkpoint is ahead of this worker's."""
     message = f"lease {row.key}: the table's checkpoint {row.checkpoint} is ahead of {wanted}; it stays"
     return Report(Topic.CHECKPOINT_BEHIND, Level.INFO, message, row.key)
@@ -224,18 +224,22 @@ def report_still_stopped(key: str) -> Report:
     return Report(Topic.STOPPED_SHARD, Level.ERROR, f"shard {key} is still stopped after a failure", key)
 
 
-def report_expired(expired: Sequence[Expiry]) -> Report:
+def report_expiries(expired: Sequence[Expiry]) -> Report:
     """Report leases that were lost because no renewal succeeded in time, and why none did."""
     keys = [each.key for each in expired]
     which, them = (
-        (f"lease {keys[0]}", "it") if len(keys) == 1 else (f"{len(keys)} leases ({_some(keys)})", "them")
+        (f"lease {keys[0]}", "it")
+        if len(keys) == 1
+        else (f"{len(keys)} leases ({_first_keys(keys)})", "them")
     )
     error = next((each.error for each in expired if each.error is not None), None)
-    unanswered_s = max((each.unanswered_s for each in expired if each.unanswered_s is not None), default=None)
+    since_write_s = max(
+        (each.since_write_s for each in expired if each.since_write_s is not None), default=None
+    )
     if error is not None:
         why = f"Renewing {them} fails: {error}"
-    elif unanswered_s is not None:
-        why = f"The renewal was sent {unanswered_s:.1f} s ago and the lease table has not answered: see renewal_latency_s"
+    elif since_write_s is not None:
+        why = f"The renewal was sent {since_write_s:.1f} s ago and the lease table has not answered: see renewal_latency_s"
     else:
         why = f"This process was too slow to renew {them}, or did not run: see renewal_latency_s"
     message = (
@@ -263,7 +267,7 @@ def report_late_renewals(late_count: int, held_count: int, longest_s: float, err
     return Report(Topic.LATE_RENEWALS, Level.WARNING, message)
 
 
-def _some(keys: Sequence[str]) -> str:
+def _first_keys(keys: Sequence[str]) -> str:
     shown = ", ".join(sorted(keys)[:_SHOWN_KEYS_MAX])
     return shown if len(keys) <= _SHOWN_KEYS_MAX else f"{shown}, ..."
 

@@ -34,14 +34,14 @@ from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_lease import HeldLease, RenewalPace
 from penstock.core.leases.held_lease_phases import (
     CreateChild,
-    Ended,
     Expiry,
     LeaseAction,
+    LeaseEnded,
+    LeaseLost,
     LeasePhase,
-    Lost,
-    Released,
+    LeaseReleased,
     SendWrite,
-    report_expired,
+    report_expiries,
     report_late_renewals,
     report_stall,
     report_still_stopped,
@@ -143,7 +143,7 @@ class HeldLeases:
         self._failing = failing
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
-        self._due: list[tuple[float, str, int]] = []  # a heap of wake-ups: moment, key and epoch
+        self._wake_ups: list[tuple[float, str, int]] = []  # a heap of wake-ups: moment, key and epoch
         # Epochs of the readers of lost leases that have not stopped, by key.
         self._earlier_readers: dict[str, int] = {}
         self._last_epoch = 0
@@ -170,25 +170,25 @@ class HeldLeases:
     def next_wake_s(self) -> float:
         """When `tick` must be called next; infinity when nothing is held."""
         report_s = self._expired_due_s if self._expired else math.inf
-        while self._due:
-            due_s, key, epoch = self._due[0]
-            held = self._current(key, epoch)
+        while self._wake_ups:
+            due_s, key, epoch = self._wake_ups[0]
+            held = self._find(key, epoch)
             if held is not None and held.wake_s == due_s:
                 return min(due_s, report_s)
-            heapq.heappop(self._due)  # the lease is not held any more, or has another wake-up
+            heapq.heappop(self._wake_ups)  # the lease is not held any more, or has another wake-up
         return report_s
 
-    def _current(self, key: str, epoch: int) -> HeldLease | None:
+    def _find(self, key: str, epoch: int) -> HeldLease | None:
         held = self._held.get(key)
         return held if held is not None and held.epoch == epoch else None
 
-    def _with_reader(self, key: str, epoch: int) -> HeldLease | None:
-        held = self._current(key, epoch)
+    def _find_with_reader(self, key: str, epoch: int) -> HeldLease | None:
+        held = self._find(key, epoch)
         return held if held is not None and held.has_reader else None
 
     # --- acquiring ------------------------------------------------------------------------------------
 
-    def acquire(self, lease: Lease, sent_s: float, now_s: float) -> None:
+    def begin_holding(self, lease: Lease, sent_s: float, now_s: float) -> None:
         """Begin to hold a lease that this worker has acquired.
 
         Args:
@@ -208,24 +208,24 @@ class HeldLeases:
         if late is not None:
             held.on_earlier_reader_stopped(late.position, late.seen_claim)
         if self._is_stopping:
-            self._do(held, held.stop(StopWhy.SHUTDOWN), now_s)
+            self._carry_out(held, held.begin_release(StopWhy.SHUTDOWN), now_s)
         self._advance(held, now_s)
 
-    def wake_waiting(self, now_s: float) -> None:
+    def advance_waiting_leases(self, now_s: float) -> None:
         """Advance the leases that wait for their parents or for an earlier reader."""
-        for held in self._waiting():
+        for held in self._waiting_leases():
             self._advance(held, now_s)
 
-    def _waiting(self) -> list[HeldLease]:
+    def _waiting_leases(self) -> list[HeldLease]:
         return [held for held in self._held.values() if held.phase is LeasePhase.WAITING]
 
     # --- carrying out actions ----------------------------------------------------------------------------
 
     def tick(self, now_s: float) -> None:
         """Advance the leases that are due, and send the reports that are due."""
-        while self._due and self._due[0][0] <= now_s:
-            due_s, key, epoch = heapq.heappop(self._due)
-            held = self._current(key, epoch)
+        while self._wake_ups and self._wake_ups[0][0] <= now_s:
+            due_s, key, epoch = heapq.heappop(self._wake_ups)
+            held = self._find(key, epoch)
             if held is not None and held.wake_s == due_s:
                 held.wake_s = math.inf
                 self._advance(held, now_s)
@@ -235,7 +235,7 @@ class HeldLeases:
     def _report_expired(self, now_s: float) -> None:
         """Report expired leases, at most once a second: while the table is down all of them expire."""
         if self._expired and (now_s >= self._expired_due_s or self._is_stopping):
-            self._turn.emit(report_expired(self._expired))
+            self._turn.emit(report_expiries(self._expired))
             self._expired = []
             self._expired_due_s = now_s + _EXPIRED_REPORT_INTERVAL_S
 
@@ -267,7 +267,7 @@ class HeldLeases:
             is_busy=self._writes.is_busy(held.key),
             has_earlier_reader=held.key in self._earlier_readers,
         )
-        self._do(held, actions, now_s)
+        self._carry_out(held, actions, now_s)
         if not self._is_held(held):
             return
         wake_s = held.next_due_s(now_s, is_busy=self._writes.is_busy(held.key))
@@ -275,12 +275,12 @@ class HeldLeases:
             held.wake_s = wake_s
             if wake_s == math.inf:
                 return  # an answer wakes it
-            heapq.heappush(self._due, (wake_s, held.key, held.epoch))
+            heapq.heappush(self._wake_ups, (wake_s, held.key, held.epoch))
 
     def _is_held(self, held: HeldLease) -> bool:
         return self._held.get(held.key) is held
 
-    def _do(self, held: HeldLease, actions: list[LeaseAction], now_s: float) -> None:
+    def _carry_out(self, held: HeldLease, actions: list[LeaseAction], now_s: float) -> None:
         """Carry out actions of a lease, in order."""
         for action in actions:
             match action:
@@ -289,13 +289,13 @@ class HeldLeases:
                 case CreateChild(lease):
                     create = Create(self.options.own(lease))
                     self._writes.enqueue(create, ForChildOf(held.key, held.epoch))
-                case Released():
+                case LeaseReleased():
                     del self._held[held.key]
-                case Ended(children):
+                case LeaseEnded(children):
                     del self._held[held.key]
-                    self.wake_waiting(now_s)  # leases of child shards wait for this end
+                    self.advance_waiting_leases(now_s)  # leases of child shards wait for this end
                     self._take_children(children)
-                case Lost(has_reader, done, expiry):
+                case LeaseLost(has_reader, done, expiry):
                     del self._held[held.key]
                     if expiry is not None:
                         self._expired.append(expiry)
@@ -332,7 +332,7 @@ class HeldLeases:
 
     # --- answers --------------------------------------------------------------------------------------
 
-    def on_write(
+    def on_answer(
         self,
         pending: PendingWrite,
         purpose: ForHeldLease,
@@ -342,7 +342,7 @@ class HeldLeases:
     ) -> None:
         """Handle the answer to a write of a held lease."""
         key = pending.write.key
-        held = self._current(key, purpose.epoch)
+        held = self._find(key, purpose.epoch)
         if held is None:
             return
         row = row_of(outcome)
@@ -350,20 +350,20 @@ class HeldLeases:
             self.view.on_row(row, now_s)
         elif isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
             self.view.forget(key)
-        self._do(held, held.on_answer(pending, outcome, now_s, self._turn, detail), now_s)
+        self._carry_out(held, held.on_answer(pending, outcome, now_s, self._turn, detail), now_s)
         self._advance(held, now_s)
 
-    def on_other_write(self, key: str, now_s: float) -> None:
+    def on_other_answer(self, key: str, now_s: float) -> None:
         """Handle the answer to another write on a lease's row: the lease's own next write was waiting for it."""
         held = self._held.get(key)
         if held is not None:
             self._advance(held, now_s)
 
-    def on_fetched(self, key: str, row: Lease | None, now_s: float) -> None:
+    def on_lease_fetched(self, key: str, row: Lease | None, now_s: float) -> None:
         """Handle a row that was read back; it is in the view already."""
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
-            self._do(held, held.on_read_back(row, now_s, self._turn), now_s)
+            self._carry_out(held, held.on_read_back(row, now_s, self._turn), now_s)
             self._advance(held, now_s)
 
     def on_fetch_failed(self, key: str, now_s: float) -> None:
@@ -378,8 +378,8 @@ class HeldLeases:
         held = self._held.get(row.key)
         if held is None or self._writes.is_busy(row.key) or held.unknown_write is not None:
             return
-        if held.shows_handover_request(row):
-            self._do(held, held.keep_row(row), now_s)
+        if held.shows_new_handover_request(row):
+            self._carry_out(held, held.keep_row(row), now_s)
             self._advance(held, now_s)
         elif held.differs_from(row) and (began_s is None or held.renewed_s < began_s):
             self.renew_now(row.key, now_s)  # an old row, or the lease was stolen: a renewal decides
@@ -391,7 +391,7 @@ class HeldLeases:
             held.renew_due_s = now_s
             self._advance(held, now_s)
 
-    def on_child_created(
+    def on_child_answer(
         self,
         pending: PendingWrite,
         purpose: ForChildOf,
@@ -404,7 +404,7 @@ class HeldLeases:
         parent of a merged child. After any other outcome the creation is tried again.
         """
         key = pending.write.key
-        held = self._current(purpose.parent, purpose.epoch)
+        held = self._find(purpose.parent, purpose.epoch)
         if not isinstance(outcome, Applied | Refused):
             if held is not None:
                 held.on_child_not_created(now_s, self._turn)
@@ -423,55 +423,55 @@ class HeldLeases:
     def parents_to_fetch(self) -> set[str]:
         """Return the unfinished parents of waiting leases, and missing parents: rows to fetch by key."""
         unfinished = {
-            parent for held in self._waiting() for parent in self.view.unfinished_parents(held.lease)
+            parent for held in self._waiting_leases() for parent in self.view.unfinished_parents(held.lease)
         }
-        return unfinished | self.missing_parents()
-
-    def parents_without_lease(self) -> set[str]:
-        """Return the missing parents that keep held shards from being read, or finished ones from being ended."""
-        parents = {parent for held in self._waiting() for parent in held.lease.parents}
-        return self.missing_parents() | (parents & self.view.missing_parents())
+        return unfinished | self.missing_parents_of_children()
 
     def missing_parents(self) -> set[str]:
+        """Return the missing parents that keep held shards from being read, or finished ones from being ended."""
+        parents = {parent for held in self._waiting_leases() for parent in held.lease.parents}
+        return self.missing_parents_of_children() | (parents & self.view.missing_parents())
+
+    def missing_parents_of_children(self) -> set[str]:
         """Return the parents without a lease that keep finished shards from being ended."""
-        return set().union(*(held.missing_parents(self.view) for held in self._held.values()))
+        return set().union(*(held.missing_parents_of_children(self.view) for held in self._held.values()))
 
     # --- readers ----------------------------------------------------------------------------------------
 
-    def on_checkpoint(self, event: CheckpointRequested, now_s: float) -> None:
+    def on_checkpoint_requested(self, event: CheckpointRequested, now_s: float) -> None:
         """Handle a checkpoint that a reader asks for."""
-        held = self._current(event.key, event.epoch)
+        held = self._find(event.key, event.epoch)
         if held is not None:
-            held.on_checkpoint(event)
+            held.on_checkpoint_requested(event)
             if event.urgent:
                 self._advance(held, now_s)
 
-    def on_progress(self, event: ReaderProgress, now_s: float) -> None:
+    def on_reader_progress(self, event: ReaderProgress, now_s: float) -> None:
         """Handle a reader's progress."""
-        held = self._current(event.key, event.epoch)
+        held = self._find(event.key, event.epoch)
         if held is not None:
-            held.on_progress(event, now_s)
+            held.on_reader_progress(event, now_s)
 
-    def on_drained(self, event: ShardDrained, now_s: float) -> None:
+    def on_shard_drained(self, event: ShardDrained, now_s: float) -> None:
         """Handle a reader that has read its shard to the end."""
-        held = self._with_reader(event.key, event.epoch)
+        held = self._find_with_reader(event.key, event.epoch)
         if not self._on_earlier_reader(event, now_s) and held is not None:
-            held.on_drained(event.children, event.position)
+            held.on_shard_drained(event.children, event.position)
             self._advance(held, now_s)
 
-    def on_stopped(self, event: ReaderStopped, now_s: float) -> None:
+    def on_reader_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle a reader that has stopped as requested."""
-        held = self._with_reader(event.key, event.epoch)
+        held = self._find_with_reader(event.key, event.epoch)
         if not self._on_earlier_reader(event, now_s, event.seen_claim) and held is not None:
-            held.on_stopped(event)
+            held.on_reader_stopped(event)
             self._advance(held, now_s)
 
-    def on_failed(self, event: ReaderFailed, now_s: float) -> bool:
+    def on_reader_failed(self, event: ReaderFailed, now_s: float) -> bool:
         """Handle a reader that has failed for good; True if its lease is freed for other workers."""
-        held = self._with_reader(event.key, event.epoch)
+        held = self._find_with_reader(event.key, event.epoch)
         if self._on_earlier_reader(event, now_s) or held is None:
             return False
-        self._do(held, held.on_failed(event), now_s)
+        self._carry_out(held, held.on_reader_failed(event), now_s)
         self._advance(held, now_s)
         return event.release
 
@@ -504,16 +504,16 @@ class HeldLeases:
         """Stop a reader and release its lease when it has finished; a second call has no effect."""
         held = self._held.get(key)
         if held is not None:
-            self._do(held, held.stop(why), now_s)
+            self._carry_out(held, held.begin_release(why), now_s)
             self._advance(held, now_s)
 
-    def stop_all(self, now_s: float) -> None:
+    def release_all(self, now_s: float) -> None:
         """Begin a graceful stop: release every lease."""
         self._is_stopping = True
         for key in list(self._held):
             self.release(key, StopWhy.SHUTDOWN, now_s)
 
-    def release_unfinished(self, now_s: float) -> list[str]:
+    def stop_waiting_for_readers(self, now_s: float) -> list[str]:
         """Release the leases whose readers are still not done, at their last positions; return their keys."""
         late = [held for held in self._held.values() if held.phase is LeasePhase.STOPPING]
         for held in late:
@@ -524,12 +524,12 @@ class HeldLeases:
 
     # --- the audit --------------------------------------------------------------------------------------
 
-    def audit(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
+    def on_readers_found(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
         """Compare held leases with living readers: each held and readable lease has exactly one."""
         # A reader that has posted its last event counts as alive until the machine has handled that event. So a reader that is
         # not in `alive` sends no further event.
         for key, epoch in sorted(alive):
-            if self._with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:
+            if self._find_with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:
                 self._earlier_readers[key] = epoch
                 self._report_audit(key, "a reader lives without its lease; it is stopped")
                 self._turn.emit(StopReader(key, epoch, StopWhy.LOST))
@@ -542,11 +542,11 @@ class HeldLeases:
                 continue
             self._report_audit(held.key, "the lease is held but its reader is gone; it is started again")
             del self._held[held.key]
-            self.acquire(held.lease, held.renewed_s, now_s)
+            self.begin_holding(held.lease, held.renewed_s, now_s)
         for key, epoch in list(self._earlier_readers.items()):
             if (key, epoch) not in alive:
                 del self._earlier_readers[key]
-        self.wake_waiting(now_s)
+        self.advance_waiting_leases(now_s)
 
     def _report_audit(self, key: str, what: str) -> None:
         self._turn.report(Topic.AUDIT, Level.ERROR, f"lease {key}: {what}", key)
