@@ -73,7 +73,7 @@ class Hands:
         before = row.claim_of(self.name)
         claim = BatchClaim(self.name, batch, "run", row.checkpoint, end, b"", made_ms=1)
         before_identity = None if before is None else before.identity
-        outcome = self.table.write(Claim(self.key, claim, row.checkpoint, before=before_identity))
+        outcome = self.table.write(Claim(self.key, claim, row.checkpoint, claim_seen=before_identity))
         assert isinstance(outcome, Applied), outcome
 
     # --- as the KCL for Java writes -----------------------------------------------------------------------

@@ -25,7 +25,7 @@ from penstock.core.leases.handovers import Handovers
 from penstock.core.leases.held_lease import HeldLease
 from penstock.core.leases.held_lease_phases import LeaseAction, LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
-from penstock.core.leases.lease import Lease, TipMark, lease_of
+from penstock.core.leases.lease import Lease, TipMark, new_lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import (
@@ -217,7 +217,7 @@ def _start_where_the_row_says(lease: Lease, has_parent_lease: bool) -> Position:
 )
 def _latest_children(children: Any) -> list[Lease]:
     latest = Position(sentinel=Sentinel.LATEST)
-    return [lease_of(child, latest) for child in children]
+    return [new_lease(child, latest) for child in children]
 
 
 @planted("end before the children", "several: SHARD_END first", 0, HeldLease, "_create_children")

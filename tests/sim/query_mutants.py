@@ -55,7 +55,7 @@ ON_FAILURE = NewsPoller._on_failure
 def last_claim_stands(self, before, write):
     if isinstance(write, Claim) and before is not None:
         own = before.claim_of(write.claim.worker)
-        write = replace(write, before=None if own is None else own.identity)
+        write = replace(write, claim_seen=None if own is None else own.identity)
     return apply_write(before, write)
 
 

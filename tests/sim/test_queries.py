@@ -161,7 +161,7 @@ BACK = [
 
 SET_BACK_BY_ANOTHER = LeaseWritten(
     "p#2",
-    Reset("a", 0, TRIM_HORIZON, forget="p"),
+    Reset("a", 0, TRIM_HORIZON, claim_worker="p"),
     Lease("a", checkpoint=SHARD_END),
     Lease("a", checkpoint=TRIM_HORIZON),
 )

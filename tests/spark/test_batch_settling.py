@@ -127,7 +127,7 @@ def test_a_shard_is_promoted_after_a_third_of_a_lease_duration_without_a_batch()
 # --- a paused driver, and one on an older copy of its checkpoint location ------------------------------------------
 
 FIRST = BatchClaim("q", 1, "one", AT5, AT7, planned_by="one")
-SECOND = BatchClaim("q", 2, "one", AT7, AT9, earlier=FIRST.past(1), planned_by="one")
+SECOND = BatchClaim("q", 2, "one", AT7, AT9, earlier=FIRST.past_claims(1), planned_by="one")
 
 
 class Row:

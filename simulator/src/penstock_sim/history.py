@@ -291,7 +291,7 @@ class History(Subscriber):
     def _skip_unread(self, key: str, claim: BatchClaim, until_ms: int | None) -> None:
         """Mark the records of a committed batch as done that its action did not read: skipping them was the user's choice."""
         shard = self.shards[key]
-        for past in claim.past(1 + len(claim.earlier)):
+        for past in claim.past_claims(1 + len(claim.earlier)):
             if (claim.worker, past.batch, key) in self.unread:
                 begin, end = self.index_after(key, past.start), self.index_after(key, past.end)
                 if until_ms is not None:

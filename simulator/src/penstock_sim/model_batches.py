@@ -93,7 +93,7 @@ class _Extractor(Subscriber):
         row = self.row(key, event.after)
         match write:
             case Claim(claim=claim) if claim.worker == self.query:
-                batch, run = write.before or (0, None)
+                batch, run = write.claim_seen or (0, None)
                 self.emit(
                     "Claim",
                     shard=key,
@@ -102,13 +102,13 @@ class _Extractor(Subscriber):
                     run=self.run(claim.run),
                     before=[batch, self.run(run)],
                     rowAt=self.at(key, write.checkpoint_seen),
-                    forfeits=write.forfeits,
+                    forfeits=write.is_forfeit,
                 )
             case Promote() if write.worker == self.query:
                 self.emit("Promote", shard=key, row=row, batch=write.batch, at=self.at(key, write.position))
             case Reset():
-                self.emit("Reset", shard=key, row=row, isOwn=write.forget == self.query)
-            case Claim() if any(worker == self.query for worker, _ in write.dropped):
+                self.emit("Reset", shard=key, row=row, isOwn=write.claim_worker == self.query)
+            case Claim() if any(worker == self.query for worker, _ in write.dropped_claims):
                 self.left_out = "another query drops a claim"
             case Claim() | Promote():
                 self.emit("Checkpoint", shard=key, row=row, isOwn=False)

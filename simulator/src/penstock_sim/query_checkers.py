@@ -241,8 +241,8 @@ class ParentsInEarlierBatches(Checker):
 
     def _on_lease_written(self, event: LeaseWritten) -> None:
         write = event.write
-        if isinstance(write, Reset) and write.forget is not None:
-            self._forget(write.forget)
+        if isinstance(write, Reset) and write.claim_worker is not None:
+            self._forget(write.claim_worker)
             self._set_back.add(write.key)  # its next owner reads it again, perhaps after its children
 
     def _on_location_restored(self, event: LocationRestored) -> None:
@@ -362,7 +362,7 @@ class NoFalseAlarm(Checker):
         if name_of(event.who) == STRANGER:
             raise Broken(f"{event.who}, which reads another stream, wrote {write}")
         if isinstance(write, Claim):
-            self._excused.update(worker for worker, _ in write.dropped)
+            self._excused.update(worker for worker, _ in write.dropped_claims)
 
 
 class OneReader(Checker):

@@ -179,7 +179,7 @@ def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
         "note": {"B": claim.note},
         "made": {"N": str(claim.made_ms)},
     }
-    if any(past.planned_by is not None for past in claim.past(1 + len(claim.earlier))):
+    if any(past.planned_by is not None for past in claim.past_claims(1 + len(claim.earlier))):
         document["by"] = {"S": " ".join(_planner_texts(claim))}
     if claim.earlier:
         document["earlier"] = {"S": " ".join(_past_claim_texts(claim))}
@@ -197,7 +197,7 @@ def _past_claim_texts(claim: BatchClaim) -> Iterator[str]:
 
 def _planner_texts(claim: BatchClaim) -> Iterator[str]:
     """Yield the run that planned the batch, then that of each earlier batch; repetitions at the end are left out."""
-    planners = [past.planned_by for past in claim.past(1 + len(claim.earlier))]
+    planners = [past.planned_by for past in claim.past_claims(1 + len(claim.earlier))]
     while len(planners) > 1 and planners[-1] == planners[-2]:
         planners.pop()
     for planner in planners:

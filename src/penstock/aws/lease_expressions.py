@@ -184,12 +184,12 @@ def _add_conditions(update: Update, write: LeaseUpdate, previous_owner: str | No
 
 def _add_claim_conditions(update: Update, write: Claim) -> None:
     claim = write.claim
-    if not write.forfeits:
+    if not write.is_forfeit:
         update.conditions.append(_reader_is(update, claim.worker))
         update.conditions.append(_checkpoint_is(update, write.checkpoint_seen))
     update.require_stream(write.stream)
-    _require_claim(update, claim.worker, write.before)
-    for worker, batch in write.dropped:
+    _require_claim(update, claim.worker, write.claim_seen)
+    for worker, batch in write.dropped_claims:
         update.require_in_claim(worker, codec.CLAIM_BATCH, "N", str(batch))
 
 

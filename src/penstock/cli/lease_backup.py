@@ -39,13 +39,13 @@ def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -
     """
     rows = {lease.key: lease for lease in leases}
     # Creations first: a child's lease must never be seen without its parent's.
-    for lease in plan.created:
+    for lease in plan.created_leases:
         table.write(Create(lease))
     for key, position in plan.targets.items():
         _write_as_read(table, rows[key], lambda row, to=position: Reset(row.key, row.counter, to))
-    for key in plan.removed:
+    for key in plan.removed_keys:
         _write_as_read(table, rows[key], lambda row: Delete(row.key, row.counter, row.checkpoint))
-    return len(plan.targets) + len(plan.created) + len(plan.removed)
+    return len(plan.targets) + len(plan.created_leases) + len(plan.removed_keys)
 
 
 def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:

@@ -13,7 +13,7 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import (
     LeaseView,
     OwnerState,
-    unfinished_lineage,
+    parents_of_unfinished_leases,
     waits_for_parents,
 )
 from penstock.core.shard_graph import find_cycles
@@ -66,7 +66,7 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
 
 def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
     """Return the leases whose rows make them their own ancestors; they do not wait for each other."""
-    return find_cycles(unfinished_lineage(leases.values()))
+    return find_cycles(parents_of_unfinished_leases(leases.values()))
 
 
 def state_of(

@@ -184,11 +184,11 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     path = args.backup or Path(f"{file_name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
     _back_up(path, table, leases)
     apply_reset(table, leases, plan)
-    said = [f"{len(plan.targets) + len(plan.created)} leases set to {args.reset_to}"]
-    if plan.removed:
-        said.append(f"{len(plan.removed)} of shards that ended before it removed")
-    if plan.kept:
-        said.append(f"{len(plan.kept)} finished ones kept (give --stream to read finished shards again)")
+    said = [f"{len(plan.targets) + len(plan.created_leases)} leases set to {args.reset_to}"]
+    if plan.removed_keys:
+        said.append(f"{len(plan.removed_keys)} of shards that ended before it removed")
+    if plan.kept_keys:
+        said.append(f"{len(plan.kept_keys)} finished ones kept (give --stream to read finished shards again)")
     print_line(f"{', '.join(said)}; take it back with --restore {path}")
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from penstock.core.backoff import RetryPlan
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_rules import shows
+from penstock.core.leases.lease_rules import shows_write
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refusal, Refused, Take
 from penstock.errors import UnknownOutcome
 from penstock.ports.clock import Chance, Clock
@@ -47,7 +47,7 @@ def write_settled(
     for attempt in range(1, _SETTLE_MAX + 1):
         if isinstance(write, Take) or lost_answer is not None:
             before = fetch(write.key)
-            if lost_answer is not None and shows(before, write):
+            if lost_answer is not None and shows_write(before, write):
                 return Applied(before)
             if isinstance(write, Take) and before is None:
                 return Refused(Refusal.MISSING, None)
@@ -61,7 +61,7 @@ def write_settled(
             clock.sleep(delay_s)
             continue
         if isinstance(outcome, Refused):
-            if lost_answer is not None and shows(outcome.row, write):
+            if lost_answer is not None and shows_write(outcome.row, write):
                 return Applied(outcome.row)
             if (
                 isinstance(write, Take)

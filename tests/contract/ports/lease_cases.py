@@ -169,10 +169,10 @@ WRITES = [
     Delete(KEY, 6, at_record("10", 1)),
     *[Reset(KEY, 7, position) for position in CHECKPOINTS],
     Reset(KEY, 6, TRIM_HORIZON),
-    Reset(KEY, 7, TRIM_HORIZON, forget=ME),
-    Reset(KEY, 7, at_record("9"), forget=ME, claim=claim(3, "10", start="9")),
-    Reset(KEY, 7, at_record("9"), forget=ME, is_followed=True),
-    Reset(KEY, 7, TRIM_HORIZON, forget=ME, is_followed=True),
+    Reset(KEY, 7, TRIM_HORIZON, claim_worker=ME),
+    Reset(KEY, 7, at_record("9"), claim_worker=ME, claim=claim(3, "10", start="9")),
+    Reset(KEY, 7, at_record("9"), claim_worker=ME, has_later_records=True),
+    Reset(KEY, 7, TRIM_HORIZON, claim_worker=ME, has_later_records=True),
 ]
 
 

@@ -119,7 +119,7 @@ def after(claim, batches):
     for number in range(batches):
         start, end = claim.end, at_record(str(1000 + number))
         claim = replace(
-            claim, batch=claim.batch + 1, start=start, end=end, earlier=claim.past(PAST_CLAIMS_MAX)
+            claim, batch=claim.batch + 1, start=start, end=end, earlier=claim.past_claims(PAST_CLAIMS_MAX)
         )
     return replace(CLAIMED, claims=(claim,))
 

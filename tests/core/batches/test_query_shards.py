@@ -489,7 +489,7 @@ def test_a_restored_copy_keeps_its_last_batchs_end_if_a_later_claim_has_it():
     claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9),), made_ms=7)
     row = replace(row, claims=(claim,))
     standing = BatchClaim(ME, 3, "new", AT5, AT9, b"", 7)
-    back = Reset("a", 3, AT5, forget=ME, is_followed=True)
+    back = Reset("a", 3, AT5, claim_worker=ME, has_later_records=True)
     assert plan_rewind({"a": row}, done(3), ME, {}, "new") == {"a": replace(back, claim=standing)}
     assert plan_rewind({"a": row}, done(2), ME, {}, "new") == {
         "a": replace(back, claim=unclaimed_at(AT5, batch=1, made_ms=7))
@@ -513,9 +513,16 @@ def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
     writes = plan_rewind({row.key: row for row in rows}, known, ME, listed, "new")
     assert list(writes.values()) == [
         Create(Lease("gone", checkpoint=AT5, parents=frozenset({"p"}), hash_range=FULL_RANGE)),
-        Reset("ended", 3, AT5, forget=ME, claim=unclaimed_at(AT5)),
-        Reset("a", 3, AT5, forget=ME, claim=unclaimed_at(AT5), is_followed=True),
-        Reset("child", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
+        Reset("ended", 3, AT5, claim_worker=ME, claim=unclaimed_at(AT5)),
+        Reset("a", 3, AT5, claim_worker=ME, claim=unclaimed_at(AT5), has_later_records=True),
+        Reset(
+            "child",
+            3,
+            TRIM_HORIZON,
+            claim_worker=ME,
+            claim=unclaimed_at(TRIM_HORIZON),
+            has_later_records=True,
+        ),
     ]
 
 
@@ -532,8 +539,17 @@ def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
     # The ancestors of `new` may have been read by a batch that the location has no record of.
     assert list(plan_rewind(rows, known, ME, shards, "new").values()) == [
         Create(Lease("p", checkpoint=SHARD_END, parents=frozenset({"old"}), hash_range=FULL_RANGE)),
-        Reset("child", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
-        Reset("new", 3, TRIM_HORIZON, forget=ME, claim=unclaimed_at(TRIM_HORIZON), is_followed=True),
+        Reset(
+            "child",
+            3,
+            TRIM_HORIZON,
+            claim_worker=ME,
+            claim=unclaimed_at(TRIM_HORIZON),
+            has_later_records=True,
+        ),
+        Reset(
+            "new", 3, TRIM_HORIZON, claim_worker=ME, claim=unclaimed_at(TRIM_HORIZON), has_later_records=True
+        ),
     ]
     assert find_missing_leases({}, known, {key: shard.parents for key, shard in shards.items()}) == {
         "child": TRIM_HORIZON
@@ -615,8 +631,17 @@ def test_leases_go_back_from_a_copys_claims_under_numbers_that_were_used():
     known = done(3, shards=("equal", "before", "ours", "read on", "theirs"), runs=RUNS)
     writes = plan_rewind({row.key: row for row in rows}, known, ME, {}, "new")
     assert list(writes.values()) == [
-        Reset("before", 3, AT5, forget=ME, claim=unclaimed_at(AT5, planned_by="r1"), is_followed=True),
-        Reset("equal", 3, AT5, forget=ME, claim=unclaimed_at(AT5, planned_by="r1"), is_followed=True),
+        Reset(
+            "before",
+            3,
+            AT5,
+            claim_worker=ME,
+            claim=unclaimed_at(AT5, planned_by="r1"),
+            has_later_records=True,
+        ),
+        Reset(
+            "equal", 3, AT5, claim_worker=ME, claim=unclaimed_at(AT5, planned_by="r1"), has_later_records=True
+        ),
     ]
 
 

@@ -279,7 +279,7 @@ def test_a_shard_that_the_last_batch_did_not_read_is_not_repeated():
 def test_a_lease_that_the_query_had_earlier_gets_the_end_of_the_last_batch():
     table = rows(row("a", at_record("2"), counter=4, claims=(claim(at_record("1"), at_record("2"), 1),)))
     plan = plan_recreation(table, offset(a=AT5), SHARDS, STREAM, rows(row("a", claims=(claim(),))))
-    assert plan.writes == (Reset("a", 4, AT5, forget=ME, claim=claim()),)
+    assert plan.writes == (Reset("a", 4, AT5, claim_worker=ME, claim=claim()),)
     assert plan.continued_shards == ("a",)
 
 

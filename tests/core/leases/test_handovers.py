@@ -51,7 +51,7 @@ def test_a_lease_that_was_given_counts_no_longer():
 
 def test_who_renews_through_a_whole_hand_over_is_asked_again_only_after_a_long_while():
     handovers = seen(ASKED)
-    handovers.on_unanswered(ASKED, 30.0)
+    handovers.on_request_unanswered(ASKED, 30.0)
     assert handovers.ignores_handovers("reader", 31.0)
     assert not handovers.ignores_handovers("next", 31.0)
     assert not handovers.ignores_handovers("reader", 30.0 + 20 * 30.0)
@@ -67,7 +67,7 @@ def test_who_renews_through_a_whole_hand_over_is_asked_again_only_after_a_long_w
 )
 def test_only_a_claim_in_the_first_row_proves_support_of_hand_overs(rows):
     handovers = seen(*rows)
-    handovers.on_unanswered(ASKED, 30.0)
+    handovers.on_request_unanswered(ASKED, 30.0)
     assert handovers.ignores_handovers("reader", 31.0) == (not rows[0].claims)
 
 
@@ -75,14 +75,14 @@ def test_a_worker_that_has_requested_a_lease_supports_hand_overs():
     free = Lease("s", counter=4, owner="old")
     asking = apply_write(free, RequestHandover("s", "old", "reader")).lease
     handovers = seen(free, asking)
-    handovers.on_unanswered(ASKED, 30.0)
+    handovers.on_request_unanswered(ASKED, 30.0)
     assert not handovers.ignores_handovers("reader", 31.0)
 
 
 def test_a_worker_that_has_released_on_request_supports_hand_overs():
     given = replace(ASKED, counter=5, checkpoint_owner=None, owner_switches=1, checkpoint=at_record("6"))
     handovers = seen(ASKED, given)
-    handovers.on_unanswered(ASKED, 30.0)
+    handovers.on_request_unanswered(ASKED, 30.0)
     assert not handovers.ignores_handovers("reader", 31.0)
 
 
@@ -94,7 +94,7 @@ def test_a_worker_that_has_released_on_request_supports_hand_overs():
 def test_a_worker_that_writes_kcl_3_attributes_supports_hand_overs(news):
     held = Lease("s", counter=4, owner="reader", checkpoint=at_record("5"))
     handovers = seen(held, renewed(replace(held, **news)))
-    handovers.on_unanswered(ASKED, 30.0)
+    handovers.on_request_unanswered(ASKED, 30.0)
     assert not handovers.ignores_handovers("reader", 31.0)
 
 
@@ -103,14 +103,14 @@ def test_an_earlier_readers_attributes_prove_nothing():
     taken = replace(row, counter=5, owner="java")
     handovers = seen(row, taken, renewed(taken), replace(taken, counter=7, mark=TipMark(at_record("6"))))
     asked = replace(taken, owner="next", checkpoint_owner="java")
-    handovers.on_unanswered(asked, 30.0)
+    handovers.on_request_unanswered(asked, 30.0)
     assert handovers.ignores_handovers("java", 31.0)
 
 
 def test_a_take_by_the_requester_is_no_release():
     taken = apply_write(ASKED, Take("s", 4, "next")).lease
     handovers = seen(ASKED, taken)
-    handovers.on_unanswered(ASKED, 30.0)
+    handovers.on_request_unanswered(ASKED, 30.0)
     assert handovers.ignores_handovers("reader", 31.0)
 
 
@@ -122,7 +122,7 @@ def test_a_java_owner_that_stops_leaves_the_lease_to_the_named_reader():
     handovers = seen(ASKED, taken, given_up)
     assert not handovers.is_overdue(given_up, 31.0)
     assert handovers.is_overdue(given_up, 32.0)
-    assert handovers.holder(given_up, {"java"}) == "reader"
+    assert handovers.owner_of_overdue(given_up, {"java"}) == "reader"
     assert not handovers.ignores_handovers("reader", 32.0)
 
 
@@ -131,13 +131,13 @@ def test_who_takes_and_leaves_the_readers_field_standing_does_not_know_hand_over
     handovers = seen(ASKED, taken)
     assert handovers.ignores_handovers("java", 2.0)
     assert handovers.is_overdue(taken, 1.0)
-    assert handovers.holder(taken, {"reader"}) == "java"
+    assert handovers.owner_of_overdue(taken, {"reader"}) == "java"
 
 
 def test_workers_that_no_lease_names_any_more_are_forgotten():
     handovers = seen(ASKED)
-    handovers.on_unanswered(ASKED, 30.0)
-    handovers.keep_only([Lease("s", owner="next")])
+    handovers.on_request_unanswered(ASKED, 30.0)
+    handovers.forget_unnamed_workers([Lease("s", owner="next")])
     assert not handovers.ignores_handovers("reader", 31.0)
 
 

@@ -15,7 +15,7 @@ from penstock.core.leases.coordinator_effects import (
 )
 from penstock.core.leases.coordinator_events import UNKNOWN, ReaderStopped, StopRequested, Tick, WriteDone
 from penstock.core.leases.lease import Lease, WorkerRun, name_run, parse_run
-from penstock.core.leases.lease_rules import apply_write, shows
+from penstock.core.leases.lease_rules import apply_write, shows_write
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Renew, Take
 from penstock.core.leases.row_checks import LaterRuns
@@ -168,8 +168,8 @@ def test_a_row_shows_a_write_of_its_own_run_only(write):
     row = Lease("a", counter=7, owner="me")
     after = apply_write(row, replace(write, run=its)).lease
     assert after.run == its
-    assert shows(after, replace(write, run=its))
-    assert not shows(after, replace(write, run=mine))
+    assert shows_write(after, replace(write, run=its))
+    assert not shows_write(after, replace(write, run=mine))
 
 
 def test_a_run_that_a_worker_of_another_name_left_behind_says_nothing():

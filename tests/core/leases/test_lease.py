@@ -15,7 +15,7 @@ from penstock.core.leases.lease import (
     SeenClaim,
     StopNote,
     TipMark,
-    lease_of,
+    new_lease,
 )
 from penstock.core.leases.lease_rules import apply_write, may_move
 from penstock.core.leases.lease_writes import (
@@ -76,7 +76,7 @@ READERS = {
     "stream": lambda value: StreamIdentity(**value),
     "before": tuple,
     "seen_claim": lambda value: SeenClaim(value["worker"], tuple(value["identity"])),
-    "dropped": lambda value: tuple(tuple(claim) for claim in value),
+    "dropped_claims": lambda value: tuple(tuple(claim) for claim in value),
 }
 
 
@@ -296,7 +296,7 @@ def test_a_lease_is_ended_at_the_end_of_its_shard_only():
 
 
 def test_a_starting_lease_has_no_owner_and_a_counter_of_zero():
-    assert lease_of(Shard("s1", FULL_RANGE, ("s0",)), TRIM_HORIZON) == Lease(
+    assert new_lease(Shard("s1", FULL_RANGE, ("s0",)), TRIM_HORIZON) == Lease(
         key="s1",
         counter=0,
         owner=None,

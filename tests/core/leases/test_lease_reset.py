@@ -19,14 +19,14 @@ MOMENT = at_timestamp(50)
             TRIM_HORIZON,
             None,
             (),
-            ResetPlan({"s1-a": TRIM_HORIZON, "s2-b": TRIM_HORIZON}, kept={"s0-p": "it is finished"}),
+            ResetPlan({"s1-a": TRIM_HORIZON, "s2-b": TRIM_HORIZON}, kept_keys={"s0-p": "it is finished"}),
             id="without the stream finished shards stay finished: they may be gone",
         ),
         pytest.param(
             NOW,
             None,
             (),
-            ResetPlan({"s1-a": NOW, "s2-b": NOW}, removed=("s0-p",)),
+            ResetPlan({"s1-a": NOW, "s2-b": NOW}, removed_keys=("s0-p",)),
             id="at LATEST parents go, since under a parent's lease a child is read from its beginning",
         ),
         pytest.param(
@@ -35,11 +35,11 @@ MOMENT = at_timestamp(50)
             ("s1-a", "s2-b"),
             ResetPlan(
                 {"s1-a": MOMENT, "s2-b": MOMENT},
-                created=(
+                created_leases=(
                     Lease("s3-c", parents=frozenset({"s1-a"}), hash_range=HashRange(0, 24)),
                     Lease("s4-d", parents=frozenset({"s1-a"}), hash_range=HashRange(25, 49)),
                 ),
-                removed=("s0-p",),
+                removed_keys=("s0-p",),
             ),
             id="what was open at the moment starts there, what came after it at its beginning",
         ),
@@ -52,8 +52,8 @@ def test_a_reset_writes(position, shards, snapshot, expected):
 def test_a_reset_to_the_beginning_reads_every_listed_shard_again():
     plan = plan_reset(TABLE, TRIM_HORIZON, LINEAGE)
     assert plan.targets == {"s0-p": TRIM_HORIZON, "s1-a": TRIM_HORIZON, "s2-b": TRIM_HORIZON}
-    assert [created.key for created in plan.created] == ["s3-c", "s4-d"]
-    assert plan.removed == ()
+    assert [created.key for created in plan.created_leases] == ["s3-c", "s4-d"]
+    assert plan.removed_keys == ()
 
 
 def test_a_moment_needs_the_stream():
@@ -79,5 +79,5 @@ def test_the_shards_of_another_stream_reset_nothing(row, why):
 def test_a_restore_sets_checkpoints_back_makes_what_is_missing_and_removes_what_the_reset_made():
     after_reset = (lease("s2-b", NOW, ["s0-p"]), lease("s3-c", NOW, ["s1-a"]))
     assert plan_restore(after_reset, TABLE) == ResetPlan(
-        {"s2-b": at_record("7")}, created=TABLE[:2], removed=("s3-c",)
+        {"s2-b": at_record("7")}, created_leases=TABLE[:2], removed_keys=("s3-c",)
     )

@@ -117,7 +117,7 @@ def test_a_lease_that_is_held_counts_also_where_a_look_shows_its_row_as_it_was_b
     bench.run(ShardDrained("a", epoch, (ChildShard("c", ("a",), WHOLE),)))
     assert bench.machine.held() == {"c": LeasePhase.READING}
     bench.feed(ScanDone((bench.table.rows["a"], made_by_java), began_s=-1.0))  # it began before the take
-    assert bench.machine.view.set_aside == frozenset()
+    assert bench.machine.view.rows_set_aside == frozenset()
     assert bench.machine.stats.total_leases == 1
     assert bench.of(ListShards) == []
 

@@ -26,7 +26,7 @@ from penstock.core.batches.claims import find_unknown_claims, is_checkpoint_past
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, TipMark, lease_of, mark_at
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark, mark_at, new_lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
 from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing
@@ -266,7 +266,9 @@ class _Plan:
                 has_later_end = claim is not None and is_forward(current.checkpoint, claim.end)
                 if is_ahead or (has_later_end and self._last_claim(current, key) is None):
                     checkpoint = row.checkpoint if is_ahead else current.checkpoint
-                    self._write(Reset(key, current.counter, checkpoint, forget=self._worker, claim=claim))
+                    self._write(
+                        Reset(key, current.counter, checkpoint, claim_worker=self._worker, claim=claim)
+                    )
 
     def _create_missing(
         self, marks: Mapping[str, TipMark] = _NO_MARKS, *, claimed_ms: int | None = None
@@ -285,7 +287,7 @@ class _Plan:
             if shard is None:
                 self._vanished[key] = position
                 continue
-            lease = replace(lease_of(shard, position, self._stream), mark=marks.get(key) or tips.get(key))
+            lease = replace(new_lease(shard, position, self._stream), mark=marks.get(key) or tips.get(key))
             claim = self._last_claim(self._earlier_rows.get(key), key)
             if claim is None and claimed_ms is not None and key in shares:
                 claim = self._claim_nothing(position, claimed_ms)
@@ -348,7 +350,7 @@ class _Plan:
                 continue
             shard = self._shards.get(key)
             if shard is not None:
-                self._write(Create(lease_of(shard, SHARD_END, self._stream)))
+                self._write(Create(new_lease(shard, SHARD_END, self._stream)))
             elif key in self._offset.shards:
                 self._write(Create(Lease(key, checkpoint=SHARD_END, stream=self._stream)))
 

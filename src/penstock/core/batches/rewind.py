@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.leases.lease import BatchClaim, Lease, lease_of
+from penstock.core.leases.lease import BatchClaim, Lease, new_lease
 from penstock.core.leases.lease_writes import Create, LeaseWrite, Reset
 from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
@@ -56,7 +56,7 @@ def plan_rewind(
     unfinished = {key: place for key, place in offset.shards.items() if not place.is_shard_end}
     places = unfinished | dict.fromkeys(_shards_between(offset, later, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
-        key: Create(lease_of(shards[key], place))
+        key: Create(new_lease(shards[key], place))
         for key, place in places.items()
         if key in shards and key not in rows and key not in done
     }
@@ -71,10 +71,10 @@ def plan_rewind(
             row.key,
             row.counter,
             position,
-            forget=worker,
+            claim_worker=worker,
             claim=replace(kept, run=run, made_ms=claim.made_ms),
             # The claimed batch ended at a record after the position: if records between have expired since, that is data loss.
-            is_followed=claim.end.is_record and position < claim.end,
+            has_later_records=claim.end.is_record and position < claim.end,
         )
     logged_positions = {key: offset.shards[key] for key in writes if key in offset.shards}
     ended = ended_parent_leases(rows, logged_positions, shards)
@@ -125,4 +125,4 @@ def ended_parent_leases(
     parents = {
         key: shards[key] for shard in begin for key in shard.parents if key in shards and key not in rows
     }
-    return [lease_of(parent, SHARD_END) for parent in parents.values()]
+    return [new_lease(parent, SHARD_END) for parent in parents.values()]

@@ -213,7 +213,7 @@ class Acquisitions:
             return True
         is_overdue = now_s >= request.since_s + self.options.handover_timeout_s
         if is_overdue and is_read:  # else the reader may have answered, and this worker could not read it
-            self.view.handovers.on_unanswered(row, now_s)
+            self.view.handovers.on_request_unanswered(row, now_s)
         return is_overdue or self.view.handovers.ignores_handovers(row.checkpoint_owner, now_s)
 
     def _poll_s(self) -> float:

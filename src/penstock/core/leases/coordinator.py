@@ -211,7 +211,7 @@ class Coordinator:
         return (
             self._table_stats.table_leases > 0
             and self._scans.has_scanned_whole_table
-            and not self.view.set_aside
+            and not self.view.rows_set_aside
             and self._scans.is_quiet
             and self._acquisitions.are_own_leases_held()
             and self._writes.is_idle(renewed=self.held_leases)  # of many leases, one is always being renewed
@@ -330,7 +330,7 @@ class Coordinator:
         """Handle leases that the index lists under this worker's name: a round without a scan, in a fleet with a leader."""
         leases = self._keep_own_streams(assigned)
         for lease in leases:
-            self.view.on_row_found(lease, now_s)
+            self.view.on_row_found_by_index(lease, now_s)
             self._later_runs.on_row(lease)
             self._row_fetches.request(self.view.unknown_parents(lease), now_s)
         self._streams.begin_comparing(
@@ -451,7 +451,7 @@ class Coordinator:
         4. Per stream: create missing leases and delete finished ones.
         5. Begin this worker's moves of the balance.
         """
-        existing = {lease.key for lease in event.leases} | self.view.damaged.keys()
+        existing = {lease.key for lease in event.leases} | self.view.damaged_rows.keys()
         streams = self._streams.start_new(existing, now_s)  # those that have leases
         if not streams:
             self._table_stats = CoordinatorStats(ended_leases=len(self.view))
@@ -481,7 +481,7 @@ class Coordinator:
         """Run a round on a scan of the watched part: reacquire own leases and take unread ones."""
         self._streams.remember(self._last_known(), now_s)
         self._acquisitions.on_rows(event.leases, now_s)
-        part = fleet_of(self.view, now_s, self.worker, self.view.watched)
+        part = fleet_of(self.view, now_s, self.worker, self.view.watched_keys)
         self._scans.on_part(part, now_s)
         self._fetch_parents(part, now_s)
         if event.part != self._scans.plan.part:
@@ -505,7 +505,7 @@ class Coordinator:
         """
         for entry in part:
             if entry.waits and entry.owner_state is not OwnerState.ALIVE:
-                self._row_fetches.request(self.view.unfinished_parents(entry.lease), now_s)
+                self._row_fetches.request(self.view.blocking_parents(entry.lease), now_s)
         self._row_fetches.request(self.held_leases.parents_to_fetch(), now_s)
 
     @property

@@ -104,7 +104,7 @@ DEFAULT_LIMITS: Final = BalanceLimits()
 def fleet_of(view: LeaseView, now_s: float, me: str, keys: Iterable[str] | None = None) -> list[FleetLease]:
     """Return every unfinished lease of a view with its owner's state, or those of some keys.
 
-    A lease with an overdue hand-over counts for one of its two workers, `Handovers.holder`: the other may be dead, or may have
+    A lease with an overdue hand-over counts for one of its two workers, `Handovers.owner_of_overdue`: the other may be dead, or may have
     lost the lease to a KCL 2.x worker.
 
     Args:
@@ -145,8 +145,8 @@ def _settle_overdue(fleet: list[FleetLease], view: LeaseView, now_s: float, me: 
     living = live_workers((entry for place, entry in enumerate(fleet) if place not in left_out), me)
     for place in sorted(overdue, key=lambda place: fleet[place].lease.key):
         lease = fleet[place].lease
-        handovers.on_unanswered(lease, now_s)
-        owner = handovers.holder(lease, living)
+        handovers.on_request_unanswered(lease, now_s)
+        owner = handovers.owner_of_overdue(lease, living)
         living.add(owner)
         plain = replace(lease, owner=owner, checkpoint_owner=None)
         fleet[place] = fleet[place]._replace(lease=plain, ignores_handovers=True)

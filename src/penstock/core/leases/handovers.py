@@ -114,7 +114,7 @@ class Handovers:
         self._renewals_without_attributes.pop(key, None)
         self._kcl2_taken.discard(key)
 
-    def keep_only(self, leases: Iterable[Lease]) -> None:
+    def forget_unnamed_workers(self, leases: Iterable[Lease]) -> None:
         """Forget workers that no lease names."""
         named = {name for lease in leases for name in (lease.owner, lease.checkpoint_owner)}
         self._answering &= named
@@ -126,7 +126,7 @@ class Handovers:
             return False
         return lease.key in self._kcl2_taken or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
 
-    def holder(self, lease: Lease, living: Container[str]) -> str:
+    def owner_of_overdue(self, lease: Lease, living: Container[str]) -> str:
         """Return the worker that the balance counts as the owner of a lease with an overdue hand-over.
 
         That is `owner`, if its other leases show that it lives, or if it is a KCL 2.x worker that has taken the lease; else
@@ -145,7 +145,7 @@ class Handovers:
         moments = (since_s + self.bound_s for since_s in self._since_s.values())
         return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
 
-    def on_unanswered(self, lease: Lease, now_s: float) -> None:
+    def on_request_unanswered(self, lease: Lease, now_s: float) -> None:
         """Handle a lease whose reader has renewed it through a whole hand-over time."""
         if lease.key not in self._kcl2_taken and lease.checkpoint_owner is not None:
             self._on_ignored(lease.checkpoint_owner, now_s)

@@ -183,7 +183,7 @@ class HeldLease(Struct):
 
         A query's position counts only if the row still has the claim that it saw.
         """
-        expected = None if seen_claim is None else seen_claim.expected_on(self.lease)
+        expected = None if seen_claim is None else seen_claim.expected_claim_on(self.lease)
         if expected is None or self.lease.has_claim(expected):
             self.on_position_done(position)
             self.seen_claim = expected
@@ -542,7 +542,7 @@ class HeldLease(Struct):
     def _missing_other_parents(self, child: Lease, view: LeaseView) -> set[str]:
         # This shard is one of the parents and is read, so the others must have leases too: see `lease_view.missing_parents`.
         others = (parent for parent in child.parents if parent != self.key)
-        return {parent for parent in others if parent not in view and parent not in view.vanished}
+        return {parent for parent in others if parent not in view and parent not in view.vanished_shards}
 
     def on_child_exists(self, key: str) -> bool:
         """Handle a child's lease that exists; True if this shard's end has waited for it."""

@@ -100,7 +100,7 @@ class LateCheckpoints:
         if write is None or row is None or write.position <= row.checkpoint:
             return None
         seen = write.seen_claim
-        return write if seen is None else replace(write, seen_claim=seen.expected_on(row))
+        return write if seen is None else replace(write, seen_claim=seen.expected_claim_on(row))
 
     def write(self, now_s: float) -> None:
         """Write the kept positions. A lease with a write in flight waits for the next call."""
@@ -423,7 +423,7 @@ class HeldLeases:
     def parents_to_fetch(self) -> set[str]:
         """Return the unfinished parents of waiting leases, and missing parents: rows to fetch by key."""
         unfinished = {
-            parent for held in self._waiting_leases() for parent in self.view.unfinished_parents(held.lease)
+            parent for held in self._waiting_leases() for parent in self.view.blocking_parents(held.lease)
         }
         return unfinished | self.missing_parents_of_children()
 

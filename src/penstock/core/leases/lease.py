@@ -74,16 +74,16 @@ class BatchClaim(Struct, frozen=True):
 
     def is_of(self, batch: int, planned_by: str | None) -> bool:
         """Return whether this is the claim of a batch, by its number and planning run."""
-        return self.past(1)[0].is_of(batch, planned_by)
+        return self.past_claims(1)[0].is_of(batch, planned_by)
 
     def end_of(self, batch: int, start: Position, planned_by: str | None) -> Position | None:
         """Return the end of a batch that started at a position; None if this claim does not have it."""
-        known = self.past(1 + len(self.earlier))
+        known = self.past_claims(1 + len(self.earlier))
         return next(
             (past.end for past in known if past.is_of(batch, planned_by) and past.start == start), None
         )
 
-    def past(self, count_max: int) -> tuple[PastClaim, ...]:
+    def past_claims(self, count_max: int) -> tuple[PastClaim, ...]:
         """Return this claim and the earlier ones as the next claim's `earlier`, at most `count_max`."""
         return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
@@ -104,7 +104,7 @@ class SeenClaim(Struct, frozen=True):
     identity: tuple[int, str] | None = None
     counter: int | None = None
 
-    def expected_on(self, row: Lease) -> SeenClaim:
+    def expected_claim_on(self, row: Lease) -> SeenClaim:
         """Return the claim that a row must have for a late checkpoint: none if the row was deleted and created again."""
         return SeenClaim(self.worker) if self.predates(row) else self
 
@@ -289,7 +289,7 @@ class Lease(Struct, frozen=True):
         return self.checkpoint.is_record and (self.mark is None or self.mark.position < self.checkpoint)
 
 
-def lease_of(shard: Shard | ChildShard, position: Position, stream: StreamIdentity | None = None) -> Lease:
+def new_lease(shard: Shard | ChildShard, position: Position, stream: StreamIdentity | None = None) -> Lease:
     """Return a new lease for a listed shard at a starting position (children: TRIM_HORIZON, always)."""
     return Lease(
         shard.shard_id,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from penstock.core.leases.lease import Lease, lease_of
+from penstock.core.leases.lease import Lease, new_lease
 from penstock.core.leases.row_checks import why_foreign
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import Shard
@@ -16,16 +16,16 @@ class ResetPlan(Struct, frozen=True):
 
     Args:
         targets: The new checkpoint of each existing lease.
-        created: Leases of shards that have none.
-        removed: Leases of shards that ended before the position: while a parent's lease exists, its child is read
+        created_leases: Leases of shards that have none.
+        removed_keys: Leases of shards that ended before the position: while a parent's lease exists, its child is read
             from its own beginning.
-        kept: Leases that are not written, with the reason.
+        kept_keys: Leases that are not written, with the reason.
     """
 
     targets: dict[str, Position]
-    created: tuple[Lease, ...] = ()
-    removed: tuple[str, ...] = ()
-    kept: dict[str, str] = field(default_factory=dict)
+    created_leases: tuple[Lease, ...] = ()
+    removed_keys: tuple[str, ...] = ()
+    kept_keys: dict[str, str] = field(default_factory=dict)
 
 
 def plan_reset(
@@ -67,7 +67,7 @@ def plan_reset(
         parents = frozenset[str]().union(*(lease.parents for lease in leases))
         return ResetPlan(
             targets={lease.key: position for lease in leases if lease.key not in parents},
-            removed=tuple(lease.key for lease in leases if lease.key in parents),
+            removed_keys=tuple(lease.key for lease in leases if lease.key in parents),
         )
     starts: dict[str, Position] = {}
     # A shard's number is larger than its parents', so this order puts parents first.
@@ -84,7 +84,7 @@ def _plan_trim_horizon(leases: tuple[Lease, ...], shards: tuple[Shard, ...] | No
     if shards is None:
         return ResetPlan(
             targets={lease.key: TRIM_HORIZON for lease in leases if not lease.is_ended},
-            kept={lease.key: "it is finished" for lease in leases if lease.is_ended},
+            kept_keys={lease.key: "it is finished" for lease in leases if lease.is_ended},
         )
     return _plan_starts(leases, shards, {shard.shard_id: TRIM_HORIZON for shard in shards})
 
@@ -96,12 +96,12 @@ def _plan_starts(
     have = {lease.key for lease in leases}
     return ResetPlan(
         targets={key: position for key, position in starts.items() if key in have},
-        created=tuple(
-            lease_of(shard, starts[shard.shard_id])
+        created_leases=tuple(
+            new_lease(shard, starts[shard.shard_id])
             for shard in shards
             if shard.shard_id in starts and shard.shard_id not in have
         ),
-        removed=tuple(sorted(have - set(starts))),
+        removed_keys=tuple(sorted(have - set(starts))),
     )
 
 
@@ -114,6 +114,6 @@ def plan_restore(leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> ResetP
     have = {lease.key for lease in leases}
     return ResetPlan(
         targets={lease.key: lease.checkpoint for lease in backup if lease.key in have},
-        created=tuple(lease for lease in backup if lease.key not in have),
-        removed=tuple(sorted(have - {lease.key for lease in backup})),
+        created_leases=tuple(lease for lease in backup if lease.key not in have),
+        removed_keys=tuple(sorted(have - {lease.key for lease in backup})),
     )

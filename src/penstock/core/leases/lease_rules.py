@@ -66,7 +66,7 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
     return Applied(_row_after(row, write))
 
 
-def shows(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
+def shows_write(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
     """Return whether a row shows that a write with a lost answer was applied to it."""
     if isinstance(write, Delete):
         return row is None
@@ -160,17 +160,17 @@ def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
 
     A forfeit, which claims that the batch holds nothing of the shard, needs neither the lease nor an unchanged checkpoint.
     """
-    if not write.forfeits and row.reader != write.claim.worker:
+    if not write.is_forfeit and row.reader != write.claim.worker:
         return Refusal.OWNER
     if _is_of_another_stream(row, write.stream):
         return Refusal.STREAM
     own = row.claim_of(write.claim.worker)
-    if (None if own is None else own.identity) != write.before:
+    if (None if own is None else own.identity) != write.claim_seen:
         return Refusal.CLAIMED
     existing = {(claim.worker, claim.batch) for claim in row.claims}
-    if not existing.issuperset(write.dropped):
+    if not existing.issuperset(write.dropped_claims):
         return Refusal.CLAIM_GONE
-    is_same = write.forfeits or row.checkpoint == write.checkpoint_seen
+    is_same = write.is_forfeit or row.checkpoint == write.checkpoint_seen
     return None if is_same else Refusal.CHECKPOINT
 
 
@@ -236,12 +236,12 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
         case Claim():
             # The batch starts where the previous one ended, and that one is done. So the batch's start becomes the checkpoint if
             # it is ahead of the row's. Others see the batch's end as the pending checkpoint. A forfeit changes only the claims.
-            if write.forfeits:
+            if write.is_forfeit:
                 return {}
             moved = _moved_checkpoint(write.claim.start, write.tip_ms) if write.moves_checkpoint else {}
             return {"pending": write.claim.end, "pending_state": None} | moved
         case Reset():
-            mark = mark_at(write.position) if write.is_followed else None
+            mark = mark_at(write.position) if write.has_later_records else None
             return counted | _NO_NOTES | _moved_checkpoint(write.position) | {"owner": None, "mark": mark}
         case Delete():
             return {}
@@ -271,6 +271,10 @@ def counts_switch(write: LeaseUpdate, owner: str | None) -> bool:
 def claims_of(write: LeaseUpdate) -> dict[str, BatchClaim | None]:
     """Return the claims that a write sets (or removes: None), by worker."""
     if isinstance(write, Claim):
-        dropped: dict[str, BatchClaim | None] = dict.fromkeys(worker for worker, _ in write.dropped)
+        dropped: dict[str, BatchClaim | None] = dict.fromkeys(worker for worker, _ in write.dropped_claims)
         return dropped | {write.claim.worker: write.claim}
-    return {write.forget: write.claim} if isinstance(write, Reset) and write.forget is not None else {}
+    return (
+        {write.claim_worker: write.claim}
+        if isinstance(write, Reset) and write.claim_worker is not None
+        else {}
+    )

@@ -71,7 +71,7 @@ def missing_parents(lease: Lease, rows: LeaseRows, vanished: Container[str]) -> 
     return missing if len(missing) < len(lease.parents) else set()
 
 
-def unfinished_lineage(leases: Iterable[Lease]) -> dict[str, AbstractSet[str]]:
+def parents_of_unfinished_leases(leases: Iterable[Lease]) -> dict[str, AbstractSet[str]]:
     """Return the parents of every unfinished lease that has some, by its key."""
     return {lease.key: lease.parents for lease in leases if lease.parents and not lease.is_ended}
 
@@ -97,15 +97,15 @@ class LeaseView:
     ) -> None:
         self.lease_duration_s = lease_duration_s
         self.handovers: Handovers = Handovers(handover_bound_s, names_streams=names_streams)
-        self.vanished: frozenset[str] = frozenset()
+        self.vanished_shards: frozenset[str] = frozenset()
         """Shards that the stream does not list any more, as two listings agreed: no lease waits for them."""
-        self.damaged: dict[str, str] = {}
+        self.damaged_rows: dict[str, str] = {}
         """Existing rows that cannot be read as leases, or are not leases, each with the reason."""
-        self.set_aside: frozenset[str] = frozenset()
+        self.rows_set_aside: frozenset[str] = frozenset()
         """Rows that may belong to another stream: not compared with a listing yet."""
-        self.circular: frozenset[str] = frozenset()
+        self.circular_leases: frozenset[str] = frozenset()
         """Leases that descend from themselves, by damaged rows: they do not wait for each other."""
-        self.watched: frozenset[str] | None = None
+        self.watched_keys: frozenset[str] | None = None
         """The rows of the part that is scanned in every round; None if that is the whole table."""
         self._part: TablePart | None = None
         self._absent: set[str] = set()  # parents that are known to have no row, if only a part is scanned
@@ -132,7 +132,7 @@ class LeaseView:
 
     def watched_rows(self) -> Mapping[str, Lease]:
         """Return the last known rows of the part that is scanned in every round, by key."""
-        return {sighting.lease.key: sighting.lease for sighting in self._sightings(self.watched)}
+        return {sighting.lease.key: sighting.lease for sighting in self._sightings(self.watched_keys)}
 
     def on_scan(  # noqa: PLR0917 - the result of a scan
         self,
@@ -176,12 +176,12 @@ class LeaseView:
                 rows[key].unchanged_scans += 1
         if not is_whole_table:
             # Damaged rows outside the part stay known, since this scan could not find them.
-            outside = ((key, why) for key, why in self.damaged.items() if key not in not_found)
+            outside = ((key, why) for key, why in self.damaged_rows.items() if key not in not_found)
             skipped = [*outside, *skipped]
-        self.damaged = dict(skipped)
+        self.damaged_rows = dict(skipped)
         missing = []
         for key in not_found:
-            if key in self.damaged:
+            if key in self.damaged_rows:
                 continue
             if began_s is not None and rows[key].changed_s > began_s - STALE_READ_S:
                 continue  # created while the scan was under way, or a moment before it
@@ -192,24 +192,27 @@ class LeaseView:
             self._found_by_index &= not_found.keys()
             self._on_whole_table()
         else:
-            self._part, self.watched = part, frozenset(lease.key for lease in leases if lease.key in rows)
+            self._part, self.watched_keys = (
+                part,
+                frozenset(lease.key for lease in leases if lease.key in rows),
+            )
         return missing
 
     def _watched_before(self, part: TablePart | None) -> Iterable[str]:
         """Return the known rows of a part, as its previous scan found them; none if another part was scanned."""
-        known = self.watched if self.watched is not None and self._part == part else ()
+        known = self.watched_keys if self.watched_keys is not None and self._part == part else ()
         return [key for key in known if key in self._rows]
 
     def _on_whole_table(self) -> None:
         rows = self._rows
-        self.handovers.keep_only(self)
-        unfinished = unfinished_lineage(self)
-        self.circular = find_cycles(unfinished)
+        self.handovers.forget_unnamed_workers(self)
+        unfinished = parents_of_unfinished_leases(self)
+        self.circular_leases = find_cycles(unfinished)
         self._absent = set().union(*unfinished.values()) - rows.keys()
 
     def watch_whole_table(self) -> None:
         """Watch the whole table: from now on every scan is of it."""
-        self._part = self.watched = None
+        self._part = self.watched_keys = None
 
     def on_row_absent(self, key: str) -> None:
         """Handle a read by key that found no row."""
@@ -222,15 +225,15 @@ class LeaseView:
         There are no such parents after a scan of the whole table: only a worker that watches a part, or finds leases by the
         index, sees rows without the rows of their parents.
         """
-        if self.watched is None and lease.key not in self._found_by_index:
+        if self.watched_keys is None and lease.key not in self._found_by_index:
             return []
         return [
             parent
             for parent in lease.parents
-            if parent not in self._rows and parent not in self._absent and parent not in self.vanished
+            if parent not in self._rows and parent not in self._absent and parent not in self.vanished_shards
         ]
 
-    def unfinished_parents(self, lease: Lease) -> list[str]:
+    def blocking_parents(self, lease: Lease) -> list[str]:
         """Return the parents that this lease waits for: unfinished ones, and those whose rows must be fetched."""
         rows = self._rows
         standing = [parent for parent in lease.parents if parent in rows and not rows[parent].lease.is_ended]
@@ -251,22 +254,22 @@ class LeaseView:
         """Handle one row, from a write's answer or a read."""
         self._keep(lease, now_s)
 
-    def on_row_found(self, lease: Lease, now_s: float) -> None:
+    def on_row_found_by_index(self, lease: Lease, now_s: float) -> None:
         """Handle one row that was found by the index: its parents' rows may be newer than the last scan."""
         self._found_by_index.add(lease.key)
         self._keep(lease, now_s)
 
     def is_usable(self, key: str) -> bool:
         """Return whether a row can be read and is known to be of this stream, so that it may be written."""
-        return key not in self.damaged and key not in self.set_aside
+        return key not in self.damaged_rows and key not in self.rows_set_aside
 
     def on_shards_vanished(self, shard_ids: AbstractSet[str]) -> None:
         """Handle shards that the stream does not list any more: no lease waits for them from now on."""
-        self.vanished |= shard_ids
+        self.vanished_shards |= shard_ids
 
     def set_rows_aside(self, keys: Iterable[str]) -> None:
         """Set rows aside until they are known to belong to this stream; this replaces the earlier set."""
-        self.set_aside = frozenset(keys)
+        self.rows_set_aside = frozenset(keys)
 
     def forget(self, key: str) -> None:
         """Forget a row that does not exist."""
@@ -322,7 +325,7 @@ class LeaseView:
         """
         moments = [
             sighting.changed_s + self.duration_s_of(sighting.lease)
-            for sighting in self._sightings(self.watched)
+            for sighting in self._sightings(self.watched_keys)
             if sighting.unchanged_scans
             and sighting.lease.owner is not None
             and sighting.lease.owner != me
@@ -333,13 +336,13 @@ class LeaseView:
     def waits_for_parents(self, lease: Lease) -> bool:
         """Return whether this shard may not be read yet: a parent is unfinished, unknown, or missing."""
         return bool(self.unknown_parents(lease)) or waits_for_parents(
-            lease, self, self.vanished, self.circular
+            lease, self, self.vanished_shards, self.circular_leases
         )
 
     def missing_parents(self) -> set[str]:
         """Return the parents without a row that keep leases from being read."""
         merged = (lease for lease in self if len(lease.parents) > 1)
-        return set().union(*(missing_parents(lease, self, self.vanished) for lease in merged))
+        return set().union(*(missing_parents(lease, self, self.vanished_shards) for lease in merged))
 
     def has_parent_lease(self, lease: Lease) -> bool:
         """Return whether a parent's lease is in the table, finished or not."""
@@ -389,9 +392,9 @@ class StreamRows:
         return {lease.key: lease for lease in self}
 
     @property
-    def damaged(self) -> Mapping[str, str]:
+    def damaged_rows(self) -> Mapping[str, str]:
         """Existing rows that cannot be read as leases, each with the reason."""
-        return {key: why for key, why in self._view.damaged.items() if self._is_mine(key)}
+        return {key: why for key, why in self._view.damaged_rows.items() if self._is_mine(key)}
 
     def missing_parents(self) -> set[str]:
         """Return the parents without a row that keep leases from being read."""

@@ -193,18 +193,18 @@ class Claim(Struct, frozen=True):
     Args:
         claim: The worker, the batch and its range. The worker must be the reader unless the claim is a forfeit.
         checkpoint_seen: The row's checkpoint as the task read it.
-        before: The worker's own claim as the task read it, as (batch, run), or None: only that claim is replaced.
+        claim_seen: The worker's own claim as the task read it, as (batch, run), or None: only that claim is replaced.
         tip_ms: Moment at which no record was after the batch's start, or None.
-        dropped: Old claims of other workers, as (worker, batch), that the same write removes.
+        dropped_claims: Old claims of other workers, as (worker, batch), that the same write removes.
         stream: The task's stream; a row of another stream is refused. None: no check.
     """
 
     key: str
     claim: BatchClaim
     checkpoint_seen: Position
-    before: tuple[int, str] | None = None
+    claim_seen: tuple[int, str] | None = None
     tip_ms: int | None = None
-    dropped: tuple[tuple[str, int], ...] = ()
+    dropped_claims: tuple[tuple[str, int], ...] = ()
     stream: StreamIdentity | None = None
 
     @property
@@ -213,14 +213,14 @@ class Claim(Struct, frozen=True):
         return self.claim.end == self.claim.start
 
     @property
-    def forfeits(self) -> bool:
+    def is_forfeit(self) -> bool:
         """Whether this only states that the batch holds nothing of the shard, which needs no lease."""
         return self.is_empty and not self.claim.note
 
     @property
     def moves_checkpoint(self) -> bool:
         """Whether the batch's start is ahead of the checkpoint and replaces it."""
-        return not self.forfeits and is_forward(self.checkpoint_seen, self.claim.start)
+        return not self.is_forfeit and is_forward(self.checkpoint_seen, self.claim.start)
 
 
 class Promote(Struct, frozen=True):
@@ -264,17 +264,17 @@ class Reset(Struct, frozen=True):
     Model: `Reset` of `model/Batches.tla`; an operator's is left out.
 
     Args:
-        forget: The worker whose claim is removed: its restored checkpoint location has no record of that claim.
+        claim_worker: The worker whose claim is removed: its restored checkpoint location has no record of that claim.
         claim: The claim of that worker that replaces it, or None.
-        is_followed: Whether records are known to exist after the position. If they have expired since, that is data loss.
+        has_later_records: Whether records are known to exist after the position. If they have expired since, that is data loss.
     """
 
     key: str
     counter: int
     position: Position
-    forget: str | None = None
+    claim_worker: str | None = None
     claim: BatchClaim | None = None
-    is_followed: bool = False
+    has_later_records: bool = False
 
 
 LeaseUpdate: TypeAlias = (

@@ -27,7 +27,7 @@ from typing import Final
 from msgspec import Struct, field
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import Lease, lease_of
+from penstock.core.leases.lease import Lease, new_lease
 from penstock.core.leases.lease_writes import Delete
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
@@ -77,7 +77,7 @@ def plan_first_leases(
     if isinstance(filtered, BadSnapshot):
         return filtered
     return _find_fault(cover_of(shard.hash_range for shard in filtered)) or [
-        lease_of(shard, position) for shard in sorted(filtered, key=lambda shard: shard.hash_range)
+        new_lease(shard, position) for shard in sorted(filtered, key=lambda shard: shard.hash_range)
     ]
 
 
@@ -141,7 +141,7 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
         # reader at LATEST finds the end at once.
         partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - read
         positions |= dict.fromkeys(sorted(partners), start.default)
-    leases = [lease_of(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
+    leases = [new_lease(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
     return sorted(leases, key=lambda lease: (graph[lease.key].hash_range, lease.key))
 
 
@@ -164,7 +164,7 @@ _NO_SHARDS: Final[frozenset[str]] = frozenset()
 
 def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:
     """Plan the leases of a finished shard's children, always from TRIM_HORIZON."""
-    return [lease_of(child, TRIM_HORIZON) for child in children]
+    return [new_lease(child, TRIM_HORIZON) for child in children]
 
 
 def start_reading_at(lease: Lease, has_parent_lease: bool) -> Position:
@@ -330,7 +330,7 @@ def plan_missing(
             if wanted[shard_id] is CreationReason.CHILD
             else start.by_shard.get(shard_id, position)
         )
-        plan.append(MissingLease(lease_of(shard, at), wanted[shard_id]))
+        plan.append(MissingLease(new_lease(shard, at), wanted[shard_id]))
     return plan
 
 

@@ -153,7 +153,7 @@ class StreamCheck:
         if is_whole_table:
             self._compared.intersection_update(lease.key for lease in leases)
         else:
-            aside |= self.view.set_aside.difference(lease.key for lease in leases)
+            aside |= self.view.rows_set_aside.difference(lease.key for lease in leases)
         aside = {key for key in aside if key not in held}
         self.view.set_rows_aside(aside)
         return sorted({self._options.stream_id_of(key) for key in aside})
@@ -186,9 +186,9 @@ class StreamCheck:
         self._clocks[stream_id] = (moment_ms, now_s)
         listed = {shard.shard_id: shard for shard in shards}
         self._find_foreign(self._by_stream(self.view).get(stream_id, []), listed)
-        compared = {key for key in self.view.set_aside if self._options.stream_id_of(key) == stream_id}
+        compared = {key for key in self.view.rows_set_aside if self._options.stream_id_of(key) == stream_id}
         self._compared |= compared
-        self.view.set_rows_aside(self.view.set_aside - compared)
+        self.view.set_rows_aside(self.view.rows_set_aside - compared)
 
     def stream_to_write(self, row: Lease) -> StreamIdentity | None:
         """Return the stream that a renewal writes on a row without one; else None."""
@@ -292,12 +292,12 @@ class DamagedRows:
                 readable lease before. Other unreadable rows are reported as rows that are not leases.
         """
         listed = set(shard_ids)
-        for key, why in self.view.damaged.items():
+        for key, why in self.view.damaged_rows.items():
             if key in self.view or key in listed:
                 self._report_damaged(key, why)
             elif self._skipped_count <= SKIPPED_REPORTS_MAX and self._mark_reported(key, why):
                 self._report_skipped(key, why)
-        for key in sorted(self.view.circular):
+        for key in sorted(self.view.circular_leases):
             if self._mark_reported(key, "circular"):
                 row = self.view.get(key)
                 parents = "" if row is None else ", ".join(sorted(row.parents))

@@ -234,7 +234,7 @@ class ShardSyncer:
         """Handle the listing from which a new application gets its first leases."""
         if len(self.view):
             return  # another worker has started the application meanwhile
-        if any(shard.shard_id in self.view.damaged for shard in event.shards):
+        if any(shard.shard_id in self.view.damaged_rows for shard in event.shards):
             return  # it was started before: an unreadable row is one of its leases
         plan = plan_first_leases(event.shards, self.options.start, event.moment_ms)
         if isinstance(plan, BadSnapshot):
@@ -364,7 +364,9 @@ class ShardSyncer:
 
     def _coverage(self, also_covered: Iterable[str] = ()) -> Coverage:
         # An unreadable row counts as an unfinished lease: it may be one, and no other row may replace it.
-        damaged = [Lease(key) for key in self.view.damaged if key not in self.view and key in self.ranges]
+        damaged = [
+            Lease(key) for key in self.view.damaged_rows if key not in self.view and key in self.ranges
+        ]
         return find_holes([*self.view, *damaged, *(Lease(key) for key in also_covered)], self.ranges)
 
     def find_open_holes(self) -> tuple[HashRange, ...]:
@@ -396,7 +398,7 @@ class ShardSyncer:
             for missing in plan_missing(
                 rows, event.shards, coverage.holes, self.options.start, needed_parents=parents - unlisted
             )
-            if missing.lease.key not in self.view.damaged
+            if missing.lease.key not in self.view.damaged_rows
         ]
         if any(missing.why is CreationReason.UNEXPLAINED for missing in plan):
             # A listing can be incomplete, and a wrong lease here reads shards out of order: two listings must agree.

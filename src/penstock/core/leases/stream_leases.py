@@ -230,7 +230,7 @@ class Streams:
         view, gap = self._view, self._describe_gap()
         if gap is not None or has_leader:
             return gap
-        for lease, state, _ in view.with_owner_states(now_s, view.watched):
+        for lease, state, _ in view.with_owner_states(now_s, view.watched_keys):
             if state is OwnerState.ENDED or lease.reader == me:
                 continue
             if state is OwnerState.ALIVE:
@@ -249,7 +249,7 @@ class Streams:
         listed = [stream.syncer.ranges for stream in self._streams.values()]
         return tuple(
             f"the row of lease {key} cannot be read: {why}"
-            for key, why in sorted(view.damaged.items())
+            for key, why in sorted(view.damaged_rows.items())
             if key in view or any(key in ranges for ranges in listed)
         )
 
@@ -259,8 +259,8 @@ class Streams:
         for stream in self._streams.values():
             for hole in stream.syncer.find_open_holes():
                 return f"no lease covers the hash keys {hole.start}..{hole.end}"
-            for key in view.damaged.keys() & stream.syncer.ranges.keys():
-                return f"the row of lease {key} cannot be read: {view.damaged[key]}"
+            for key in view.damaged_rows.keys() & stream.syncer.ranges.keys():
+                return f"the row of lease {key} cannot be read: {view.damaged_rows[key]}"
         missing = view.missing_parents()
         return (
             f"the lease of shard {min(missing)} is missing, and its child waits for it" if missing else None

@@ -388,16 +388,16 @@ class ClaimedRead:
             end=end,
             note=b"" if note is None else note.to_bytes(),
             made_ms=now_ms,
-            earlier=() if own is None else own.past(PAST_CLAIMS_MAX),
+            earlier=() if own is None else own.past_claims(PAST_CLAIMS_MAX),
             planned_by=execution.planned_by,
         )
         return Claim(
             key=self._shard_id,
             claim=claim,
             checkpoint_seen=lease.checkpoint,
-            before=None if own is None else own.identity,
+            claim_seen=None if own is None else own.identity,
             tip_ms=task.tip_ms,
-            dropped=dropped,
+            dropped_claims=dropped,
             stream=task.stream,
         )
 
