@@ -258,7 +258,7 @@ class Acquisitions:
         is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
         # A query first repeats its interrupted batch, so it renews.
         if is_leaving and not self.options.keeps_claims:
-            late = self._late_checkpoints.take(key)
+            late = self._late_checkpoints.pop(key)
             position = None if late is None else late.position
             return Release(key, lease.counter, self.me, position, lease.owner)
         if lease.checkpoint == LATEST and not is_leaving:

@@ -305,7 +305,7 @@ class Coordinator:
 
     def _advance(self, now_s: float) -> None:
         self.held_leases.tick(now_s)
-        self._late_checkpoints.write(now_s)
+        self._late_checkpoints.enqueue_writes(now_s)
         self._scans.advance(now_s)
         self._fetch_rows(now_s)
         self._acquisitions.fetch_due(now_s)

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from penstock.core.backoff import Backoff
 from penstock.core.leases.coordinator_effects import (
@@ -41,6 +41,7 @@ from penstock.core.leases.held_lease_phases import (
     CreateChild,
     Expiry,
     HeldLeaseStatus,
+    HeldLeaseWrite,
     LeaseAction,
     LeaseEnded,
     LeaseLost,
@@ -61,7 +62,6 @@ from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
     End,
-    LeaseWrite,
     Refusal,
     Refused,
     Release,
@@ -108,6 +108,7 @@ class HeldLease(Struct):
         epoch: Identifies this ownership of the lease.
         lease: The row as this worker's last write left it.
         renewed_s: When the last write that kept the lease was sent.
+        renew_due_s: When the next renewal is due.
     """
 
     worker: str
@@ -123,22 +124,24 @@ class HeldLease(Struct):
     done_through: Position | None = None  # everything up to this record is done
     seen_claim: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
     is_urgent: bool = False  # write a checkpoint before the renewal is due
-    unknown_write: LeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
-    is_fetching: bool = False
+    unknown_write: HeldLeaseWrite | None = None  # a write with an unknown outcome, until the row is read back
+    is_fetching: bool = False  # whether that read of the row is under way
     first_sent_s: float | None = None  # when the first write with the row's current counter was sent
-    retry_due_s: float = 0.0
-    failure_count: int = 0
+    retry_due_s: float = 0.0  # no write and no read of the row begins before this moment
+    failure_count: int = 0  # failed writes and reads since the last applied write
     last_error: str | None = None  # of the writes since the last one that was applied
-    children_to_create: dict[str, Lease] | None = None  # children without a lease, once the shard is drained
-    children: tuple[ChildShard, ...] = ()
-    child_retry_due_s: float = 0.0
-    progress_text: str = ""  # of the last progress event
-    behind_ms: int | None = None
+    children: tuple[ChildShard, ...] = ()  # of a drained shard
+    children_to_create: dict[str, Lease] | None = (
+        None  # of a drained shard: its children that have no lease yet
+    )
+    child_retry_due_s: float = 0.0  # no child's lease is created before this moment
+    progress_text: str = ""  # of the last `ReaderProgress`
+    behind_ms: int | None = None  # how far the reader is behind the tip, or None if it has not reported that
     throughput_kbps: float | None = None
-    unseen_audits: int = 0  # audits in a row in which its reader was missing
-    stopped_reason: str | None = None
-    tip: TipMark | None = None
-    wake_s: float = field(default=math.inf)
+    audits_without_reader: int = 0  # audits in a row in which its reader was missing
+    stopped_reason: str | None = None  # why its reader has failed for good
+    tip: TipMark | None = None  # the last position at which the reader was at the tip
+    wake_s: float = math.inf
     """When `HeldLeases` calls `advance` next."""
 
     @property
@@ -167,10 +170,10 @@ class HeldLease(Struct):
     @property
     def unwritten_position(self) -> Position | None:
         """The position that is done but not in the row's checkpoint yet, or None."""
-        return None if self._is_done_written(self.lease) else self.done_through
+        return None if self._is_all_written(self.lease) else self.done_through
 
     def on_position_done(self, position: Position | None) -> None:
-        """Handle a position up to which everything is done; an earlier one than the last changes nothing."""
+        """Handle a position up to which everything is done. One before `done_through`, or None, changes nothing."""
         if (
             position is not None
             and position.is_record
@@ -181,7 +184,8 @@ class HeldLease(Struct):
     def on_earlier_reader_stopped(self, position: Position | None, seen_claim: SeenClaim | None) -> None:
         """Handle the last position of a reader that this process had before it lost and regained the lease.
 
-        A query's position counts only if the row still has the claim that it saw.
+        Args:
+            seen_claim: If the reader was a query: its position counts only if the row still has this claim.
         """
         expected = None if seen_claim is None else seen_claim.expected_claim_on(self.lease)
         if expected is None or self.lease.has_claim(expected):
@@ -207,7 +211,7 @@ class HeldLease(Struct):
         assert self.phase is not LeasePhase.GONE
         if now_s >= self.deadline_s:
             since_write_s = None if self.first_sent_s is None else now_s - self.first_sent_s
-            return self._lose(StopWhy.EXPIRED, expiry=Expiry(self.key, self.last_error, since_write_s))
+            return self._lose(self.lease, Expiry(self.key, self.last_error, since_write_s))
         actions: list[LeaseAction] = []
         if (
             self.phase is LeasePhase.WAITING
@@ -230,7 +234,7 @@ class HeldLease(Struct):
         return actions
 
     def next_due_s(self, now_s: float, *, is_busy: bool) -> float:
-        """Return when `advance` must be called next if no event arrives before."""
+        """Return the moment at which `advance` must be called if no event arrives before it."""
         due = [self.deadline_s]
         if self.unknown_write is not None:
             if not self.is_fetching:
@@ -257,12 +261,14 @@ class HeldLease(Struct):
 
     # --- writing ---
 
-    def _next_write(self, now_s: float) -> LeaseWrite | None:
-        """Choose the next write.
+    def _next_write(self, now_s: float) -> HeldLeaseWrite | None:
+        """Return the write to send now; None if none is due.
 
-        `Release` once the reader has stopped; `End` once the shard is drained and its children's leases exist. Otherwise a
-        renewal that is due is a `Checkpoint` if the reader is past the row's checkpoint, else a `Renew`. An urgent checkpoint
-        is written before the renewal is due. A worker that keeps claims never writes `Checkpoint`, which would end a claim.
+        - `Release` once the reader has stopped.
+        - `End` once the shard is drained and its children's leases exist.
+        - `Checkpoint` if a renewal is due, or a checkpoint is urgent, and the reader is past the row's checkpoint. A worker that
+          keeps claims never writes it: it would end a claim.
+        - `Renew` if a renewal is due and there is nothing to checkpoint.
         """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
@@ -273,7 +279,7 @@ class HeldLease(Struct):
                 self.worker,
                 position=last,
                 next_owner=lease.next_owner,
-                tip=self._mark_to_write(last),
+                tip=self._tip_mark_at(last),
             )
         if self.phase is LeasePhase.DRAINED and self._all_children_exist():
             return End(key, lease.counter, self.worker, frozenset(child.shard_id for child in self.children))
@@ -282,7 +288,7 @@ class HeldLease(Struct):
             return None
         ahead = None if self.options.keeps_claims else self.unwritten_position
         if ahead is not None:
-            tip = self._mark_to_write(ahead)
+            tip = self._tip_mark_at(ahead)
             return Checkpoint(key, lease.counter, self.worker, ahead, None if tip is None else tip.tip_ms)
         self.is_urgent = False
         if not is_due:
@@ -294,19 +300,22 @@ class HeldLease(Struct):
             self.throughput_kbps,
             during_handover=lease.checkpoint_owner == self.worker,
             stopped_reason=self.stopped_reason,
-            tip=self.tip if self.options.keeps_claims else self._mark_to_write(None),
+            tip=self.tip if self.options.keeps_claims else self._tip_mark_at(None),
             stream=self.options.stream_of(key) if lease.stream is None else None,
             term_ms=self.pace.term_ms,
         )
 
-    def _mark_to_write(self, ahead: Position | None) -> TipMark | None:
-        """Return the tip mark for a write that moves the checkpoint to `ahead`, or that leaves it (None).
+    def _tip_mark_at(self, new_checkpoint: Position | None) -> TipMark | None:
+        """Return the tip mark of a write, or None if the reader was not at the tip yet when it reached the write's checkpoint.
 
-        There is one if the reader was at the tip at that checkpoint or before it: later records arrived after that moment.
+        Records after the tip arrived after that moment, so the mark also holds for a checkpoint beyond the tip.
+
+        Args:
+            new_checkpoint: None for a write that leaves the checkpoint as it is.
         """
-        if ahead is None and self.options.keeps_claims:
+        if new_checkpoint is None and self.options.keeps_claims:
             return None  # a claim may have moved the row's checkpoint: this worker's copy may be old
-        position, tip = self.lease.checkpoint if ahead is None else ahead, self.tip
+        position, tip = self.lease.checkpoint if new_checkpoint is None else new_checkpoint, self.tip
         if tip is None or not position.is_record or position < tip.position:
             return None
         return TipMark(position, tip.tip_ms)
@@ -316,8 +325,13 @@ class HeldLease(Struct):
     def on_answer(
         self, pending: PendingWrite, outcome: WriteOutcome, now_s: float, turn: Turn, detail: str = ""
     ) -> list[LeaseAction]:
-        """Handle the outcome of a write of this lease."""
+        """Handle the outcome of a write of this lease.
+
+        Args:
+            detail: With an unknown outcome: the last error.
+        """
         write = pending.write
+        assert isinstance(write, HeldLeaseWrite)
         if isinstance(outcome, Applied) and outcome.lease is not None:
             return self._on_applied(write, pending.sent_s, outcome.lease, turn)
         if isinstance(outcome, NotDone):
@@ -339,13 +353,13 @@ class HeldLease(Struct):
     def on_read_back(self, row: Lease | None, now_s: float, turn: Turn) -> list[LeaseAction]:
         """Handle the row that was read after a write with an unknown outcome.
 
-        If the row shows that the write was not applied, the write is repeated: at once, or after a back-off if an earlier one
-        had failed, too.
+        If the row shows that the write was not applied, the write is repeated: at once after the first failure, and with a
+        back-off after further ones.
         """
         write, self.unknown_write, self.is_fetching = self.unknown_write, None, False
         assert write is not None, f"lease {self.key} was read back although no write has an unknown outcome"
         actions = self._reconcile(write, row, turn)
-        was_applied = self.last_error is None  # `_on_renewed` has cleared it
+        was_applied = self.lease.counter != write.counter
         if was_applied or self.phase is LeasePhase.GONE:
             return actions
         if self.failure_count:
@@ -355,7 +369,7 @@ class HeldLease(Struct):
         return actions
 
     def on_read_back_failed(self, now_s: float, turn: Turn) -> None:
-        """Handle a failed read-back: it is tried again a little later, until the deadline."""
+        """Handle a failed read of the row: it is tried again a little later, until the deadline."""
         self.is_fetching = False
         self._retry_later(now_s, turn)
 
@@ -365,10 +379,8 @@ class HeldLease(Struct):
         backoff = Backoff(min(2 * _RETRY_MIN_S, interval_s), interval_s)
         self.retry_due_s = now_s + _RETRY_MIN_S / 4 + backoff.delay_s(self.failure_count, turn.draw())
 
-    def _on_applied(self, write: LeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[LeaseAction]:
+    def _on_applied(self, write: HeldLeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[LeaseAction]:
         """Handle the row of a write that was applied: the lease is released, ended or kept."""
-        self.failure_count = 0
-        self.retry_due_s = 0.0
         if isinstance(write, Release):
             return self._on_released(row)
         if isinstance(write, End):
@@ -379,7 +391,7 @@ class HeldLease(Struct):
         return self._on_renewed(row, sent_s, turn)
 
     def _on_renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
-        """Handle the row of a write that kept the lease; it may have a new checkpoint or a hand-over request.
+        """Handle the row of a write that kept the lease: the row may have a new checkpoint or a hand-over request.
 
         Args:
             sent_s: When the write was sent; the deadline counts from then.
@@ -387,6 +399,8 @@ class HeldLease(Struct):
         actions: list[LeaseAction] = []
         self.first_sent_s = None
         self.last_error = None
+        self.failure_count = 0
+        self.retry_due_s = 0.0
         if sent_s > self.renewed_s:
             self.renewed_s = sent_s
             self.renew_due_s = sent_s + self.pace.interval_s * (0.8 + 0.2 * turn.draw())
@@ -399,12 +413,12 @@ class HeldLease(Struct):
     def keep_row(self, row: Lease) -> list[LeaseAction]:
         """Keep the current row of this lease, of which this worker is the reader.
 
-        If the row has a hand-over request, the reader stops: no later scan shows the request as new.
+        If the row has a hand-over request, the reader stops now, since no later scan shows the request as new.
         """
         self.lease = row
         return self.begin_release(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
 
-    def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[LeaseAction]:
+    def _on_refused(self, write: HeldLeaseWrite, outcome: Refused, turn: Turn) -> list[LeaseAction]:
         """Handle a refused write: a hand-over was requested, the table's checkpoint is ahead, or the lease may be lost."""
         row = outcome.row
         if row is not None and row.reader == self.worker:
@@ -418,24 +432,27 @@ class HeldLease(Struct):
                 return [report_checkpoint_behind(row, self.done_through), *self.keep_row(row)]
         return self._reconcile(write, row, turn)
 
-    def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-        """Decide from the current row how a write ended, after a refusal or a read-back.
+    def _reconcile(self, write: HeldLeaseWrite, row: Lease | None, turn: Turn) -> list[LeaseAction]:
+        """Find out from the current row how a write ended, after a refusal or an unknown outcome.
 
-        The lease is finished if the row shows this worker's `End` or `Release`. It is lost if the row has another reader,
+        The lease is no longer held if the row shows this worker's `End` or `Release`. It is lost if the row has another reader,
         another process's run, or a counter that this worker did not write. Otherwise the counter shows whether the write
         was applied.
+
+        Args:
+            row: None if it was deleted.
         """
         if row is None:
-            return self._lose(StopWhy.LOST, is_row_gone=True)
-        counter = getattr(write, "counter", row.counter)
+            return self._lose(None)
+        counter = write.counter
         if isinstance(write, End) and row.is_ended:
             return self._on_ended()
         # If another worker took the lease instead, the checkpoint may be earlier.
-        if isinstance(write, Release) and row.reader != self.worker and self._is_done_written(row):
+        if isinstance(write, Release) and row.reader != self.worker and self._is_all_written(row):
             return self._on_released(row)
         is_of_other_process = row.counter != counter and row.run != self.lease.run
         if is_of_other_process or row.reader != self.worker or row.counter not in (counter, counter + 1):
-            return self._lose(StopWhy.LOST, row=row)
+            return self._lose(row)
         if row.counter == counter:
             # The write is lost or still in flight. If it is in flight, the next write is conditional on the same counter:
             # the table applies one of the two and refuses the other.
@@ -445,16 +462,16 @@ class HeldLease(Struct):
         sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
         return [report_read_back(self.key), *self._on_renewed(row, sent_s, turn)]
 
-    def _is_done_written(self, row: Lease) -> bool:
-        """Return whether a row's checkpoint is at or past `done_through`; True if nothing is done."""
+    def _is_all_written(self, row: Lease) -> bool:
+        """Return whether a row's checkpoint has everything that is done: it is at or past `done_through`."""
         return self.done_through is None or self.done_through <= row.checkpoint
 
     # --- scanned rows ---
 
     def shows_new_handover_request(self, row: Lease) -> bool:
         """Return whether a scanned row shows a hand-over request that this worker has not seen yet."""
-        is_news = row.checkpoint_owner == self.worker and self.lease.checkpoint_owner is None
-        return is_news and row.counter == self.lease.counter
+        is_new = row.checkpoint_owner == self.worker and self.lease.checkpoint_owner is None
+        return is_new and row.counter == self.lease.counter
 
     def differs_from(self, row: Lease) -> bool:
         """Return whether a scanned row is not the one that this worker's last write left."""
@@ -532,7 +549,7 @@ class HeldLease(Struct):
         return not self.children_to_create
 
     def missing_parents_of_children(self, view: LeaseView) -> set[str]:
-        """Return the other parents without a lease that keep this finished shard from being ended."""
+        """Return the other parents of a drained shard's children that have no lease: its end is not written before they have."""
         if self.phase is not LeasePhase.DRAINED or not self.children_to_create:
             return set()
         return set().union(
@@ -545,7 +562,7 @@ class HeldLease(Struct):
         return {parent for parent in others if parent not in view and parent not in view.vanished_shards}
 
     def on_child_exists(self, key: str) -> bool:
-        """Handle a child's lease that exists; True if this shard's end has waited for it."""
+        """Handle a child's lease that exists now; return True if the end of this shard has waited for it."""
         return self.children_to_create is not None and self.children_to_create.pop(key, None) is not None
 
     def on_child_not_created(self, now_s: float, turn: Turn) -> None:
@@ -555,13 +572,13 @@ class HeldLease(Struct):
     # --- release, end, loss ---
 
     def begin_release(self, why: StopWhy) -> list[LeaseAction]:
-        """Begin to release the lease: the reader stops, then the release is written. A second call has no effect."""
+        """Stop the reader, if there is one; then the lease is released. A second call has no effect."""
         was_reading = self.phase is LeasePhase.READING
         self._change_phase(Trigger.STOP)
         return [StopReader(self.key, self.epoch, why)] if was_reading else []
 
     def stop_waiting_for_reader(self) -> None:
-        """Release the lease at the reader's last checkpoint request."""
+        """Release the lease at the last position that the reader has reported as done, although the reader has not stopped."""
         self._change_phase(Trigger.TIME_IS_UP)
 
     def _on_released(self, row: Lease) -> list[LeaseAction]:
@@ -575,33 +592,27 @@ class HeldLease(Struct):
         self._change_phase(Trigger.ENDED)
         return [report_end(self.key, self.children), LeaseEnded(self.children)]
 
-    def _lose(
-        self,
-        why: StopWhy,
-        *,
-        row: Lease | None = None,
-        is_row_gone: bool = False,
-        expiry: Expiry | None = None,
-    ) -> list[LeaseAction]:
-        """Stop holding the lease.
+    def _lose(self, row: Lease | None, expiry: Expiry | None = None) -> list[LeaseAction]:
+        """Stop holding the lease, because of the row in the table or because it could not be renewed in time.
 
         Args:
-            why: LOST, or EXPIRED with its `expiry`.
-            row: The row that shows the new owner, if there is one.
-            is_row_gone: The row was deleted.
+            row: The last known row; None if it was deleted.
+            expiry: Why the lease could not be renewed in time; None if the row shows the loss.
         """
         has_reader = self.has_reader
         actions: list[LeaseAction] = []
         # A reader in STOPPING has its StopReader already. It gets another one if the lease is LOST, since it must stop at once;
         # at an expiry its deadline has passed anyway.
-        if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
-            actions.append(StopReader(self.key, self.epoch, why))
+        if has_reader and (self.phase is LeasePhase.READING or expiry is None):
+            actions.append(
+                StopReader(self.key, self.epoch, StopWhy.LOST if expiry is None else StopWhy.EXPIRED)
+            )
         # A reader reports its last position when it has stopped. A deleted row gets no late checkpoint.
-        done = None if has_reader or is_row_gone else self.done_through
+        done_through = None if has_reader or row is None else self.done_through
         self._change_phase(Trigger.LOST)
-        if why is not StopWhy.EXPIRED:
-            actions.append(report_loss(self.worker, self.key, row, is_row_gone=is_row_gone))
-        return [*actions, LeaseLost(has_reader=has_reader, done=done, expiry=expiry)]
+        if expiry is None:
+            actions.append(report_loss(self.worker, self.key, row))
+        return [*actions, LeaseLost(has_reader, done_through, expiry)]
 
 
 def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:

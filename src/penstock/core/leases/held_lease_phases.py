@@ -20,7 +20,7 @@ from penstock.core.leases.coordinator_effects import (
 )
 from penstock.core.leases.coordinator_events import ReaderFailed
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import LeaseWrite
+from penstock.core.leases.lease_writes import Checkpoint, End, Release, Renew
 from penstock.core.position import Position
 from penstock.core.safe_text import describe_error
 from penstock.core.shard import ChildShard
@@ -107,10 +107,14 @@ TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
 # --- actions -----------------------------------------------------------------------------------------------
 
 
+HeldLeaseWrite: TypeAlias = Renew | Checkpoint | Release | End
+"""A write of a held lease: conditional on the counter that the previous one left."""
+
+
 class SendWrite(Struct, frozen=True):
     """Send this write now; no other write of the lease is in flight."""
 
-    write: LeaseWrite
+    write: HeldLeaseWrite
 
 
 class CreateChild(Struct, frozen=True):
@@ -120,11 +124,11 @@ class CreateChild(Struct, frozen=True):
 
 
 class LeaseReleased(Struct, frozen=True):
-    """The lease was released."""
+    """Drop the lease: its release is written."""
 
 
 class LeaseEnded(Struct, frozen=True):
-    """The shard is done and its lease finished."""
+    """Drop the lease: SHARD_END is written. Take the children's leases."""
 
     children: tuple[ChildShard, ...]
 
@@ -134,7 +138,7 @@ class Expiry(Struct, frozen=True):
 
     Args:
         error: The error of its last failed write; None if none failed.
-        since_write_s: Time since the write was sent that should have kept the lease; None if none was sent.
+        since_write_s: Seconds since the write was sent that should have kept the lease and has no answer; None if none was sent.
     """
 
     key: str
@@ -143,16 +147,16 @@ class Expiry(Struct, frozen=True):
 
 
 class LeaseLost(Struct, frozen=True):
-    """This worker does not hold the lease any more.
+    """Drop the lease: another worker has it, its row was deleted, or it could not be renewed in time.
 
     Args:
         has_reader: Whether a reader is still to stop.
-        done: The position that was done but not checkpointed, or None; with a reader left, the reader reports it.
-        expiry: Why it could not be renewed; None if another worker has it.
+        done_through: The last position that is done, for a late checkpoint; None without one, or if the reader will report it.
+        expiry: Why the lease could not be renewed in time; None if the row shows the loss.
     """
 
     has_reader: bool
-    done: Position | None
+    done_through: Position | None
     expiry: Expiry | None = None
 
 
@@ -200,22 +204,31 @@ def report_read_back(key: str) -> Report:
     return Report(Topic.READ_BACK, Level.INFO, message, key)
 
 
-def report_checkpoint_behind(row: Lease, wanted: Position | None) -> Report:
-    """Report that the table's checkpoint is ahead of this worker's."""
-    message = f"lease {row.key}: the table's checkpoint {row.checkpoint} is ahead of {wanted}; it stays"
+def report_checkpoint_behind(row: Lease, own_position: Position | None) -> Report:
+    """Report that the row's checkpoint is ahead of this worker's own position, and stays."""
+    message = f"lease {row.key}: the table's checkpoint {row.checkpoint} is ahead of {own_position}; it stays"
     return Report(Topic.CHECKPOINT_BEHIND, Level.INFO, message, row.key)
 
 
 def report_failed_reader(event: ReaderFailed, *, is_freed: bool) -> Report:
-    """Report that a shard is not delivered any more, and whether its lease is kept."""
-    what = "freed" if is_freed else "kept, and nothing of it is read until a restart"
-    message = f"shard {event.key} has stopped: {event.reason}. Its lease is {what}."
+    """Report that a shard is not delivered any more.
+
+    Args:
+        is_freed: Whether its lease is released, so that another worker reads the shard.
+    """
+    state = "freed" if is_freed else "kept, and nothing of it is read until a restart"
+    message = f"shard {event.key} has stopped: {event.reason}. Its lease is {state}."
     return Report(Topic.STOPPED_SHARD, Level.ERROR, message, event.key)
 
 
-def report_stall(key: str, behind_ms: int | None, still_s: float) -> Report:
-    """Report that a shard is behind and makes no progress."""
-    message = f"shard {key} is {behind_ms} ms behind and has not moved for {still_s:.0f} s"
+def report_stall(key: str, behind_ms: int | None, no_progress_s: float) -> Report:
+    """Report that a shard is not at its tip and makes no progress.
+
+    Args:
+        behind_ms: None if its reader has not reported it yet.
+    """
+    lag = "has not reported how far it is behind" if behind_ms is None else f"is {behind_ms} ms behind"
+    message = f"shard {key} {lag} and has not moved for {no_progress_s:.0f} s"
     return Report(Topic.STALLED, Level.ERROR, message, key)
 
 
@@ -224,17 +237,17 @@ def report_still_stopped(key: str) -> Report:
     return Report(Topic.STOPPED_SHARD, Level.ERROR, f"shard {key} is still stopped after a failure", key)
 
 
-def report_expiries(expired: Sequence[Expiry]) -> Report:
+def report_expiries(expiries: Sequence[Expiry]) -> Report:
     """Report leases that were lost because no renewal succeeded in time, and why none did."""
-    keys = [each.key for each in expired]
+    keys = [each.key for each in expiries]
     which, them = (
         (f"lease {keys[0]}", "it")
         if len(keys) == 1
         else (f"{len(keys)} leases ({_first_keys(keys)})", "them")
     )
-    error = next((each.error for each in expired if each.error is not None), None)
+    error = next((each.error for each in expiries if each.error is not None), None)
     since_write_s = max(
-        (each.since_write_s for each in expired if each.since_write_s is not None), default=None
+        (each.since_write_s for each in expiries if each.since_write_s is not None), default=None
     )
     if error is not None:
         why = f"Renewing {them} fails: {error}"
@@ -252,6 +265,7 @@ def report_late_renewals(late_count: int, held_count: int, longest_s: float, err
     """Report leases that are kept although others may take them by now.
 
     Args:
+        late_count: Number of these leases, of the `held_count` that this worker holds.
         longest_s: Longest time since a renewal.
         error: The error of the last failed renewal; None if none failed.
     """
@@ -272,9 +286,9 @@ def _first_keys(keys: Sequence[str]) -> str:
     return shown if len(keys) <= _SHOWN_KEYS_MAX else f"{shown}, ..."
 
 
-def report_loss(worker: str, key: str, row: Lease | None, *, is_row_gone: bool) -> Report:
-    """Report how a lease was lost to another worker."""
-    if is_row_gone:
+def report_loss(worker: str, key: str, row: Lease | None) -> Report:
+    """Report that a lease was lost to another worker, to another process of this worker, or by the deletion of its row (None)."""
+    if row is None:
         return Report(
             Topic.ROW_GONE,
             Level.ERROR,
@@ -282,15 +296,14 @@ def report_loss(worker: str, key: str, row: Lease | None, *, is_row_gone: bool) 
             "is started again from its beginning",
             key,
         )
-    if row is not None and row.reader == worker:
+    if row.reader == worker:
         run = "" if row.run is None else f" (run {row.run})"
         message = (
             f"lease {key} was renewed under this worker's id, {worker}, but not by this process{run}: is another process running "
             "under the same worker id? It must be unique among the living workers of an application"
         )
         return Report(Topic.LOST, Level.ERROR, message, key, "same_name")
-    owner = "another worker" if row is None else row.owner
-    return Report(Topic.LOST, Level.WARNING, f"lease {key} belongs to {owner} now", key, "taken")
+    return Report(Topic.LOST, Level.WARNING, f"lease {key} belongs to {row.owner} now", key, "taken")
 
 
 # --- a standstill: every lease of a worker has stopped, or waits for one that has ------------------------
@@ -306,15 +319,14 @@ _TEXT_MAX: Final = 200  # a row is read by every worker in every round
 
 
 def stop_reason(error: PenstockError) -> str:
-    """Return why a shard has stopped, as one word of a bounded set, for metrics."""
+    """Return why a shard has stopped as a word of a small fixed set, for metrics."""
     return next((word for kind, word in _REASONS if isinstance(error, kind)), "read_failed")
 
 
 def describe_stop(error: PenstockError) -> str:
     """Return why a shard has stopped, with the cause, short enough for its lease."""
     cause = error.__cause__
-    what = str(error) if cause is None else describe_error(cause)
-    text = f"{stop_reason(error)}: {what}"
+    text = f"{stop_reason(error)}: {error if cause is None else describe_error(cause)}"
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 
@@ -334,17 +346,13 @@ class HeldLeaseStatus(Struct, frozen=True):
     parents: frozenset[str] = frozenset()
 
 
-def is_standstill(held: Iterable[HeldLeaseStatus]) -> bool:
-    """Return whether some leases have stopped after a failure, and every other one waits for those."""
-    leases = tuple(held)
-    still = {lease.key for lease in leases if lease.phase is LeasePhase.PARKED}
-    if not still:
+def is_standstill(statuses: Iterable[HeldLeaseStatus]) -> bool:
+    """Return whether some held leases have stopped after a failure, and every other one waits for those."""
+    leases = tuple(statuses)
+    stuck = {lease.key for lease in leases if lease.phase is LeasePhase.PARKED}
+    others = [lease for lease in leases if lease.phase is not LeasePhase.PARKED]
+    if not stuck or any(lease.phase is not LeasePhase.WAITING for lease in others):
         return False
-    waiting = [lease for lease in leases if lease.phase is not LeasePhase.PARKED]
-    while waiting:
-        blocked = [lease for lease in waiting if lease.phase is LeasePhase.WAITING and lease.parents & still]
-        if not blocked:
-            return False
-        still.update(lease.key for lease in blocked)
-        waiting = [lease for lease in waiting if lease.key not in still]
-    return True
+    while descendants := {lease.key for lease in others if lease.parents & stuck} - stuck:
+        stuck |= descendants
+    return all(lease.key in stuck for lease in others)

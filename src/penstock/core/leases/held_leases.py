@@ -79,40 +79,41 @@ class LateCheckpoints:
         self.view: LeaseView = context.view
         self._turn = context.turn
         self._writes = context.writes
-        self._kept: dict[str, LateCheckpoint] = {}
-        self._due_s = 0.0  # of the next writes
+        self._kept_writes: dict[str, LateCheckpoint] = {}
+        self._due_s = 0.0  # no write begins before this moment
 
     def keep(self, key: str, position: Position | None, seen_claim: SeenClaim | None = None) -> None:
-        """Keep a position, unless the kept one is later.
+        """Keep the last position of a lease's reader, unless a later one is kept already.
 
         Args:
-            seen_claim: The claim that the query saw, if the position is a query's.
+            position: One that is not a record, or None, is not kept: nothing of it would be written.
+            seen_claim: If the reader was a query: the claim that it saw.
         """
         if position is None or not position.is_record:
             return
-        known = self._kept.get(key)
-        if known is None or known.position < position:
-            self._kept[key] = LateCheckpoint(key, position, seen_claim)
+        before = self._kept_writes.get(key)
+        if before is None or before.position < position:
+            self._kept_writes[key] = LateCheckpoint(key, position, seen_claim)
 
-    def take(self, key: str) -> LateCheckpoint | None:
-        """Forget the kept position; return its write if it is beyond the row's checkpoint, else None."""
-        write, row = self._kept.pop(key, None), self.view.get(key)
+    def pop(self, key: str) -> LateCheckpoint | None:
+        """Forget a lease's kept position; return its write if it is beyond the row's checkpoint, else None."""
+        write, row = self._kept_writes.pop(key, None), self.view.get(key)
         if write is None or row is None or write.position <= row.checkpoint:
             return None
         seen = write.seen_claim
         return write if seen is None else replace(write, seen_claim=seen.expected_claim_on(row))
 
-    def write(self, now_s: float) -> None:
-        """Write the kept positions. A lease with a write in flight waits for the next call."""
-        if not self._kept or now_s < self._due_s:
+    def enqueue_writes(self, now_s: float) -> None:
+        """Queue the writes of the kept positions. A lease with a write in flight waits for the next call."""
+        if not self._kept_writes or now_s < self._due_s:
             return
-        for key in [key for key in self._kept if not self._writes.is_busy(key)]:
-            write = self.take(key)
+        for key in [key for key in self._kept_writes if not self._writes.is_busy(key)]:
+            write = self.pop(key)
             if write is not None:
                 self._writes.enqueue(write, ForLateCheckpoint(write))
 
     def on_answer(self, write: LateCheckpoint, outcome: WriteOutcome, now_s: float) -> None:
-        """Handle the answer to a late checkpoint: it is tried again if it failed or its outcome is unknown."""
+        """Handle the answer to a late checkpoint, which is tried again if it failed or its outcome is unknown."""
         if isinstance(outcome, NotDone | Unknown):
             self._due_s = now_s + self.options.renew_interval_s * self._turn.draw()
             self.keep(write.key, write.position, write.seen_claim)
@@ -126,11 +127,11 @@ class HeldLeases:
 
     Args:
         late_checkpoints: Keeps the last positions in shards whose leases are lost.
-        failing: Informed of leases that were lost for failing writes.
+        failing_calls: Gets the leases that were lost because their writes failed.
     """
 
     def __init__(
-        self, context: CoordinatorContext, late_checkpoints: LateCheckpoints, failing: FailingCalls
+        self, context: CoordinatorContext, late_checkpoints: LateCheckpoints, failing_calls: FailingCalls
     ) -> None:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
@@ -140,17 +141,17 @@ class HeldLeases:
         self._writes = context.writes
         self._scans = context.scans
         self._late_checkpoints = late_checkpoints
-        self._failing = failing
+        self._failing_calls = failing_calls
         self._is_stopping = False
         self._held: dict[str, HeldLease] = {}
         self._wake_ups: list[tuple[float, str, int]] = []  # a heap of wake-ups: moment, key and epoch
-        # Epochs of the readers of lost leases that have not stopped, by key.
+        # By key: the epoch of the reader of a lost lease, until that reader has stopped.
         self._earlier_readers: dict[str, int] = {}
         self._last_epoch = 0
         self._pace = RenewalPace(context.options)
-        self._expired: list[Expiry] = []  # leases that could not be renewed in time; not reported yet
-        self._expired_due_s = -math.inf  # when they may be reported
-        self._lateness_due_s = -math.inf  # when late renewals are reported next
+        self._unreported_expiries: list[Expiry] = []
+        self._expiry_report_due_s = -math.inf
+        self._late_renewal_report_due_s = -math.inf
 
     def __len__(self) -> int:
         return len(self._held)
@@ -169,7 +170,7 @@ class HeldLeases:
     @property
     def next_wake_s(self) -> float:
         """When `tick` must be called next; infinity when nothing is held."""
-        report_s = self._expired_due_s if self._expired else math.inf
+        report_s = self._expiry_report_due_s if self._unreported_expiries else math.inf
         while self._wake_ups:
             due_s, key, epoch = self._wake_ups[0]
             held = self._find(key, epoch)
@@ -193,7 +194,7 @@ class HeldLeases:
 
         Args:
             lease: The row, which names this worker as the reader.
-            sent_s: When the write that acquired or last renewed the lease was sent; its duration counts from then.
+            sent_s: When the write that acquired or last renewed the lease was sent: the lease duration counts from then.
         """
         assert lease.key not in self._held, f"lease {lease.key} is held already"
         self._last_epoch += 1
@@ -204,7 +205,7 @@ class HeldLeases:
         )
         self._held[lease.key] = held
         self._pace.held_count = len(self._held)
-        late = self._late_checkpoints.take(lease.key)
+        late = self._late_checkpoints.pop(lease.key)
         if late is not None:
             held.on_earlier_reader_stopped(late.position, late.seen_claim)
         if self._is_stopping:
@@ -234,19 +235,20 @@ class HeldLeases:
 
     def _report_expired(self, now_s: float) -> None:
         """Report expired leases, at most once a second: while the table is down all of them expire."""
-        if self._expired and (now_s >= self._expired_due_s or self._is_stopping):
-            self._turn.emit(report_expiries(self._expired))
-            self._expired = []
-            self._expired_due_s = now_s + _EXPIRED_REPORT_INTERVAL_S
+        is_due = now_s >= self._expiry_report_due_s or self._is_stopping
+        if self._unreported_expiries and is_due:
+            self._turn.emit(report_expiries(self._unreported_expiries))
+            self._unreported_expiries = []
+            self._expiry_report_due_s = now_s + _EXPIRED_REPORT_INTERVAL_S
 
     def _report_late_renewals(self, now_s: float) -> None:
         """Report leases that were not renewed in time, at most once in a lease duration.
 
         Only a worker whose batches claim their ends keeps such leases. Another one has dropped them at their deadlines.
         """
-        if not self.options.keeps_claims or now_s < self._lateness_due_s:
+        if not self.options.keeps_claims or now_s < self._late_renewal_report_due_s:
             return
-        self._lateness_due_s = now_s + self.options.lease_duration_s
+        self._late_renewal_report_due_s = now_s + self.options.lease_duration_s
         late = [
             held
             for held in self._held.values()
@@ -295,25 +297,27 @@ class HeldLeases:
                     del self._held[held.key]
                     self.advance_waiting_leases(now_s)  # leases of child shards wait for this end
                     self._take_children(children)
-                case LeaseLost(has_reader, done, expiry):
+                case LeaseLost(has_reader, done_through, expiry):
                     del self._held[held.key]
                     if expiry is not None:
-                        self._expired.append(expiry)
+                        self._unreported_expiries.append(expiry)
                         if expiry.error is not None:
-                            self._failing.on_lost_lease(held.key, expiry.error, now_s)
-                    self._on_lost(held, now_s, has_reader=has_reader, done=done)
+                            self._failing_calls.on_lost_lease(held.key, expiry.error, now_s)
+                    self._on_lost(held, done_through, now_s, has_reader=has_reader)
                 case _:
                     self._turn.emit(action)
         self._pace.held_count = len(self._held)
         assert self._is_held(held) == (held.phase is not LeasePhase.GONE)
 
-    def _on_lost(self, held: HeldLease, now_s: float, *, has_reader: bool, done: Position | None) -> None:
+    def _on_lost(
+        self, held: HeldLease, done_through: Position | None, now_s: float, *, has_reader: bool
+    ) -> None:
         self.lost_count += 1
         self._scans.on_owner_unknown(held.key, now_s)
         if has_reader:
             self._earlier_readers[held.key] = held.epoch
         else:
-            self._late_checkpoints.keep(held.key, done, held.seen_claim)
+            self._late_checkpoints.keep(held.key, done_through, held.seen_claim)
 
     def _take_children(self, children: tuple[ChildShard, ...]) -> None:
         """Take the children of a shard that this worker has just ended, within `max_leases`."""
@@ -354,27 +358,35 @@ class HeldLeases:
         self._advance(held, now_s)
 
     def on_other_answer(self, key: str, now_s: float) -> None:
-        """Handle the answer to another write on a lease's row: the lease's own next write was waiting for it."""
+        """Handle the answer to a write of a lease's row by another part: the held lease's next write was waiting for it."""
         held = self._held.get(key)
         if held is not None:
             self._advance(held, now_s)
 
     def on_lease_fetched(self, key: str, row: Lease | None, now_s: float) -> None:
-        """Handle a row that was read back; it is in the view already."""
+        """Handle a row that was read by key, perhaps because a write of the held lease has an unknown outcome.
+
+        Args:
+            row: None if it does not exist. The view has it already.
+        """
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
             self._carry_out(held, held.on_read_back(row, now_s, self._turn), now_s)
             self._advance(held, now_s)
 
     def on_fetch_failed(self, key: str, now_s: float) -> None:
-        """Handle a row that could not be read back."""
+        """Handle a failed read of a row by key."""
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
             held.on_read_back_failed(now_s, self._turn)
             self._advance(held, now_s)
 
     def on_row_scanned(self, row: Lease, now_s: float, began_s: float | None = None) -> None:
-        """Compare a scanned row with the held lease: it may show a hand-over request or another owner."""
+        """Compare a scanned row with the held lease: the row may show a hand-over request or another owner.
+
+        Args:
+            began_s: When the scan began. A row that it read before the held lease's last write is older than that.
+        """
         held = self._held.get(row.key)
         if held is None or self._writes.is_busy(row.key) or held.unknown_write is not None:
             return
@@ -382,7 +394,7 @@ class HeldLeases:
             self._carry_out(held, held.keep_row(row), now_s)
             self._advance(held, now_s)
         elif held.differs_from(row) and (began_s is None or held.renewed_s < began_s):
-            self.renew_now(row.key, now_s)  # an old row, or the lease was stolen: a renewal decides
+            self.renew_now(row.key, now_s)  # the row is old, or the lease was taken: a renewal decides
 
     def renew_now(self, key: str, now_s: float) -> None:
         """Renew a held lease at once, because the table may show another owner."""
@@ -421,19 +433,19 @@ class HeldLeases:
                 self._advance(other, now_s)
 
     def parents_to_fetch(self) -> set[str]:
-        """Return the unfinished parents of waiting leases, and missing parents: rows to fetch by key."""
-        unfinished = {
+        """Return the parents for which held leases wait, and missing parents of their children: rows to fetch by key."""
+        blocking = {
             parent for held in self._waiting_leases() for parent in self.view.blocking_parents(held.lease)
         }
-        return unfinished | self.missing_parents_of_children()
+        return blocking | self.missing_parents_of_children()
 
     def missing_parents(self) -> set[str]:
-        """Return the missing parents that keep held shards from being read, or finished ones from being ended."""
+        """Return the missing parents for which held leases wait: their own, and the other parents of their children."""
         parents = {parent for held in self._waiting_leases() for parent in held.lease.parents}
         return self.missing_parents_of_children() | (parents & self.view.missing_parents())
 
     def missing_parents_of_children(self) -> set[str]:
-        """Return the parents without a lease that keep finished shards from being ended."""
+        """Return the parents without a lease that keep the ends of drained shards from being written."""
         return set().union(*(held.missing_parents_of_children(self.view) for held in self._held.values()))
 
     # --- readers ----------------------------------------------------------------------------------------
@@ -455,35 +467,35 @@ class HeldLeases:
     def on_shard_drained(self, event: ShardDrained, now_s: float) -> None:
         """Handle a reader that has read its shard to the end."""
         held = self._find_with_reader(event.key, event.epoch)
-        if not self._on_earlier_reader(event, now_s) and held is not None:
+        if not self._on_earlier_reader_stopped(event, now_s) and held is not None:
             held.on_shard_drained(event.children, event.position)
             self._advance(held, now_s)
 
     def on_reader_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle a reader that has stopped as requested."""
         held = self._find_with_reader(event.key, event.epoch)
-        if not self._on_earlier_reader(event, now_s, event.seen_claim) and held is not None:
+        if not self._on_earlier_reader_stopped(event, now_s, event.seen_claim) and held is not None:
             held.on_reader_stopped(event)
             self._advance(held, now_s)
 
     def on_reader_failed(self, event: ReaderFailed, now_s: float) -> bool:
-        """Handle a reader that has failed for good; True if its lease is freed for other workers."""
+        """Handle a reader that has failed for good; return True if its lease is freed for other workers."""
         held = self._find_with_reader(event.key, event.epoch)
-        if self._on_earlier_reader(event, now_s) or held is None:
+        if self._on_earlier_reader_stopped(event, now_s) or held is None:
             return False
         self._carry_out(held, held.on_reader_failed(event), now_s)
         self._advance(held, now_s)
         return event.release
 
-    def _on_earlier_reader(
+    def _on_earlier_reader_stopped(
         self,
         event: ShardDrained | ReaderStopped | ReaderFailed,
         now_s: float,
         seen_claim: SeenClaim | None = None,
     ) -> bool:
-        """Handle the end of a reader whose lease was lost; False if the event is of another reader.
+        """Handle the end of a reader whose lease was lost; return False if the event is of another reader.
 
-        Its last position is kept until it is written or the lease is held again.
+        The reader's last position is kept until it is written or the lease is held again.
         """
         if self._earlier_readers.get(event.key) != event.epoch:
             return False
@@ -501,33 +513,36 @@ class HeldLeases:
     # --- releasing --------------------------------------------------------------------------------------
 
     def release(self, key: str, why: StopWhy, now_s: float) -> None:
-        """Stop a reader and release its lease when it has finished; a second call has no effect."""
+        """Stop a lease's reader, and release the lease when it has stopped. A second call has no effect."""
         held = self._held.get(key)
         if held is not None:
             self._carry_out(held, held.begin_release(why), now_s)
             self._advance(held, now_s)
 
     def release_all(self, now_s: float) -> None:
-        """Begin a graceful stop: release every lease."""
+        """Release every lease, also those that are acquired from now on: the worker stops."""
         self._is_stopping = True
         for key in list(self._held):
             self.release(key, StopWhy.SHUTDOWN, now_s)
 
     def stop_waiting_for_readers(self, now_s: float) -> list[str]:
-        """Release the leases whose readers are still not done, at their last positions; return their keys."""
-        late = [held for held in self._held.values() if held.phase is LeasePhase.STOPPING]
-        for held in late:
+        """Release the leases whose readers have not stopped yet, at the positions done by now; return the leases' keys."""
+        stopping = [held for held in self._held.values() if held.phase is LeasePhase.STOPPING]
+        for held in stopping:
             held.stop_waiting_for_reader()
             self._earlier_readers[held.key] = held.epoch
             self._advance(held, now_s)
-        return [held.key for held in late]
+        return [held.key for held in stopping]
 
     # --- the audit --------------------------------------------------------------------------------------
 
     def on_readers_found(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
-        """Compare held leases with living readers: each held and readable lease has exactly one."""
-        # A reader that has posted its last event counts as alive until the machine has handled that event. So a reader that is
-        # not in `alive` sends no further event.
+        """Compare held leases with the living readers, and mend each difference: stop a reader without its lease, start a missing one.
+
+        Args:
+            alive: Key and epoch of each reader that has not stopped. A reader that has posted its last event counts as alive
+                until the machine has handled that event. So a reader that is not in the set sends no further event.
+        """
         for key, epoch in sorted(alive):
             if self._find_with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:
                 self._earlier_readers[key] = epoch
@@ -535,10 +550,10 @@ class HeldLeases:
                 self._turn.emit(StopReader(key, epoch, StopWhy.LOST))
         for held in list(self._held.values()):
             if not held.has_reader or (held.key, held.epoch) in alive:
-                held.unseen_audits = 0
+                held.audits_without_reader = 0
                 continue
-            held.unseen_audits += 1
-            if held.unseen_audits < 2:  # wait for a second audit, as a precaution
+            held.audits_without_reader += 1
+            if held.audits_without_reader < 2:  # wait for a second audit, as a precaution
                 continue
             self._report_audit(held.key, "the lease is held but its reader is gone; it is started again")
             del self._held[held.key]
@@ -548,18 +563,18 @@ class HeldLeases:
                 del self._earlier_readers[key]
         self.advance_waiting_leases(now_s)
 
-    def _report_audit(self, key: str, what: str) -> None:
-        self._turn.report(Topic.AUDIT, Level.ERROR, f"lease {key}: {what}", key)
+    def _report_audit(self, key: str, difference: str) -> None:
+        self._turn.report(Topic.AUDIT, Level.ERROR, f"lease {key}: {difference}", key)
 
     def report_stalls(self, now_s: float) -> None:
-        """Report shards that are behind and make no progress, or are still stopped; repeat it after `stall_after_s`."""
+        """Report shards that are behind and make no progress, or have stopped after a failure: each again every `stall_after_s`."""
         for held in self._held.values():
-            still_s = now_s - held.progress_s
-            if still_s < self.options.stall_after_s:
+            no_progress_s = now_s - held.progress_s
+            if no_progress_s < self.options.stall_after_s:
                 continue
             if held.phase is LeasePhase.READING and held.behind_ms != 0:
                 held.progress_s = now_s
-                self._turn.emit(report_stall(held.key, held.behind_ms, still_s))
+                self._turn.emit(report_stall(held.key, held.behind_ms, no_progress_s))
             elif held.phase is LeasePhase.PARKED:
                 held.progress_s = now_s
                 self._turn.emit(report_still_stopped(held.key))
