@@ -75,7 +75,7 @@ def test_rows_that_were_written_while_the_scan_ran_or_just_before_are_kept():
 
 def test_a_held_row_that_a_scan_misses_is_named_but_kept():
     view = view_of(Lease("s", owner="me"))
-    assert view.on_scan([], 8.0, began_s=7.9, held={"s"}) == ["s"]
+    assert view.on_scan([], 8.0, began_s=7.9, held_keys={"s"}) == ["s"]
     assert "s" in view
 
 

@@ -99,7 +99,7 @@ class ApplicationWatcher:
             return self._with_events(self.failed_snapshot(error))
         now_s = self._clock.monotonic_s()
         skipped = [(row.key, row.reason) for row in scan.skipped]
-        self._view.on_scan(scan.leases, now_s, skipped=skipped)
+        self._view.on_scan(scan.leases, now_s, skipped_rows=skipped)
         sightings = [
             Sighting(
                 lease, state, unmoved_s, self._view.was_renewed(lease.key) and state is not OwnerState.EXPIRED

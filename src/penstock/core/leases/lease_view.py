@@ -11,6 +11,7 @@ refused then.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -41,24 +42,24 @@ LeaseRows: TypeAlias = "LeaseView | Mapping[str, Lease]"
 def waits_for_parents(
     lease: Lease,
     rows: LeaseRows,
-    vanished: Container[str] = (),
-    circular: Container[str] = (),
+    vanished_shards: Container[str] = (),
+    circular_leases: Container[str] = (),
 ) -> bool:
-    """Return whether a shard may not be read yet: a parent is unfinished, or its lease should exist and does not.
+    """Return whether a shard may not be read yet: a parent's lease is unfinished, or should exist and does not.
 
     Args:
-        vanished: Shards that the stream does not list any more.
-        circular: Leases that descend from themselves, because of damaged rows.
+        vanished_shards: Shards that the stream does not list any more.
+        circular_leases: Leases that descend from themselves, because of damaged rows. They do not wait for each other.
     """
     for parent in lease.parents:
         row = rows.get(parent)
         is_unfinished = row is not None and not row.is_ended
-        if is_unfinished and (lease.key not in circular or parent not in circular):
+        if is_unfinished and (lease.key not in circular_leases or parent not in circular_leases):
             return True
-    return bool(missing_parents(lease, rows, vanished))
+    return bool(missing_parents(lease, rows, vanished_shards))
 
 
-def missing_parents(lease: Lease, rows: LeaseRows, vanished: Container[str]) -> set[str]:
+def missing_parents(lease: Lease, rows: LeaseRows, vanished_shards: Container[str]) -> set[str]:
     """Return the parents whose leases should exist and do not; none once the shard is being read.
 
     A parent's lease is deleted only after every child is past its start. So if no parent has a lease, the application
@@ -67,16 +68,26 @@ def missing_parents(lease: Lease, rows: LeaseRows, vanished: Container[str]) -> 
     """
     if lease.is_ended or lease.checkpoint.is_record:
         return set()
-    missing = {parent for parent in lease.parents if rows.get(parent) is None and parent not in vanished}
+    missing = {
+        parent for parent in lease.parents if rows.get(parent) is None and parent not in vanished_shards
+    }
     return missing if len(missing) < len(lease.parents) else set()
 
 
 def parents_of_unfinished_leases(leases: Iterable[Lease]) -> dict[str, AbstractSet[str]]:
-    """Return the parents of every unfinished lease that has some, by its key."""
+    """Return the keys of the parents of every unfinished lease that has parents, by the lease's key."""
     return {lease.key: lease.parents for lease in leases if lease.parents and not lease.is_ended}
 
 
 class _Sighting(Struct):
+    """The last known row of a lease, and its changes as this observer saw them.
+
+    Args:
+        changed_s: When the row was last seen to change.
+        was_renewed: Whether its counter was ever seen to change.
+        unchanged_scans: Number of scans since the last change.
+    """
+
     lease: Lease
     changed_s: float
     was_renewed: bool = False
@@ -100,16 +111,18 @@ class LeaseView:
         self.vanished_shards: frozenset[str] = frozenset()
         """Shards that the stream does not list any more, as two listings agreed: no lease waits for them."""
         self.damaged_rows: dict[str, str] = {}
-        """Existing rows that cannot be read as leases, or are not leases, each with the reason."""
+        """Keys of rows that cannot be read as leases, or are not leases, each with the reason."""
         self.rows_set_aside: frozenset[str] = frozenset()
-        """Rows that may belong to another stream: not compared with a listing yet."""
+        """Keys of rows that may belong to another stream: not compared with a listing yet."""
         self.circular_leases: frozenset[str] = frozenset()
-        """Leases that descend from themselves, by damaged rows: they do not wait for each other."""
+        """Keys of leases that descend from themselves, by damaged rows: they do not wait for each other."""
         self.watched_keys: frozenset[str] | None = None
-        """The rows of the part that is scanned in every round; None if that is the whole table."""
-        self._part: TablePart | None = None
-        self._absent: set[str] = set()  # parents that are known to have no row, if only a part is scanned
-        self._found_by_index: set[str] = set()  # and in no scan of the whole table yet
+        """Keys of the rows in the part that is scanned in every round; None if that is the whole table."""
+        self._watched_part: TablePart | None = None
+        self._absent_parents: set[str] = set()  # parents that are known to have no row
+        self._found_by_index: set[str] = (
+            set()
+        )  # keys that the index has shown, and no scan of the whole table yet
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:
@@ -139,8 +152,8 @@ class LeaseView:
         leases: Iterable[Lease],
         now_s: float,
         began_s: float | None = None,
-        held: Container[str] = (),
-        skipped: Iterable[tuple[str, str]] = (),
+        held_keys: Container[str] = (),
+        skipped_rows: Iterable[tuple[str, str]] = (),
         part: TablePart | None = None,
     ) -> list[str]:
         """Handle the rows of a scan.
@@ -148,10 +161,10 @@ class LeaseView:
         Args:
             leases: Every row of the table, or of the part.
             now_s: Monotonic seconds at which the scan was complete: ages count from here.
-            began_s: When it began. A row that a write's answer or a read has shown since then is kept if the scan's is not
-                newer.
-            held: Leases of this worker. A scan does not remove them; only an answer to a write or read of the row does.
-            skipped: Rows that could not be read as leases, each with the reason. Their last known rows are kept.
+            began_s: When it began, or None if no write or read of a row was made since. A known row that is newer than the
+                scan is kept.
+            held_keys: Leases of this worker. A scan does not remove them; only an answer to a write or read of the row does.
+            skipped_rows: Keys of rows that could not be read as leases, each with the reason. Their last known rows are kept.
             part: The part that was scanned; None for the whole table.
 
         Returns:
@@ -160,93 +173,97 @@ class LeaseView:
         """
         rows = self._rows
         is_whole_table = part is None or part.is_whole_table
-        not_found = dict.fromkeys(rows if is_whole_table else self._watched_before(part))
+        not_found = dict.fromkeys(rows if is_whole_table else self._known_keys_of(part))
         for lease in leases:
-            key = lease.key
-            not_found.pop(key, None)
-            known = rows.get(key)
-            if (
-                known is not None
-                and began_s is not None
-                and known.changed_s > began_s
-                and known.lease.counter >= lease.counter
-            ):
-                continue  # an answer to a write or a read that began later than this scan
-            if self._keep(lease, now_s):
-                rows[key].unchanged_scans += 1
+            not_found.pop(lease.key, None)
+            if not self._has_newer_row(lease, began_s) and self._keep(lease, now_s):
+                rows[lease.key].unchanged_scans += 1
         if not is_whole_table:
             # Damaged rows outside the part stay known, since this scan could not find them.
             outside = ((key, why) for key, why in self.damaged_rows.items() if key not in not_found)
-            skipped = [*outside, *skipped]
-        self.damaged_rows = dict(skipped)
-        missing = []
-        for key in not_found:
-            if key in self.damaged_rows:
-                continue
-            if began_s is not None and rows[key].changed_s > began_s - STALE_READ_S:
-                continue  # created while the scan was under way, or a moment before it
-            if key not in held:
+            skipped_rows = [*outside, *skipped_rows]
+        self.damaged_rows = dict(skipped_rows)
+        changed_before_s = math.inf if began_s is None else began_s - STALE_READ_S
+        # A row that changed later was written while the scan was under way, or a moment before it.
+        missing = [
+            key
+            for key in not_found
+            if key not in self.damaged_rows and rows[key].changed_s <= changed_before_s
+        ]
+        for key in missing:
+            if key not in held_keys:
                 self.forget(key)
-            missing.append(key)
         if is_whole_table:
             self._found_by_index &= not_found.keys()
             self._on_whole_table()
         else:
-            self._part, self.watched_keys = (
-                part,
-                frozenset(lease.key for lease in leases if lease.key in rows),
-            )
+            self._watched_part = part
+            self.watched_keys = frozenset(lease.key for lease in leases if lease.key in rows)
         return missing
 
-    def _watched_before(self, part: TablePart | None) -> Iterable[str]:
-        """Return the known rows of a part, as its previous scan found them; none if another part was scanned."""
-        known = self.watched_keys if self.watched_keys is not None and self._part == part else ()
-        return [key for key in known if key in self._rows]
+    def _known_keys_of(self, part: TablePart | None) -> list[str]:
+        """Return the keys of a part's rows as its previous scan found them; none if another part was scanned."""
+        keys = self.watched_keys if self.watched_keys is not None and self._watched_part == part else ()
+        return [key for key in keys if key in self._rows]
+
+    def _has_newer_row(self, lease: Lease, began_s: float | None) -> bool:
+        """Return whether a write's answer or a read has shown a newer row since the scan of this one began."""
+        sighting = self._rows.get(lease.key)
+        return (
+            sighting is not None
+            and began_s is not None
+            and sighting.changed_s > began_s
+            and sighting.lease.counter >= lease.counter
+        )
 
     def _on_whole_table(self) -> None:
-        rows = self._rows
+        """Find circular leases and absent parents, and forget workers without a lease, after a scan of the whole table."""
         self.handovers.forget_unnamed_workers(self)
-        unfinished = parents_of_unfinished_leases(self)
-        self.circular_leases = find_cycles(unfinished)
-        self._absent = set().union(*unfinished.values()) - rows.keys()
+        parents = parents_of_unfinished_leases(self)
+        self.circular_leases = find_cycles(parents)
+        self._absent_parents = set().union(*parents.values()) - self._rows.keys()
 
     def watch_whole_table(self) -> None:
         """Watch the whole table: from now on every scan is of it."""
-        self._part = self.watched_keys = None
+        self._watched_part = self.watched_keys = None
 
     def on_row_absent(self, key: str) -> None:
         """Handle a read by key that found no row."""
         self.forget(key)
-        self._absent.add(key)
+        self._absent_parents.add(key)
 
     def unknown_parents(self, lease: Lease) -> list[str]:
-        """Return the parents whose rows must be fetched, since it is not known whether they have a row.
+        """Return the parents whose rows must be fetched, since it is unknown whether they have a row.
 
-        There are no such parents after a scan of the whole table: only a worker that watches a part, or finds leases by the
-        index, sees rows without the rows of their parents.
+        After a scan of the whole table there are none: only a worker that watches a part, or finds leases by the index, reads
+        rows without the rows of their parents.
         """
         if self.watched_keys is None and lease.key not in self._found_by_index:
             return []
         return [
             parent
             for parent in lease.parents
-            if parent not in self._rows and parent not in self._absent and parent not in self.vanished_shards
+            if parent not in self._rows
+            and parent not in self._absent_parents
+            and parent not in self.vanished_shards
         ]
 
     def blocking_parents(self, lease: Lease) -> list[str]:
         """Return the parents that this lease waits for: unfinished ones, and those whose rows must be fetched."""
         rows = self._rows
-        standing = [parent for parent in lease.parents if parent in rows and not rows[parent].lease.is_ended]
-        return [*standing, *self.unknown_parents(lease)]
+        unfinished = [
+            parent for parent in lease.parents if parent in rows and not rows[parent].lease.is_ended
+        ]
+        return [*unfinished, *self.unknown_parents(lease)]
 
     def _keep(self, lease: Lease, now_s: float) -> bool:
-        """Keep a row that was read; True if it is unchanged."""
-        known = self._rows.get(lease.key)
-        self.handovers.on_row(None if known is None else known.lease, lease, now_s)
-        if known is not None and _is_unchanged(known.lease, lease):
-            known.lease = lease
+        """Keep a row that was read; return True if it has not changed."""
+        before = self._rows.get(lease.key)
+        self.handovers.on_row(None if before is None else before.lease, lease, now_s)
+        if before is not None and _is_unchanged(before.lease, lease):
+            before.lease = lease
             return True
-        was_renewed = known is not None and (known.was_renewed or known.lease.counter != lease.counter)
+        was_renewed = before is not None and (before.was_renewed or before.lease.counter != lease.counter)
         self._rows[lease.key] = _Sighting(lease, now_s, was_renewed)
         return False
 
@@ -255,7 +272,7 @@ class LeaseView:
         self._keep(lease, now_s)
 
     def on_row_found_by_index(self, lease: Lease, now_s: float) -> None:
-        """Handle one row that was found by the index: its parents' rows may be newer than the last scan."""
+        """Handle one row that was found by the index: perhaps the last scan was before its parents' rows were created."""
         self._found_by_index.add(lease.key)
         self._keep(lease, now_s)
 
@@ -283,8 +300,7 @@ class LeaseView:
         Raises:
             KeyError: No such row is known.
         """
-        sighting = self._rows[key]
-        return self._owner_state(sighting, now_s)
+        return self._owner_state(self._rows[key], now_s)
 
     def duration_s_of(self, lease: Lease) -> float:
         """Return a lease's duration: the application's, or the longer one that the reader has given it."""
@@ -309,7 +325,7 @@ class LeaseView:
     def with_owner_states(
         self, now_s: float, keys: Iterable[str] | None = None
     ) -> Iterator[tuple[Lease, OwnerState, float]]:
-        """Yield every row, or those of some keys, with its owner's state and the seconds since it was seen to change."""
+        """Yield every row, or those of some keys, with its owner's state and the seconds since it was last seen to change."""
         for sighting in self._sightings(keys):
             yield sighting.lease, self._owner_state(sighting, now_s), now_s - sighting.changed_s
 
@@ -318,7 +334,7 @@ class LeaseView:
         return rows.values() if keys is None else [rows[key] for key in keys if key in rows]
 
     def next_expiry_s(self, me: str) -> float | None:
-        """Return the earliest moment at which a lease that seems abandoned will have expired.
+        """Return the earliest moment at which another worker's lease that seems abandoned expires; None without such a lease.
 
         A live owner renews several times per lease duration, so the owner of a row that two scans found unchanged may have
         stopped. A scan at the row's expiry finds that sooner than the regular round.
