@@ -26,7 +26,7 @@ SEVERAL = "a consumer of several streams"
 START_NEW = Streams.start_new
 
 
-@planted("children without their stream", SEVERAL, 0, shard_run, "keyed_child")
+@planted("children without their stream", SEVERAL, 0, shard_run, "keyed_shard")
 def bare_child(stream_id, child):
     return child
 

@@ -34,7 +34,7 @@ from penstock.core.leases.coordinator_events import (
     ShardDrained,
 )
 from penstock.core.leases.held_lease_phases import describe_stop
-from penstock.core.leases.lease import TipMark, keyed_child, shard_id_of, stream_id_of
+from penstock.core.leases.lease import TipMark, keyed_shard, shard_id_of, stream_id_of
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import (
@@ -311,7 +311,7 @@ class ShardRun:
         delivery = self._delivery
         low_watermark = delivery.low_watermark if delivery.low_watermark.is_record else None
         if delivery.is_finished and delivery.children is not None:
-            children = tuple(keyed_child(self._stream_id, child) for child in delivery.children)
+            children = tuple(keyed_shard(self._stream_id, child) for child in delivery.children)
             return self._report_end(ShardDrained(self.key, self.epoch, children, low_watermark))
         if self._stop_why is not None:
             is_done = delivery.is_stopped

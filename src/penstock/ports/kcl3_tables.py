@@ -19,7 +19,7 @@ class Kcl3Tables(Protocol):
     """
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Read the rows, strongly consistent; nothing if there never was a KCL 3 worker.
+        """Read the rows, strongly consistent. The result is empty if the application never had a KCL 3 worker.
 
         Args:
             workers: Workers whose metrics are fetched in addition to the leader's; None fetches all, by a scan of the whole table.
@@ -32,7 +32,7 @@ class Kcl3Tables(Protocol):
         """Delete a worker's metrics, so that no lease is assigned to it any more."""
 
     def find_keys_of(self, worker: str) -> frozenset[str]:
-        """Return the keys of the leases whose owner is this worker, by the index; it may lag a moment behind.
+        """Return the keys of the leases that a worker owns, by the index, which may lag a moment behind the table.
 
         Raises:
             NotFound: The index does not exist.

@@ -23,7 +23,7 @@ class SkippedRow(Struct, frozen=True):
 
 
 class LeaseScan(Struct, frozen=True):
-    """The rows that were read; each is consistent in itself, but together they are not a snapshot."""
+    """The rows that were read: each as it was at one moment, but not all at the same moment."""
 
     leases: tuple[Lease, ...]
     skipped: tuple[SkippedRow, ...] = ()
@@ -50,7 +50,7 @@ class LeaseTable(Protocol):
 
     @property
     def row_count(self) -> int:
-        """The number of rows when the table was made ready, if that is known without reading them; otherwise 0.
+        """The number of rows when `ensure_exists` ran, if the service has it without a scan; otherwise 0.
 
         DynamoDB counts every six hours.
         """
@@ -58,9 +58,8 @@ class LeaseTable(Protocol):
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         """Read every row of all pages, strongly consistent; or the rows of a part, eventually consistent.
 
-        The rows that KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) are left out.
-
-        Every row is in exactly one of `part.count` parts, always the same.
+        The rows that KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) are left out. Every row is in exactly one of
+        `part.count` parts, always the same.
         """
 
     def fetch(self, key: str) -> Lease | None:
@@ -80,8 +79,8 @@ class LeaseTable(Protocol):
         """Make one conditional write.
 
         Returns:
-            `Applied` or `Refused`. When the answer is lost, the row is read back: if it shows the write, that is
-            `Applied`; if not, the write is tried again within the bound.
+            `Applied` or `Refused`. If the answer is lost, the row is read back: if it shows the write, that is `Applied`; if
+            not, the write is sent again, a bounded number of times.
 
         Raises:
             UnknownOutcome: There was no answer, and reading back could not show whether the write was applied.

@@ -256,7 +256,7 @@ class LeaseLoop(Loop[Event]):
             case ScanTable(part):
                 self._call(lambda: self._scan(part))
             case WriteLease():
-                pool = self._renewal_pool if effect.is_renewal else self._call_pool
+                pool = self._renewal_pool if effect.is_of_held_lease else self._call_pool
                 self._call(lambda: self._write(effect), pool)
             case FetchLease():
                 self._call(lambda: self._fetch(effect))
@@ -355,7 +355,7 @@ class LeaseLoop(Loop[Event]):
             # Not one of the port's errors: the outcome of the write is unknown.
             log.exception("a lease write failed in an unexpected way: %r", effect.write)
             return WriteDone(effect.write_id, effect.write, UNKNOWN, describe_error(error))
-        name = "renewal_latency_s" if effect.is_renewal else "lease_write_latency_s"
+        name = "renewal_latency_s" if effect.is_of_held_lease else "lease_write_latency_s"
         if isinstance(effect.write, Checkpoint | LateCheckpoint | End | Release):
             name = "checkpoint_latency_s"
         self._metrics.observe(name, self._clock.monotonic_s() - began_s)

@@ -1314,13 +1314,16 @@ def test_a_failed_shard_can_be_freed_and_is_not_taken_again_at_once():
     assert bench.machine.held() == {}
 
 
-def test_a_shard_that_is_behind_and_stands_still_is_reported():
+@pytest.mark.parametrize(
+    ("behind_ms", "lag"), [(9000, "is 9000 ms behind"), (None, "has not reported how far it is behind")]
+)
+def test_a_shard_that_is_behind_and_stands_still_is_reported(behind_ms, lag):
     bench = holding(stall_after_s=60.0)
-    bench.run(ReaderProgress("s", 1, "5", millis_behind_latest=9000))
+    bench.run(ReaderProgress("s", 1, "5", millis_behind_latest=behind_ms))
     bench.at(59.0)
     assert bench.reports(Topic.STALLED) == []
     bench.at(75.0)
-    assert "9000 ms behind" in bench.reports(Topic.STALLED)[0].message
+    assert f"shard s {lag} and has not moved" in bench.reports(Topic.STALLED)[0].message
 
 
 def test_a_quiet_shard_at_its_tip_is_no_stall():

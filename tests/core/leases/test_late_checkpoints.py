@@ -36,7 +36,7 @@ class Bench:
 
     def written(self, now_s):
         self.turn.begin(0.5)
-        self.late.write(now_s)
+        self.late.enqueue_writes(now_s)
         self.writes.send_queued(now_s)
         return [effect.write for effect in self.turn.effects]
 
@@ -89,7 +89,7 @@ def test_a_position_is_forgotten_with_its_row(bench):
 
 def test_a_lease_that_comes_back_takes_the_position_with_it(bench):
     bench.late.keep("s", at_record("9"))
-    assert bench.late.take("s") == LateCheckpoint("s", at_record("9"))
+    assert bench.late.pop("s") == LateCheckpoint("s", at_record("9"))
     assert bench.written(1.0) == []
 
 

@@ -74,7 +74,7 @@ READERS = {
     "claim": a_claim,
     "claims": lambda value: tuple(a_claim(claim) for claim in value),
     "stream": lambda value: StreamIdentity(**value),
-    "before": tuple,
+    "claim_seen": tuple,
     "seen_claim": lambda value: SeenClaim(value["worker"], tuple(value["identity"])),
     "dropped_claims": lambda value: tuple(tuple(claim) for claim in value),
 }

@@ -18,14 +18,14 @@ def turn():
 
 def test_two_writes_for_one_lease_at_once_are_an_error(turn):
     writes = PendingWrites(turn, 5)
-    writes.send(Renew("s", 1, "me"), HELD, 0.0)
+    writes.send(Renew("s", 1, "me"), HELD, 0.0, 9.0)
     with pytest.raises(AssertionError, match="two writes for lease s at once"):
-        writes.send(Renew("s", 2, "me"), HELD, 0.0)
+        writes.send(Renew("s", 2, "me"), HELD, 0.0, 9.0)
 
 
 def test_the_next_write_for_a_lease_begins_after_the_answer_to_the_one_before(turn):
     writes = PendingWrites(turn, 5)
-    writes.send(Renew("s", 1, "me"), HELD, 0.0)
+    writes.send(Renew("s", 1, "me"), HELD, 0.0, 9.0)
     assert not writes.enqueue(Take("s", 1, "me"), GAIN)
     pending = writes.settle(turn.effects[-1].write_id)
     assert pending is not None
@@ -39,7 +39,7 @@ def test_renewals_do_not_wait_for_room_and_take_none(turn):
     writes = PendingWrites(turn, 1)
     for key in ("a", "b"):
         writes.enqueue(Take(key, 1, "me"), GAIN)
-    writes.send(Renew("s", 1, "me"), HELD, 0.0)
+    writes.send(Renew("s", 1, "me"), HELD, 0.0, 9.0)
     writes.send_queued(0.0)
     assert [effect.write.key for effect in turn.effects] == ["s", "a"]
     writes.settle(turn.effects[0].write_id)

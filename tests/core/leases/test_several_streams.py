@@ -23,7 +23,6 @@ from penstock.core.leases.coordinator_events import (
 from penstock.core.leases.coordinator_options import SharedStream
 from penstock.core.leases.lease import (
     Lease,
-    keyed_child,
     keyed_shard,
     keyed_start,
     lease_key,
@@ -186,7 +185,7 @@ def test_children_are_created_in_their_own_stream_despite_equal_shard_ids():
     bench.at(1.0)
     reader = next(effect for effect in bench.of(StartReader) if effect.key == f"{OF_ORDERS}:a")
     children = tuple(
-        keyed_child(OF_ORDERS, ChildShard(name, ("a",), span)) for name, span in (("l", LEFT), ("r", RIGHT))
+        keyed_shard(OF_ORDERS, ChildShard(name, ("a",), span)) for name, span in (("l", LEFT), ("r", RIGHT))
     )
     bench.run(ShardDrained(f"{OF_ORDERS}:a", reader.epoch, children))
     bench.at(9.0)

@@ -3,8 +3,8 @@
 - A **take** follows a decision of the balance, of a part's watchers, or the end of a parent.
 - A **request** names this worker as the next owner. The row is fetched until the owner releases the lease to this worker. If
   the owner stops, or does not answer in time, this worker takes the lease.
-- A row in this worker's name that it does not hold is **reacquired**: the reason is a restart, a loss, a lost answer, or a
-  leader that assigned the lease.
+- A row in this worker's name that it does not hold is **reacquired**: after a restart, a loss or a lost answer, or because a
+  leader has assigned the lease.
 """
 
 from __future__ import annotations
@@ -39,10 +39,17 @@ from penstock.core.position import LATEST
 
 HANDOVER_POLL_S: Final = 1.5
 """Mean time between two reads of a lease that is being handed over."""
-_LEFT_DURATIONS: Final = 10  # lease durations for which a shard that failed here is left to others
+_LEFT_TO_OTHERS_DURATIONS: Final = 10  # lease durations for which a shard that failed here is left to others
 
 
 class _Request(Struct):
+    """A hand-over for which this worker waits.
+
+    Args:
+        since_s: When this worker began to wait.
+        fetch_s: When the lease's row is fetched next.
+    """
+
     since_s: float
     fetch_s: float
     is_fetching: bool = False
@@ -74,30 +81,29 @@ class Acquisitions:
         self._membership = membership
         self._later_runs = later_runs
         self._is_stopping = False
-        # Leases whose readers failed here: until when this worker does not take them.
-        self._left_to_others: dict[str, float] = {}
-        # Leases whose hand-over this worker has requested.
-        self._requests: dict[str, _Request] = {}
+        # By lease whose reader failed here: until when this worker does not take it.
+        self._left_to_others_until_s: dict[str, float] = {}
+        self._requests: dict[str, _Request] = {}  # by lease
         # Leases that named this worker as the reader when they were last read, although it did not hold them.
         self._own_unheld: set[str] = set()
 
-    def stop(self) -> None:
-        """Handle the stop of this worker: a lease that is handed over from now on is released at once."""
+    def begin_stop(self) -> None:
+        """Handle the stop of this worker: a lease that is handed over to it from now on is released at once."""
         self._is_stopping = True
 
     # --- taking -------------------------------------------------------------------------------------------
 
     def leave_to_others(self, key: str, now_s: float) -> None:
         """Do not take a lease for ten lease durations, since its reader failed here: it may succeed in another worker."""
-        self._left_to_others = {
-            key: until_s for key, until_s in self._left_to_others.items() if until_s > now_s
+        self._left_to_others_until_s = {
+            key: until_s for key, until_s in self._left_to_others_until_s.items() if until_s > now_s
         }
-        self._left_to_others[key] = now_s + _LEFT_DURATIONS * self.options.lease_duration_s
+        self._left_to_others_until_s[key] = now_s + _LEFT_TO_OTHERS_DURATIONS * self.options.lease_duration_s
 
     def begin(self, acquisition: Acquisition, now_s: float) -> None:
         """Send the write of an acquisition, unless the lease is held, requested or left to others."""
         write = acquisition.write
-        is_left = self._left_to_others.get(write.key, -math.inf) > now_s
+        is_left = self._left_to_others_until_s.get(write.key, -math.inf) > now_s
         if write.key in self._held_leases or write.key in self._requests or is_left:
             return
         if isinstance(write, Take):
@@ -105,16 +111,16 @@ class Acquisitions:
         self._writes.enqueue(write, ForAcquisition(acquisition.reason))
 
     def on_answer(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> bool:
-        """Handle the answer to a write that acquires a lease; the row is in the view.
+        """Handle the answer to a write that acquires a lease, or requests one. The view has the row already.
 
         Returns:
-            Whether another worker has changed the lease before this one could request its hand-over.
+            Whether this is a refused request: another worker has changed the lease first.
         """
         row = row_of(outcome)
         write = pending.write
         if isinstance(write, RequestHandover):
             if isinstance(outcome, Applied) and row is not None:
-                self._request(write.key, now_s)
+                self._wait_for_release(write.key, now_s)
             return isinstance(outcome, Refused)
         if isinstance(write, Take | Renew):
             if isinstance(outcome, Applied) and row is not None:
@@ -150,35 +156,39 @@ class Acquisitions:
 
     @property
     def next_fetch_s(self) -> float:
-        """When the row of a requested lease is fetched next; infinity for never."""
-        due = (request.fetch_s for request in self._requests.values() if not request.is_fetching)
-        return min(due, default=math.inf)
+        """When the row of a requested lease is fetched next; infinity without such a lease."""
+        moments = (request.fetch_s for request in self._requests.values() if not request.is_fetching)
+        return min(moments, default=math.inf)
 
-    def _request(self, key: str, now_s: float) -> None:
+    def _wait_for_release(self, key: str, now_s: float) -> None:
         if key not in self._requests:
             self._requests[key] = _Request(now_s, now_s + self._poll_s())
 
-    def fetch_due(self, now_s: float) -> None:
-        """Begin the fetches that are due."""
+    def begin_due_fetches(self, now_s: float) -> None:
+        """Fetch the rows of requested leases whose fetch is due."""
         for key, request in self._requests.items():
             if not request.is_fetching and now_s >= request.fetch_s:
                 request.is_fetching = True
                 self._turn.emit(FetchLease(key))
 
     def on_fetch_ended(self, key: str, now_s: float, *, is_read: bool) -> None:
-        """Handle the end of a fetch. The view has the row, which is an earlier one unless the fetch has read it."""
+        """Handle the end of a fetch: go on waiting for a requested lease, or take it, or stop waiting.
+
+        Args:
+            is_read: Whether the fetch has read the row. The view has it then; otherwise the view has an earlier row.
+        """
         request = self._requests.get(key)
         if request is None or not request.is_fetching:
             return
         request.is_fetching = False
         request.fetch_s = now_s + self._poll_s()
         row = self.view.get(key)
-        is_gone = row is None or row.is_ended or row.owner != self.me or key in self._held_leases
-        if row is None or is_gone or self._later_runs.may_hold(row, now_s):
+        is_over = row is None or row.is_ended or row.owner != self.me or key in self._held_leases
+        if row is None or is_over or self._later_runs.may_hold(row, now_s):
             del self._requests[key]
         elif row.checkpoint_owner is None:
             self._on_handed_over(row)
-        elif not self._is_overdue(row, request, now_s, is_read=is_read):
+        elif not self._check_overdue(row, request, now_s, is_read=is_read):
             return
         elif self._is_stopping:
             del self._requests[key]  # another worker takes the lease when it has expired
@@ -201,8 +211,10 @@ class Acquisitions:
             write = Renew(row.key, row.counter, self.me, stream=self._stream_check.stream_to_write(row))
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
-    def _is_overdue(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
+    def _check_overdue(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
         """Return whether this worker need not wait any longer for the reader to release a requested lease.
+
+        A reader that has renewed through the whole hand-over time counts from now on as one that ignores requests.
 
         Args:
             is_read: Whether the fetch that has just ended has read the row.
@@ -222,12 +234,12 @@ class Acquisitions:
     # --- reacquiring --------------------------------------------------------------------------------------
 
     def are_own_leases_held(self) -> bool:
-        """Return whether this worker holds every lease that was seen in its name, or another worker owns it by now."""
+        """Return whether this worker holds every lease that names it as the reader, as far as rows were read."""
         rows = (self.view.get(key) for key in self._own_unheld if key not in self._held_leases)
         return not any(row is not None and not row.is_ended and row.reader == self.me for row in rows)
 
     def on_rows(self, rows: Iterable[Lease], now_s: float) -> None:
-        """Reacquire leases in this worker's name among rows that were read."""
+        """Reacquire the leases in this worker's name that are among some rows that were read."""
         for lease in rows:
             self._own_unheld.discard(lease.key)
             if self.me in (lease.owner, lease.checkpoint_owner):
@@ -245,15 +257,15 @@ class Acquisitions:
         if self._later_runs.may_hold(lease, now_s):
             return
         if lease.reader != self.me:
-            self._request(key, now_s)  # wait until the reader releases it to this worker
+            self._wait_for_release(key, now_s)
         else:
             reason = Reason.ASSIGNED if self._membership.has_leader else Reason.OWN
             if key in self._requests:
                 reason = Reason.HANDED_OVER
-            self._writes.enqueue(self._write_for(lease, now_s), ForAcquisition(reason))
+            self._writes.enqueue(self._reacquiring_write(lease, now_s), ForAcquisition(reason))
 
-    def _write_for(self, lease: Lease, now_s: float) -> LeaseWrite:
-        """Return the write that makes a row in this worker's name a held lease, or completes its hand-over."""
+    def _reacquiring_write(self, lease: Lease, now_s: float) -> LeaseWrite:
+        """Return the write that makes a lease in this worker's name a held one, or completes its hand-over to another worker."""
         key = lease.key
         is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
         # A query first repeats its interrupted batch, so it renews.

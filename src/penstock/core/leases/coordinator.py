@@ -30,7 +30,7 @@ Two events answer no effect: `Tick` (due at `next_wake_s`) and `StopRequested`. 
 event, however it ends. Events about a reader carry the epoch of its `StartReader`; the machine ignores stale ones.
 
 The machine never has two writes in flight for one key. Writes of different leases may run in parallel, those of
-held leases (`is_renewal`) first.
+held leases (`is_of_held_lease`) first.
 """
 
 from __future__ import annotations
@@ -214,7 +214,9 @@ class Coordinator:
             and not self.view.rows_set_aside
             and self._scans.is_quiet
             and self._acquisitions.are_own_leases_held()
-            and self._writes.is_idle(renewed=self.held_leases)  # of many leases, one is always being renewed
+            and self._writes.is_idle(
+                except_renewals_of=self.held_leases
+            )  # of many leases, one is always being renewed
             and all(
                 held.phase in _RESTING or held.missing_parents_of_children(self.view)
                 for held in self.held_leases
@@ -308,7 +310,7 @@ class Coordinator:
         self._late_checkpoints.enqueue_writes(now_s)
         self._scans.advance(now_s)
         self._fetch_rows(now_s)
-        self._acquisitions.fetch_due(now_s)
+        self._acquisitions.begin_due_fetches(now_s)
         self._membership.advance(self._live, self._own_keys, now_s)
         self._writes.send_queued(now_s)
         self._stop.advance(now_s)

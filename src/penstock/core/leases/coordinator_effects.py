@@ -35,13 +35,13 @@ class WriteLease(Struct, frozen=True):
     """Send one conditional write; answer `WriteDone` with the same id.
 
     Args:
-        is_renewal: The write is of a held lease, such as a renewal: it goes before all other writes, on threads of its own.
+        is_of_held_lease: Whether it is a write of a held lease, such as a renewal, which goes before others, on threads of its own.
         retry_until_s: Monotonic moment after which the write is not sent any more; None for no limit.
     """
 
     write_id: int
     write: LeaseWrite
-    is_renewal: bool = False
+    is_of_held_lease: bool = False
     retry_until_s: float | None = None
 
 

@@ -32,21 +32,24 @@ class GracefulStop:
         self.is_done: bool = False
         self.next_wake_s: float = math.inf
         """When `advance` must be called; infinity before the stop begins."""
-        self._is_late = False  # unfinished leases were released after the time limit
+        self._is_time_up = False  # no reader is waited for any more
 
     def begin(self, now_s: float) -> None:
-        """Acquire no more leases and stop every reader."""
+        """Acquire no more leases, and stop every reader. A second call has no effect."""
         if self.is_begun:
             return
         self.is_begun = True
         self.next_wake_s = now_s + self.options.shutdown_timeout_s
         self._writes.drop_queue()
-        self._acquisitions.stop()
+        self._acquisitions.begin_stop()
         self._membership.leave()
         self._held_leases.release_all(now_s)
 
     def advance(self, now_s: float) -> None:
-        """End when every part has finished, or after the time limit."""
+        """End the stop when every part has finished.
+
+        At the time limit no reader is waited for any more. The last releases have one more renewal interval.
+        """
         if not self.is_begun:
             return
         is_quiet = (
@@ -57,28 +60,28 @@ class GracefulStop:
         )
         if not is_quiet and now_s < self.next_wake_s:
             return
-        if not is_quiet and not self._is_late:
-            self._is_late = True
+        if not is_quiet and not self._is_time_up:
+            self._is_time_up = True
             self._stop_waiting_for_readers(now_s)
             self.next_wake_s = now_s + self.options.renew_interval_s
             return
         self.is_done = True
-        left = sorted(held.key for held in self._held_leases)
-        if left:
+        keys = sorted(held.key for held in self._held_leases)
+        if keys:
             self._turn.report(
                 Topic.SHUTDOWN,
                 Level.WARNING,
-                f"leases {', '.join(left[:5])} could not be released; they expire after "
+                f"leases {', '.join(keys[:5])} could not be released; they expire after "
                 f"{self.options.lease_duration_s} s",
             )
         self._turn.emit(Stopped())
 
     def _stop_waiting_for_readers(self, now_s: float) -> None:
-        late = self._held_leases.stop_waiting_for_readers(now_s)
-        if late:
+        keys = self._held_leases.stop_waiting_for_readers(now_s)
+        if keys:
             self._turn.report(
                 Topic.SHUTDOWN,
                 Level.WARNING,
-                f"shards {', '.join(sorted(late)[:5])} did not finish within {self.options.shutdown_timeout_s} s; "
+                f"shards {', '.join(sorted(keys)[:5])} did not finish within {self.options.shutdown_timeout_s} s; "
                 "their leases are released at what was done",
             )

@@ -23,8 +23,8 @@ from penstock.core.leases.lease import Lease
 
 _RENEWALS_WITHOUT_ATTRIBUTES_MIN: Final = 2
 """After this many renewals without Penstock's attributes a reader counts as a KCL 2.x worker; Penstock's first one names the stream."""
-_IGNORED_TIMES: Final = 20
-"""Hand-over times after which a worker that did not answer is asked again: it may have been upgraded."""
+_ASKED_AGAIN_AFTER_TIMES: Final = 20
+"""A worker that ignored a request is asked again after this many hand-over times: it may have been upgraded."""
 
 
 class Handovers:
@@ -38,17 +38,17 @@ class Handovers:
     def __init__(self, bound_s: float, *, names_streams: bool = False) -> None:
         self.bound_s = bound_s
         self.names_streams = names_streams
-        # By lease: renewals by its reader that wrote none of Penstock's attributes.
+        # By lease: number of its reader's renewals that wrote none of Penstock's attributes.
         self._renewals_without_attributes: dict[str, int] = {}
-        # By lease: when its present owner and reader were first seen together.
-        self._since_s: dict[str, float] = {}
-        self._kcl2_taken: set[str] = set()  # leases whose `checkpoint_owner` a take by KCL 2.x left unchanged
-        # Workers that support hand-overs, and when each of the others was last seen to ignore one.
-        self._answering: set[str] = set()
-        self._ignored_s: dict[str, float] = {}
+        # By lease: when its present hand-over was first seen.
+        self._handover_seen_s: dict[str, float] = {}
+        # Keys of leases whose `checkpoint_owner` a take by a KCL 2.x worker left unchanged.
+        self._taken_by_kcl2: set[str] = set()
+        self._supporting_workers: set[str] = set()  # they were seen to support hand-overs
+        self._ignored_s: dict[str, float] = {}  # by another worker: when it was last seen to ignore a request
 
     def on_row(self, before: Lease | None, now: Lease, now_s: float) -> None:
-        """Handle a row that was read: it may show whether a worker supports hand-overs, and that another hand-over has begun.
+        """Handle a row that was read: it may show whether a worker supports hand-overs, and when a hand-over began or ended.
 
         Args:
             before: The row as it was read last, or None.
@@ -58,7 +58,7 @@ class Handovers:
         if reader is not None and (
             now.claim_of(reader) is not None or _shows_penstock_attribute(before, now)
         ):
-            self._on_answering(reader)
+            self._on_supporting_worker(reader)
         if self.names_streams:
             self._count_renewals_without_attributes(before, now, now_s)
         if before is not None and (before.owner, before.checkpoint_owner) == (
@@ -67,13 +67,13 @@ class Handovers:
         ):
             return
         # Another owner or reader: a new hand-over, or none.
-        self._kcl2_taken.discard(key)
+        self._taken_by_kcl2.discard(key)
         if before is not None:
             self._on_owners_changed(before, now, now_s)
         if now.checkpoint_owner is None:
-            self._since_s.pop(key, None)
+            self._handover_seen_s.pop(key, None)
         else:
-            self._since_s[key] = now_s
+            self._handover_seen_s[key] = now_s
 
     def _count_renewals_without_attributes(self, before: Lease | None, now: Lease, now_s: float) -> None:
         reader = now.reader
@@ -84,77 +84,82 @@ class Handovers:
         count = self._renewals_without_attributes.get(now.key, 0) + max(0, now.counter - before.counter)
         self._renewals_without_attributes[now.key] = count
         if count >= _RENEWALS_WITHOUT_ATTRIBUTES_MIN and reader not in self._ignored_s:
-            self._on_ignored(reader, now_s)
+            self._on_ignoring_worker(reader, now_s)
 
     def _on_owners_changed(self, before: Lease, now: Lease, now_s: float) -> None:
         """Handle a change of `owner` or `checkpoint_owner`: a request, a take by KCL 2.x, or the answer to a request."""
         reader = before.checkpoint_owner
         if reader is None:
             if now.checkpoint_owner == before.owner and now.owner is not None:
-                self._on_answering(now.owner)  # it has requested a hand-over, so it supports them
+                self._on_supporting_worker(now.owner)  # it has requested a hand-over, so it supports them
         elif now.checkpoint_owner == reader:
             if now.owner is not None and now.counter != before.counter:
                 # A take that leaves the reader's field: only a KCL 2.x worker, which ignores the field, writes that.
-                self._kcl2_taken.add(now.key)
-                self._on_ignored(now.owner, now_s)
+                self._taken_by_kcl2.add(now.key)
+                self._on_ignoring_worker(now.owner, now_s)
         elif (now.owner, now.checkpoint_owner) == (before.owner, None) and _is_release(before, now):
-            self._on_answering(reader)
+            self._on_supporting_worker(reader)
 
-    def _on_answering(self, worker: str) -> None:
-        self._answering.add(worker)
+    def _on_supporting_worker(self, worker: str) -> None:
+        self._supporting_workers.add(worker)
         self._ignored_s.pop(worker, None)
 
-    def _on_ignored(self, worker: str, now_s: float) -> None:
-        if worker not in self._answering:
+    def _on_ignoring_worker(self, worker: str, now_s: float) -> None:
+        if worker not in self._supporting_workers:
             self._ignored_s[worker] = now_s
 
     def forget(self, key: str) -> None:
         """Forget a lease that does not exist any more."""
-        self._since_s.pop(key, None)
+        self._handover_seen_s.pop(key, None)
         self._renewals_without_attributes.pop(key, None)
-        self._kcl2_taken.discard(key)
+        self._taken_by_kcl2.discard(key)
 
     def forget_unnamed_workers(self, leases: Iterable[Lease]) -> None:
         """Forget workers that no lease names."""
         named = {name for lease in leases for name in (lease.owner, lease.checkpoint_owner)}
-        self._answering &= named
+        self._supporting_workers &= named
         self._ignored_s = {worker: at_s for worker, at_s in self._ignored_s.items() if worker in named}
 
     def is_overdue(self, lease: Lease, now_s: float) -> bool:
-        """Return whether this hand-over will not be answered: it has lasted too long, or was never requested."""
+        """Return whether a lease's hand-over will not be answered: it lasts too long, or the next owner is a KCL 2.x worker.
+
+        The KCL 2.x worker has taken the lease already, and has left the reader's field. False without a hand-over.
+        """
         if lease.checkpoint_owner is None:
             return False
-        return lease.key in self._kcl2_taken or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
+        return (
+            lease.key in self._taken_by_kcl2
+            or now_s - self._handover_seen_s.get(lease.key, now_s) >= self.bound_s
+        )
 
-    def owner_of_overdue(self, lease: Lease, living: Container[str]) -> str:
+    def owner_of_overdue(self, lease: Lease, living_workers: Container[str]) -> str:
         """Return the worker that the balance counts as the owner of a lease with an overdue hand-over.
 
-        That is `owner`, if its other leases show that it lives, or if it is a KCL 2.x worker that has taken the lease; else
-        `checkpoint_owner`, the reader.
+        That is `owner`, if it is known to live or is a KCL 2.x worker that has taken the lease; else `checkpoint_owner`.
 
         Args:
-            living: Workers whose other leases show that they live.
+            living_workers: Workers whose other leases show that they live.
         """
         assert lease.checkpoint_owner is not None, "a lease without a hand-over"
-        if lease.owner is not None and (lease.key in self._kcl2_taken or lease.owner in living):
+        if lease.owner is not None and (lease.key in self._taken_by_kcl2 or lease.owner in living_workers):
             return lease.owner
         return lease.checkpoint_owner
 
     def next_overdue_s(self, now_s: float) -> float:
-        """Return the next moment at which a hand-over will have lasted too long; infinity for none."""
-        moments = (since_s + self.bound_s for since_s in self._since_s.values())
+        """Return the next moment at which a hand-over becomes overdue; infinity without one."""
+        moments = (since_s + self.bound_s for since_s in self._handover_seen_s.values())
         return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
 
     def on_request_unanswered(self, lease: Lease, now_s: float) -> None:
         """Handle a lease whose reader has renewed it through a whole hand-over time."""
-        if lease.key not in self._kcl2_taken and lease.checkpoint_owner is not None:
-            self._on_ignored(lease.checkpoint_owner, now_s)
+        if lease.key not in self._taken_by_kcl2 and lease.checkpoint_owner is not None:
+            self._on_ignoring_worker(lease.checkpoint_owner, now_s)
 
     def ignores_handovers(self, worker: str | None, now_s: float) -> bool:
-        """Return whether this worker was seen to ignore hand-over requests."""
+        """Return whether a worker was seen to ignore a hand-over request, and it is too early to ask it again."""
         if worker is None or worker not in self._ignored_s:
             return False
-        return now_s - self._ignored_s[worker] < _IGNORED_TIMES * self.bound_s
+        return now_s - self._ignored_s[worker] < _ASKED_AGAIN_AFTER_TIMES * self.bound_s
 
 
 def _is_release(before: Lease, now: Lease) -> bool:

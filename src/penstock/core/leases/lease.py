@@ -1,12 +1,11 @@
 """A lease: one row of the lease table, as a value.
 
-Java KCL workers share the lease table, so the attributes are the KCL's. The claims, the mark, the stream, the term, the run
-and the note on a stopped shard are Penstock's own.
+Java KCL workers share the lease table, so the attributes are the KCL's. Those that begin with `penstock` are Penstock's own.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 from zlib import crc32
 
 from msgspec import Struct
@@ -32,7 +31,7 @@ class PastClaim(Struct, frozen=True):
     planned_by: str | None = None
 
     def is_of(self, batch: int, planned_by: str | None) -> bool:
-        """Return whether this is a batch by its number and planning run; if either run is unknown, the number decides."""
+        """Return whether this is the range of a batch, by its number and planning run. If either run is unknown, the number decides."""
         return self.batch == batch and (
             planned_by is None or self.planned_by is None or planned_by == self.planned_by
         )
@@ -78,18 +77,18 @@ class BatchClaim(Struct, frozen=True):
 
     def end_of(self, batch: int, start: Position, planned_by: str | None) -> Position | None:
         """Return the end of a batch that started at a position; None if this claim does not have it."""
-        known = self.past_claims(1 + len(self.earlier))
+        claims = self.past_claims(1 + len(self.earlier))
         return next(
-            (past.end for past in known if past.is_of(batch, planned_by) and past.start == start), None
+            (past.end for past in claims if past.is_of(batch, planned_by) and past.start == start), None
         )
 
     def past_claims(self, count_max: int) -> tuple[PastClaim, ...]:
-        """Return this claim and the earlier ones as the next claim's `earlier`, at most `count_max`."""
+        """Return this claim and the earlier ones, the latest first and at most `count_max`: the next claim's `earlier`."""
         return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
 
 RESTORED_COUNTER_STEP: Final = 1_000_000
-"""A deleted lease is created again with a counter that is higher by this than the remembered one."""
+"""A deleted lease is created again with a counter that is this much higher than the remembered one."""
 
 
 class SeenClaim(Struct, frozen=True):
@@ -105,14 +104,17 @@ class SeenClaim(Struct, frozen=True):
     counter: int | None = None
 
     def expected_claim_on(self, row: Lease) -> SeenClaim:
-        """Return the claim that a row must have for a late checkpoint: none if the row was deleted and created again."""
+        """Return the claim that a row must have for a late checkpoint.
+
+        It is this one; or a `SeenClaim` without identity, which means no claim, if the row was deleted and created again.
+        """
         return SeenClaim(self.worker) if self.predates(row) else self
 
     def predates(self, row: Lease) -> bool:
         """Return whether a row was deleted and created again after the claim was seen.
 
         Args:
-            row: Possibly an old copy of the row. Then it usually has an earlier claim of the query.
+            row: Possibly an old copy of the row. Then it usually has an earlier claim of the query, and the answer is False.
         """
         # The counter of a row only grows, by one with each write. A row that is created again has no claim.
         grown = 0 if self.counter is None else row.counter - self.counter
@@ -125,7 +127,7 @@ class TipMark(Struct, frozen=True):
 
     Args:
         position: A record.
-        tip_ms: Moment at which no record was after `position`, by the service's clock, or None if there were more.
+        tip_ms: Moment at which no record was after `position`, by the service's clock, or None if no such moment is known.
     """
 
     position: Position
@@ -181,9 +183,9 @@ class WorkerRun(Struct, frozen=True, order=True):
         return self.name.startswith(_checksum(worker))
 
 
-def name_run(worker: str, drawn: str) -> str:
-    """Return the name of a run (see `WorkerRun`): a checksum of the worker id, then a random text."""
-    return f"{_checksum(worker)}{drawn}"
+def name_run(worker: str, random_text: str) -> str:
+    """Return the name of a worker's new run, as `WorkerRun.name` has it."""
+    return f"{_checksum(worker)}{random_text}"
 
 
 def parse_run(text: str) -> WorkerRun | None:
@@ -200,8 +202,7 @@ class Lease(Struct, frozen=True):
     """One row of the lease table.
 
     Args:
-        key: The shard's id (`leaseKey`), prefixed with its stream's id if several streams share the table
-            (`penstock.core.leases.lease`).
+        key: The shard's id (`leaseKey`), prefixed with its stream's id if several streams share the table: see `lease_key`.
         counter: Incremented by each of the owner's writes: a fence, and the sign that the owner lives (`leaseCounter`).
         owner: Worker id, or None while the lease is unowned (`leaseOwner`).
         checkpoint: Everything up to and including this is done.
@@ -213,7 +214,7 @@ class Lease(Struct, frozen=True):
         pending_state: Opaque bytes beside it (`pendingCheckpointState`), of KCL workers.
         checkpoint_owner: While a hand-over is under way: the worker that still reads and checkpoints, while
             `owner` names the next one (`checkpointOwner`, KCL 3).
-        throughput_kbps: Smoothed kilobytes per second (`throughputKBps`), or None.
+        throughput_kbps: Smoothed kilobytes per second (`throughputKBps`), or None if no worker has measured it.
         claims: The last claim of each query that read here (`penstockClaim:<worker>`), by worker.
         mark: The last position that a Penstock worker wrote (`penstockMark`, `penstockTipMillis`), or None.
         stream: The stream of the shard (`penstockStream`), or None in rows that only KCL workers have written.
@@ -290,7 +291,7 @@ class Lease(Struct, frozen=True):
 
 
 def new_lease(shard: Shard | ChildShard, position: Position, stream: StreamIdentity | None = None) -> Lease:
-    """Return a new lease for a listed shard at a starting position (children: TRIM_HORIZON, always)."""
+    """Return a lease to create: unowned, for a listed shard or a child, at a starting position."""
     return Lease(
         shard.shard_id,
         checkpoint=position,
@@ -308,6 +309,8 @@ def new_lease(shard: Shard | ChildShard, position: Position, stream: StreamIdent
 #
 # Source: KCL's `StreamIdentifier` and `MultiStreamLease.getLeaseKey`. No shard id and no stream's name has a colon.
 
+_AnyShard = TypeVar("_AnyShard", Shard, ChildShard)
+
 
 def lease_key(stream_id: str, shard_id: str) -> str:
     """Return the key of a shard's lease; the stream id is empty for a table of one stream."""
@@ -315,38 +318,30 @@ def lease_key(stream_id: str, shard_id: str) -> str:
 
 
 def stream_id_of(key: str) -> str:
-    """Return the id of the stream that a key names; empty in a table of one stream."""
+    """Return the stream's id in a lease key; empty in a table of one stream."""
     return key.rpartition(":")[0]
 
 
 def stream_name_of(stream_id: str) -> str:
-    """Return the stream's name in its id; empty if the table has one stream."""
+    """Return the name in a stream's id; empty if the id is, since the table has one stream."""
     return stream_id.partition(":")[2].rpartition(":")[0]
 
 
 def shard_id_of(key: str) -> str:
-    """Return the shard's id in a key."""
+    """Return the shard id in a lease key."""
     return key.rpartition(":")[2]
 
 
-def keyed_shard(stream_id: str, shard: Shard) -> Shard:
-    """Return a listed shard whose ids are lease keys."""
+def keyed_shard(stream_id: str, shard: _AnyShard) -> _AnyShard:
+    """Return a listed shard or a child with lease keys in place of its own id and its parents' ids."""
     if not stream_id:
         return shard
     parents = tuple(lease_key(stream_id, parent) for parent in shard.parents)
     return replace(shard, shard_id=lease_key(stream_id, shard.shard_id), parents=parents)
 
 
-def keyed_child(stream_id: str, child: ChildShard) -> ChildShard:
-    """Return a child whose ids are lease keys."""
-    if not stream_id:
-        return child
-    parents = tuple(lease_key(stream_id, parent) for parent in child.parents)
-    return ChildShard(lease_key(stream_id, child.shard_id), parents, child.hash_range)
-
-
 def keyed_start(stream_id: str, start: StartingPosition) -> StartingPosition:
-    """Return a starting position that names shards by their lease keys."""
+    """Return a starting position with lease keys in place of shard ids."""
     by_key = {lease_key(stream_id, shard_id): position for shard_id, position in start.by_shard.items()}
     return replace(start, by_shard=by_key)
 
@@ -376,12 +371,12 @@ class TablePart(Struct, frozen=True):
         return self.count == 1
 
     def holds(self, key: str) -> bool:
-        """Return whether a row is in this part, for tables in memory. DynamoDB divides by a hash of its own."""
+        """Return whether a row is in this part, for tables that are not in DynamoDB, which divides by a hash of its own."""
         return number_of_part(key, self.count) == self.number
 
 
 def number_of_part(key: str, count: int) -> int:
-    """Return the number of the part that holds a row, for tables in memory."""
+    """Return the number of the part that holds a row, for tables that are not in DynamoDB."""
     return crc32(key.encode()) % count
 
 

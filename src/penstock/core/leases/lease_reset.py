@@ -15,11 +15,11 @@ class ResetPlan(Struct, frozen=True):
     """The writes of a reset, or of a restore.
 
     Args:
-        targets: The new checkpoint of each existing lease.
-        created_leases: Leases of shards that have none.
-        removed_keys: Leases of shards that ended before the position: while a parent's lease exists, its child is read
-            from its own beginning.
-        kept_keys: Leases that are not written, with the reason.
+        targets: The new checkpoint of each lease that exists, by key.
+        created_leases: Leases to create, of shards that have none.
+        removed_keys: Leases to delete, of shards that ended before the position: while a parent's lease exists, its child is
+            read from its own beginning.
+        kept_keys: Leases that are not written, each with the reason.
     """
 
     targets: dict[str, Position]
@@ -39,7 +39,7 @@ def plan_reset(
     Args:
         position: TRIM_HORIZON, or a LATEST or AT_TIMESTAMP with its moment.
         shards: The stream's whole listing, or None if it is unknown.
-        snapshot: With `shards`: those that were open at the moment; they cover the hash range together.
+        snapshot: Ids of the shards that were open at the moment: together they cover the hash range.
 
     Returns:
         At TRIM_HORIZON every shard is read again, parents before children. At a moment the snapshot's shards start there,
@@ -49,26 +49,11 @@ def plan_reset(
         OptionError: A lease is not of the listed stream; or a moment in the past without the listing: which shards were open then
             is unknown.
     """
-    listed = {shard.shard_id: shard for shard in shards or ()}
-    for lease in leases:
-        why = why_foreign(lease, listed[lease.key]) if lease.key in listed else None
-        if why is not None:
-            raise OptionError(
-                f"lease {lease.key} belongs to another stream, or to one that was created again ({why}); nothing is reset: name the "
-                "application's stream, or delete the table if that stream is gone"
-            )
+    _refuse_other_stream(leases, shards or ())
     if position.sentinel is Sentinel.TRIM_HORIZON:
         return _plan_trim_horizon(leases, shards)
     if shards is None:
-        if position.sentinel is not Sentinel.LATEST:
-            raise OptionError(
-                f"a reset to {position} needs the stream: the table does not show which shards were open at the moment"
-            )
-        parents = frozenset[str]().union(*(lease.parents for lease in leases))
-        return ResetPlan(
-            targets={lease.key: position for lease in leases if lease.key not in parents},
-            removed_keys=tuple(lease.key for lease in leases if lease.key in parents),
-        )
+        return _plan_without_listing(leases, position)
     starts: dict[str, Position] = {}
     # A shard's number is larger than its parents', so this order puts parents first.
     for shard in sorted(shards, key=lambda shard: shard.shard_id):
@@ -77,6 +62,30 @@ def plan_reset(
         elif any(parent in starts for parent in shard.parents):
             starts[shard.shard_id] = TRIM_HORIZON
     return _plan_starts(leases, shards, starts)
+
+
+def _refuse_other_stream(leases: tuple[Lease, ...], shards: tuple[Shard, ...]) -> None:
+    listed = {shard.shard_id: shard for shard in shards}
+    for lease in leases:
+        why = why_foreign(lease, listed[lease.key]) if lease.key in listed else None
+        if why is not None:
+            raise OptionError(
+                f"lease {lease.key} belongs to another stream, or to one that was created again ({why}); nothing is reset: name the "
+                "application's stream, or delete the table if that stream is gone"
+            )
+
+
+def _plan_without_listing(leases: tuple[Lease, ...], position: Position) -> ResetPlan:
+    """Plan a reset to LATEST: the open shards are those whose leases have no child's lease in the table."""
+    if position.sentinel is not Sentinel.LATEST:
+        raise OptionError(
+            f"a reset to {position} needs the stream: the table does not show which shards were open at the moment"
+        )
+    parents = frozenset[str]().union(*(lease.parents for lease in leases))
+    return ResetPlan(
+        targets={lease.key: position for lease in leases if lease.key not in parents},
+        removed_keys=tuple(lease.key for lease in leases if lease.key in parents),
+    )
 
 
 def _plan_trim_horizon(leases: tuple[Lease, ...], shards: tuple[Shard, ...] | None) -> ResetPlan:
@@ -92,16 +101,16 @@ def _plan_trim_horizon(leases: tuple[Lease, ...], shards: tuple[Shard, ...] | No
 def _plan_starts(
     leases: tuple[Lease, ...], shards: tuple[Shard, ...], starts: dict[str, Position]
 ) -> ResetPlan:
-    """Return the plan by which exactly these shards have leases, each at its start."""
-    have = {lease.key for lease in leases}
+    """Plan that exactly the shards in `starts` have leases, each at its position there."""
+    existing = {lease.key for lease in leases}
     return ResetPlan(
-        targets={key: position for key, position in starts.items() if key in have},
+        targets={key: position for key, position in starts.items() if key in existing},
         created_leases=tuple(
             new_lease(shard, starts[shard.shard_id])
             for shard in shards
-            if shard.shard_id in starts and shard.shard_id not in have
+            if shard.shard_id in starts and shard.shard_id not in existing
         ),
-        removed_keys=tuple(sorted(have - set(starts))),
+        removed_keys=tuple(sorted(existing - set(starts))),
     )
 
 
@@ -111,9 +120,9 @@ def plan_restore(leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> ResetP
     Args:
         backup: The rows before the reset.
     """
-    have = {lease.key for lease in leases}
+    existing = {lease.key for lease in leases}
     return ResetPlan(
-        targets={lease.key: lease.checkpoint for lease in backup if lease.key in have},
-        created_leases=tuple(lease for lease in backup if lease.key not in have),
-        removed_keys=tuple(sorted(have - {lease.key for lease in backup})),
+        targets={lease.key: lease.checkpoint for lease in backup if lease.key in existing},
+        created_leases=tuple(lease for lease in backup if lease.key not in existing),
+        removed_keys=tuple(sorted(existing - {lease.key for lease in backup})),
     )

@@ -156,7 +156,7 @@ def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
 
 
 def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
-    """Refuse a claim unless its worker reads the shard and nothing has changed: its last claim, the claims to drop, the checkpoint.
+    """Refuse a claim unless its worker reads the shard, and the checkpoint and the claims in question are as the task read them.
 
     A forfeit, which claims that the batch holds nothing of the shard, needs neither the lease nor an unchanged checkpoint.
     """
@@ -170,12 +170,12 @@ def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
     existing = {(claim.worker, claim.batch) for claim in row.claims}
     if not existing.issuperset(write.dropped_claims):
         return Refusal.CLAIM_GONE
-    is_same = write.is_forfeit or row.checkpoint == write.checkpoint_seen
-    return None if is_same else Refusal.CHECKPOINT
+    is_checkpoint_right = write.is_forfeit or row.checkpoint == write.checkpoint_seen
+    return None if is_checkpoint_right else Refusal.CHECKPOINT
 
 
 def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
-    """Allow a step to a record further on, and nothing else."""
+    """Refuse every new checkpoint except a record that is ahead of the row's checkpoint."""
     forwards = is_forward(row.checkpoint, position) and not position.is_shard_end
     return None if forwards else Refusal.BACKWARDS
 
@@ -195,11 +195,15 @@ def _row_after(row: Lease, write: LeaseUpdate) -> Lease | None:
 
 
 _NO_PENDING: Final = {"pending": None, "pending_state": None}
-_NO_NOTES: Final = {**_NO_PENDING, "checkpoint_owner": None, "stopped": None, "term": None}
+# Only the owner that wrote these fields uses them: a change of owner clears them.
+_NO_OWNER_FIELDS: Final = {**_NO_PENDING, "checkpoint_owner": None, "stopped": None, "term": None}
 
 
 def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PLR0912 - one table
-    """Return the new values of the fields that a write sets, except the claims and a counted owner switch."""
+    """Return the new values of the `Lease` fields that a write sets.
+
+    Not among them are the claims (`claims_of`), and owner switches that depend on the row (`counts_switch`).
+    """
     counted: dict[str, Any] = {}
     if isinstance(write, Take | Renew | Checkpoint | End | Release | Reset):
         counted["counter"] = write.counter + 1
@@ -207,7 +211,7 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
         case Take():
             pinned = None if write.pin_ms is None else pin_latest(LATEST, write.pin_ms)
             taken = {"owner": write.worker, "run": write.run}
-            return counted | _NO_NOTES | taken | _given_fields(checkpoint=pinned, stream=write.stream)
+            return counted | _NO_OWNER_FIELDS | taken | _given_fields(checkpoint=pinned, stream=write.stream)
         case Renew():
             kept = _given_fields(
                 throughput_kbps=write.throughput_kbps, mark=write.tip, stream=write.stream, run=write.run
@@ -218,11 +222,11 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
         case LateCheckpoint():
             return {"checkpoint": write.position, "mark": mark_at(write.position)}
         case End():
-            freed = {"owner": None, "checkpoint_owner": None}
+            ended = {"owner": None, "checkpoint_owner": None}
             return (
                 counted
                 | _NO_PENDING
-                | freed
+                | ended
                 | _moved_checkpoint(SHARD_END)
                 | _given_fields(children=write.children or None)
             )
@@ -230,7 +234,8 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
             moved = {} if write.position is None else _moved_checkpoint(write.position)
             if moved and _hands_lease_on(write):
                 moved["owner_switches"] = 1
-            return counted | _NO_NOTES | {"owner": write.next_owner} | moved | _given_fields(mark=write.tip)
+            owner = {"owner": write.next_owner}
+            return counted | _NO_OWNER_FIELDS | owner | moved | _given_fields(mark=write.tip)
         case RequestHandover():
             return {"owner": write.worker, "checkpoint_owner": write.owner}
         case Claim():
@@ -242,14 +247,15 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
             return {"pending": write.claim.end, "pending_state": None} | moved
         case Reset():
             mark = mark_at(write.position) if write.has_later_records else None
-            return counted | _NO_NOTES | _moved_checkpoint(write.position) | {"owner": None, "mark": mark}
+            freed: dict[str, Any] = {"owner": None, "mark": mark}
+            return counted | _NO_OWNER_FIELDS | _moved_checkpoint(write.position) | freed
         case Delete():
             return {}
     assert_never(write)
 
 
 def _given_fields(**fields: Any) -> dict[str, Any]:
-    """Return the fields whose value is not None: the row keeps the others."""
+    """Return the fields whose value is not None: the row keeps its value of the others."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -262,14 +268,18 @@ def _hands_lease_on(write: Release) -> bool:
 
 
 def counts_switch(write: LeaseUpdate, owner: str | None) -> bool:
-    """Return whether a write adds 1 to the owner switches of a row with this owner."""
+    """Return whether a write adds 1 to the owner switches of a row.
+
+    Args:
+        owner: The row's owner before the write.
+    """
     if isinstance(write, Take):
         return owner not in (None, write.worker)
     return isinstance(write, Release) and write.position is None and _hands_lease_on(write)
 
 
 def claims_of(write: LeaseUpdate) -> dict[str, BatchClaim | None]:
-    """Return the claims that a write sets (or removes: None), by worker."""
+    """Return the claims that a write sets, by worker; None for a claim that it removes."""
     if isinstance(write, Claim):
         dropped: dict[str, BatchClaim | None] = dict.fromkeys(worker for worker, _ in write.dropped_claims)
         return dropped | {write.claim.worker: write.claim}

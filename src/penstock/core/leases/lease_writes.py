@@ -77,7 +77,7 @@ class Renew(Struct, frozen=True):
 
     Args:
         worker: The writer; must be the reader.
-        during_handover: True for the old owner that keeps reading until it has finished.
+        during_handover: True for a reader that knows of the hand-over request and reads on until it has finished.
         tip: The tip mark; None keeps the row's.
         stream: The owner's stream, for a row without one; None keeps the row's.
         stopped_reason: Why the owner does not read the shard; None if it reads, or is about to.
@@ -153,11 +153,12 @@ class End(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Release a lease, with a last checkpoint (or None) in the same write.
+    """Release a lease, and write a last checkpoint with it.
 
     Model: `Release`, `ReleaseFreely`.
 
     Args:
+        position: The last checkpoint; None leaves the row's.
         next_owner: None frees the lease; a name completes a hand-over to that worker.
         tip: The tip mark; None marks only `position` as this worker's.
     """
@@ -174,6 +175,10 @@ class RequestHandover(Struct, frozen=True):
     """Request a lease: name the next owner while the current one finishes (KCL 3's hand-off; the counter stays).
 
     Model: `RequestHandover`.
+
+    Args:
+        owner: The current owner, which becomes the `checkpoint_owner`.
+        worker: The requester, which becomes the owner.
     """
 
     key: str
@@ -193,9 +198,9 @@ class Claim(Struct, frozen=True):
     Args:
         claim: The worker, the batch and its range. The worker must be the reader unless the claim is a forfeit.
         checkpoint_seen: The row's checkpoint as the task read it.
-        claim_seen: The worker's own claim as the task read it, as (batch, run), or None: only that claim is replaced.
+        claim_seen: Batch and run of the worker's own claim as the task read it, or None: only that claim is replaced.
         tip_ms: Moment at which no record was after the batch's start, or None.
-        dropped_claims: Old claims of other workers, as (worker, batch), that the same write removes.
+        dropped_claims: Worker and batch of each old claim of another query that the same write removes.
         stream: The task's stream; a row of another stream is refused. None: no check.
     """
 
@@ -214,7 +219,7 @@ class Claim(Struct, frozen=True):
 
     @property
     def is_forfeit(self) -> bool:
-        """Whether this only states that the batch holds nothing of the shard, which needs no lease."""
+        """Whether this only states that the batch holds nothing of the shard, and no task has read it: that needs no lease."""
         return self.is_empty and not self.claim.note
 
     @property
@@ -264,8 +269,8 @@ class Reset(Struct, frozen=True):
     Model: `Reset` of `model/Batches.tla`; an operator's is left out.
 
     Args:
-        claim_worker: The worker whose claim is removed: its restored checkpoint location has no record of that claim.
-        claim: The claim of that worker that replaces it, or None.
+        claim_worker: The query whose claim on the row is replaced by `claim`, or removed without one: its restored checkpoint
+            location has no record of that claim. None leaves all claims.
         has_later_records: Whether records are known to exist after the position. If they have expired since, that is data loss.
     """
 
@@ -316,7 +321,7 @@ class Refusal(Enum):
 
 
 class Applied(Struct, frozen=True):
-    """The write was applied; `lease` is the row after it (None after a delete)."""
+    """The write was applied; `lease` is the row after it, or None after a delete."""
 
     lease: Lease | None
 

@@ -27,7 +27,7 @@ class ForHeldLease(Struct, frozen=True):
     """Renew, checkpoint, release or end a held lease.
 
     Args:
-        epoch: Identifies the ownership; an answer that arrives after it has ended is ignored.
+        epoch: Identifies this worker's ownership of the lease; an answer that arrives after its end is ignored.
     """
 
     epoch: int
@@ -43,7 +43,8 @@ class ForChildOf(Struct, frozen=True):
     """Create the lease of a finished shard's child.
 
     Args:
-        epoch: Identifies this worker's ownership of it.
+        parent: Key of the finished shard's lease.
+        epoch: Identifies this worker's ownership of that lease.
     """
 
     parent: str
@@ -55,7 +56,7 @@ class ForFirstLease(Struct, frozen=True):
 
 
 class ForMissingLease(Struct, frozen=True):
-    """Create a lease that the table lacks."""
+    """Create a lease that should exist and does not."""
 
     reason: CreationReason
 
@@ -89,7 +90,11 @@ class PendingWrite(Struct, frozen=True):
     write: LeaseWrite
     purpose: WritePurpose
     sent_s: float
-    is_renewal: bool
+
+    @property
+    def is_of_held_lease(self) -> bool:
+        """Whether it goes before other writes."""
+        return isinstance(self.purpose, ForHeldLease)
 
 
 class PendingWrites:
@@ -97,94 +102,100 @@ class PendingWrites:
 
     Args:
         in_flight_max: The most writes in flight at once, those of held leases not counted.
-        later_runs: Names this process's run, which takes and renewals write on their leases; None: they write none.
+        later_runs: Has this process's run, which takes and renewals write on their leases; None: they write no run.
     """
 
     def __init__(self, turn: Turn, in_flight_max: int, later_runs: LaterRuns | None = None) -> None:
         self._turn = turn
         self._in_flight_max = in_flight_max
-        self._later_runs = later_runs  # used for the name of this run alone
-        self._under_way: dict[int, PendingWrite] = {}
-        self._busy: set[str] = set()  # the keys of these
-        self._queue: deque[tuple[LeaseWrite, WritePurpose]] = deque()
-        self._queued: set[str] = set()  # the keys of these
-        self._in_flight = 0  # without renewals, which have no limit
+        self._later_runs = later_runs
+        self._in_flight: dict[int, PendingWrite] = {}  # by id, in the order in which they were sent
+        self._keys_in_flight: set[str] = set()
+        self._queue: deque[tuple[LeaseWrite, OtherPurpose]] = deque()
+        self._queued_keys: set[str] = set()
+        self._limited_count = 0  # writes in flight, except those of held leases, which have no limit
         self._last_id = 0
 
     def is_busy(self, key: str) -> bool:
         """Return whether a write for the key is in flight or queued."""
-        return key in self._busy or key in self._queued
+        return key in self._keys_in_flight or key in self._queued_keys
 
     def sent_s(self, write_id: int) -> float | None:
         """Return when a write was sent; None if it is not in flight."""
-        pending = self._under_way.get(write_id)
+        pending = self._in_flight.get(write_id)
         return None if pending is None else pending.sent_s
 
     def oldest_of_each(self, kind: Callable[[LeaseWrite], Hashable]) -> list[PendingWrite]:
-        """Return the oldest write in flight of each kind."""
+        """Return the oldest write in flight of each kind.
+
+        Args:
+            kind: Writes with an equal value are of one kind.
+        """
         oldest: dict[Hashable, PendingWrite] = {}
-        for pending in self._under_way.values():  # in the order in which they were sent
+        for pending in self._in_flight.values():
             oldest.setdefault(kind(pending.write), pending)
         return list(oldest.values())
 
-    def is_idle(self, renewed: Container[str] = ()) -> bool:
-        """Return whether no write is in flight or queued, apart from renewals of some leases."""
+    def is_idle(self, except_renewals_of: Container[str] = ()) -> bool:
+        """Return whether no write is in flight or queued, apart from renewals of the leases with some keys."""
         return not self._queue and all(
-            isinstance(pending.write, Renew) and pending.write.key in renewed
-            for pending in self._under_way.values()
+            isinstance(pending.write, Renew) and pending.write.key in except_renewals_of
+            for pending in self._in_flight.values()
         )
 
     def has_creations(self) -> bool:
         """Return whether the creation of a lease is in flight or queued."""
-        waiting = (write for write, _ in self._queue)
-        under_way = (pending.write for pending in self._under_way.values())
-        return any(isinstance(write, Create) for write in chain(under_way, waiting))
+        queued = (write for write, _ in self._queue)
+        in_flight = (pending.write for pending in self._in_flight.values())
+        return any(isinstance(write, Create) for write in chain(in_flight, queued))
 
-    def send(
-        self, write: LeaseWrite, purpose: WritePurpose, now_s: float, retry_until_s: float | None = None
-    ) -> None:
-        """Send a write of a held lease now. The key must not be busy."""
-        self._emit_write(PendingWrite(write, purpose, now_s, is_renewal=True), retry_until_s)
+    def send(self, write: LeaseWrite, purpose: ForHeldLease, now_s: float, retry_until_s: float) -> None:
+        """Send a write of a held lease now. The key must not be busy.
 
-    def enqueue(self, write: LeaseWrite, purpose: WritePurpose) -> bool:
-        """Queue a write; False, without effect, while the key is busy."""
+        Args:
+            retry_until_s: Monotonic moment after which the write is not sent again.
+        """
+        self._emit_write(PendingWrite(write, purpose, now_s), retry_until_s)
+
+    def enqueue(self, write: LeaseWrite, purpose: OtherPurpose) -> bool:
+        """Queue a write of another purpose; return False, without effect, while the key is busy."""
         if self.is_busy(write.key):
             return False
         self._queue.append((write, purpose))
-        self._queued.add(write.key)
+        self._queued_keys.add(write.key)
         return True
 
     def drop_queue(self) -> None:
-        """Forget the writes that have not begun."""
+        """Forget the queued writes."""
         self._queue.clear()
-        self._queued.clear()
+        self._queued_keys.clear()
 
     def send_queued(self, now_s: float) -> None:
         """Send queued writes, up to `in_flight_max`."""
-        while self._queue and self._in_flight < self._in_flight_max:
+        while self._queue and self._limited_count < self._in_flight_max:
             write, purpose = self._queue.popleft()
-            self._queued.discard(write.key)
-            self._emit_write(PendingWrite(write, purpose, now_s, is_renewal=False))
+            self._queued_keys.discard(write.key)
+            self._emit_write(PendingWrite(write, purpose, now_s))
 
     def settle(self, write_id: int) -> PendingWrite | None:
         """Return and forget the write that was answered; None if no such write is in flight."""
-        pending = self._under_way.pop(write_id, None)
+        pending = self._in_flight.pop(write_id, None)
         if pending is None:
             return None
-        self._busy.remove(pending.write.key)
-        if not pending.is_renewal:
-            self._in_flight -= 1
-        assert 0 <= self._in_flight <= self._in_flight_max
+        self._keys_in_flight.remove(pending.write.key)
+        if not pending.is_of_held_lease:
+            self._limited_count -= 1
+        assert 0 <= self._limited_count <= self._in_flight_max
         return pending
 
     def _emit_write(self, pending: PendingWrite, retry_until_s: float | None = None) -> None:
         key = pending.write.key
-        assert key not in self._busy, f"two writes for lease {key} at once: {pending.write}"
+        assert key not in self._keys_in_flight, f"two writes for lease {key} at once: {pending.write}"
         if self._later_runs is not None and isinstance(pending.write, Take | Renew):
             pending = replace(pending, write=replace(pending.write, run=self._later_runs.run))
         self._last_id += 1
-        self._under_way[self._last_id] = pending
-        self._busy.add(key)
-        if not pending.is_renewal:
-            self._in_flight += 1
-        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_renewal, retry_until_s))
+        self._in_flight[self._last_id] = pending
+        self._keys_in_flight.add(key)
+        if not pending.is_of_held_lease:
+            self._limited_count += 1
+        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_of_held_lease, retry_until_s))
