@@ -222,7 +222,7 @@ def _latest_children(children: Any) -> list[Lease]:
 
 @planted("end before the children", "several: SHARD_END first", 0, HeldLease, "_create_children")
 def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[LeaseAction]:
-    self.children_to_create = {}
+    self.missing_children = {}
     return []
 
 
@@ -244,7 +244,7 @@ def _no_deadline(self: HeldLease) -> float:
 
 @planted("a refused renewal is a loss", "KCL 2: spurious lease loss", 1, HeldLease, "_reconcile")
 def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn) -> list[LeaseAction]:
-    return self._lose(StopWhy.LOST, row=row, is_row_gone=row is None)
+    return self._lose(row)
 
 
 @planted(

@@ -43,15 +43,10 @@ _LEFT_TO_OTHERS_DURATIONS: Final = 10  # lease durations for which a shard that 
 
 
 class _Request(Struct):
-    """A hand-over for which this worker waits.
+    """A hand-over for which this worker waits."""
 
-    Args:
-        since_s: When this worker began to wait.
-        fetch_s: When the lease's row is fetched next.
-    """
-
-    since_s: float
-    fetch_s: float
+    since_s: float  # when it began to wait
+    fetch_s: float  # when the lease's row is fetched next
     is_fetching: bool = False
 
 
@@ -111,10 +106,10 @@ class Acquisitions:
         self._writes.enqueue(write, ForAcquisition(acquisition.reason))
 
     def on_answer(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> bool:
-        """Handle the answer to a write that acquires a lease, or requests one. The view has the row already.
+        """Handle the answer to a write that acquires a lease, or requests one; the view has the row already.
 
         Returns:
-            Whether this is a refused request: another worker has changed the lease first.
+            Whether a request was refused: another worker has changed the lease first.
         """
         row = row_of(outcome)
         write = pending.write

@@ -131,9 +131,7 @@ class HeldLease(Struct):
     failure_count: int = 0  # failed writes and reads since the last applied write
     last_error: str | None = None  # of the writes since the last one that was applied
     children: tuple[ChildShard, ...] = ()  # of a drained shard
-    children_to_create: dict[str, Lease] | None = (
-        None  # of a drained shard: its children that have no lease yet
-    )
+    missing_children: dict[str, Lease] | None = None  # of a drained shard: its children without a lease
     child_retry_due_s: float = 0.0  # no child's lease is created before this moment
     progress_text: str = ""  # of the last `ReaderProgress`
     behind_ms: int | None = None  # how far the reader is behind the tip, or None if it has not reported that
@@ -325,11 +323,7 @@ class HeldLease(Struct):
     def on_answer(
         self, pending: PendingWrite, outcome: WriteOutcome, now_s: float, turn: Turn, detail: str = ""
     ) -> list[LeaseAction]:
-        """Handle the outcome of a write of this lease.
-
-        Args:
-            detail: With an unknown outcome: the last error.
-        """
+        """Handle the outcome of a write of this lease; `detail` is the last error if the outcome is unknown."""
         write = pending.write
         assert isinstance(write, HeldLeaseWrite)
         if isinstance(outcome, Applied) and outcome.lease is not None:
@@ -406,9 +400,12 @@ class HeldLease(Struct):
             self.renew_due_s = sent_s + self.pace.interval_s * (0.8 + 0.2 * turn.draw())
             if self.has_reader:
                 actions.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
+        return [*actions, *self._checkpoint_written(row), *self.keep_row(row)]
+
+    def _checkpoint_written(self, row: Lease) -> list[LeaseAction]:
         if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
-            actions.append(CheckpointWritten(self.key, self.epoch, row.checkpoint))
-        return [*actions, *self.keep_row(row)]
+            return [CheckpointWritten(self.key, self.epoch, row.checkpoint)]
+        return []
 
     def keep_row(self, row: Lease) -> list[LeaseAction]:
         """Keep the current row of this lease, of which this worker is the reader.
@@ -438,11 +435,8 @@ class HeldLease(Struct):
         The lease is no longer held if the row shows this worker's `End` or `Release`. It is lost if the row has another reader,
         another process's run, or a counter that this worker did not write. Otherwise the counter shows whether the write
         was applied.
-
-        Args:
-            row: None if it was deleted.
         """
-        if row is None:
+        if row is None:  # deleted
             return self._lose(None)
         counter = write.counter
         if isinstance(write, End) and row.is_ended:
@@ -503,7 +497,7 @@ class HeldLease(Struct):
         self.on_position_done(position)
         self._change_phase(Trigger.READER_DRAINED)
         self.children = children
-        self.children_to_create = {lease.key: lease for lease in plan_child_leases(children)}
+        self.missing_children = {lease.key: lease for lease in plan_child_leases(children)}
 
     def on_reader_stopped(self, event: ReaderStopped) -> None:
         """Handle a reader that has stopped."""
@@ -528,7 +522,7 @@ class HeldLease(Struct):
         The order at a shard's end: first every child's lease exists, then SHARD_END and the release in one write, then the
         children are taken. A crash in between loses nothing: the parent's next reader reaches the same end.
         """
-        if not self.children_to_create or now_s < self.child_retry_due_s:
+        if not self.missing_children or now_s < self.child_retry_due_s:
             return []
         if now_s >= self.unexpired_until_s:
             # This process: paused. Other workers: read this shard and a child to their ends and delete both leases. If this
@@ -536,7 +530,7 @@ class HeldLease(Struct):
             # lease is lost.
             return []
         actions: list[LeaseAction] = []
-        for lease in self.children_to_create.values():
+        for lease in self.missing_children.values():
             if lease.key not in view and self._missing_other_parents(lease, view):
                 # The child would be read before its other parent. That parent's lease is created at the end of its own
                 # parent, or by the shard syncer when it finds the hole.
@@ -546,14 +540,14 @@ class HeldLease(Struct):
         return actions
 
     def _all_children_exist(self) -> bool:
-        return not self.children_to_create
+        return not self.missing_children
 
     def missing_parents_of_children(self, view: LeaseView) -> set[str]:
         """Return the other parents of a drained shard's children that have no lease: its end is not written before they have."""
-        if self.phase is not LeasePhase.DRAINED or not self.children_to_create:
+        if self.phase is not LeasePhase.DRAINED or not self.missing_children:
             return set()
         return set().union(
-            *(self._missing_other_parents(child, view) for child in self.children_to_create.values())
+            *(self._missing_other_parents(child, view) for child in self.missing_children.values())
         )
 
     def _missing_other_parents(self, child: Lease, view: LeaseView) -> set[str]:
@@ -563,7 +557,7 @@ class HeldLease(Struct):
 
     def on_child_exists(self, key: str) -> bool:
         """Handle a child's lease that exists now; return True if the end of this shard has waited for it."""
-        return self.children_to_create is not None and self.children_to_create.pop(key, None) is not None
+        return self.missing_children is not None and self.missing_children.pop(key, None) is not None
 
     def on_child_not_created(self, now_s: float, turn: Turn) -> None:
         """Handle a creation that failed or has an unknown outcome: it is tried again a little later."""
@@ -583,10 +577,7 @@ class HeldLease(Struct):
 
     def _on_released(self, row: Lease) -> list[LeaseAction]:
         self._change_phase(Trigger.RELEASED)
-        actions: list[LeaseAction] = []
-        if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
-            actions.append(CheckpointWritten(self.key, self.epoch, row.checkpoint))
-        return [*actions, report_release(row), LeaseReleased()]
+        return [*self._checkpoint_written(row), report_release(row), LeaseReleased()]
 
     def _on_ended(self) -> list[LeaseAction]:
         self._change_phase(Trigger.ENDED)
@@ -603,10 +594,9 @@ class HeldLease(Struct):
         actions: list[LeaseAction] = []
         # A reader in STOPPING has its StopReader already. It gets another one if the lease is LOST, since it must stop at once;
         # at an expiry its deadline has passed anyway.
+        why = StopWhy.LOST if expiry is None else StopWhy.EXPIRED
         if has_reader and (self.phase is LeasePhase.READING or expiry is None):
-            actions.append(
-                StopReader(self.key, self.epoch, StopWhy.LOST if expiry is None else StopWhy.EXPIRED)
-            )
+            actions.append(StopReader(self.key, self.epoch, why))
         # A reader reports its last position when it has stopped. A deleted row gets no late checkpoint.
         done_through = None if has_reader or row is None else self.done_through
         self._change_phase(Trigger.LOST)

@@ -179,11 +179,7 @@ _SHOWN_KEYS_MAX: Final = 5
 
 
 def report_release(row: Lease) -> Report:
-    """Report that a lease was released, and its next owner.
-
-    Args:
-        row: The row after the release.
-    """
+    """Report that a lease was released, and its next owner, from the row after the release."""
     return Report(
         Topic.RELEASED if row.owner is None else Topic.HANDED_OVER,
         Level.INFO,
@@ -211,22 +207,14 @@ def report_checkpoint_behind(row: Lease, own_position: Position | None) -> Repor
 
 
 def report_failed_reader(event: ReaderFailed, *, is_freed: bool) -> Report:
-    """Report that a shard is not delivered any more.
-
-    Args:
-        is_freed: Whether its lease is released, so that another worker reads the shard.
-    """
+    """Report that a shard is not delivered any more, and whether its lease is released for other workers."""
     state = "freed" if is_freed else "kept, and nothing of it is read until a restart"
     message = f"shard {event.key} has stopped: {event.reason}. Its lease is {state}."
     return Report(Topic.STOPPED_SHARD, Level.ERROR, message, event.key)
 
 
 def report_stall(key: str, behind_ms: int | None, no_progress_s: float) -> Report:
-    """Report that a shard is not at its tip and makes no progress.
-
-    Args:
-        behind_ms: None if its reader has not reported it yet.
-    """
+    """Report that a shard is behind and makes no progress; `behind_ms` is None if its reader has not reported that yet."""
     lag = "has not reported how far it is behind" if behind_ms is None else f"is {behind_ms} ms behind"
     message = f"shard {key} {lag} and has not moved for {no_progress_s:.0f} s"
     return Report(Topic.STALLED, Level.ERROR, message, key)

@@ -83,10 +83,9 @@ class LateCheckpoints:
         self._due_s = 0.0  # no write begins before this moment
 
     def keep(self, key: str, position: Position | None, seen_claim: SeenClaim | None = None) -> None:
-        """Keep the last position of a lease's reader, unless a later one is kept already.
+        """Keep the last position of a lease's reader if it is a record, unless a later one is kept already.
 
         Args:
-            position: One that is not a record, or None, is not kept: nothing of it would be written.
             seen_claim: If the reader was a query: the claim that it saw.
         """
         if position is None or not position.is_record:
@@ -235,8 +234,7 @@ class HeldLeases:
 
     def _report_expired(self, now_s: float) -> None:
         """Report expired leases, at most once a second: while the table is down all of them expire."""
-        is_due = now_s >= self._expiry_report_due_s or self._is_stopping
-        if self._unreported_expiries and is_due:
+        if self._unreported_expiries and (now_s >= self._expiry_report_due_s or self._is_stopping):
             self._turn.emit(report_expiries(self._unreported_expiries))
             self._unreported_expiries = []
             self._expiry_report_due_s = now_s + _EXPIRED_REPORT_INTERVAL_S
@@ -297,27 +295,25 @@ class HeldLeases:
                     del self._held[held.key]
                     self.advance_waiting_leases(now_s)  # leases of child shards wait for this end
                     self._take_children(children)
-                case LeaseLost(has_reader, done_through, expiry):
+                case LeaseLost():
                     del self._held[held.key]
-                    if expiry is not None:
-                        self._unreported_expiries.append(expiry)
-                        if expiry.error is not None:
-                            self._failing_calls.on_lost_lease(held.key, expiry.error, now_s)
-                    self._on_lost(held, done_through, now_s, has_reader=has_reader)
+                    self._on_lost(held, action, now_s)
                 case _:
                     self._turn.emit(action)
         self._pace.held_count = len(self._held)
         assert self._is_held(held) == (held.phase is not LeasePhase.GONE)
 
-    def _on_lost(
-        self, held: HeldLease, done_through: Position | None, now_s: float, *, has_reader: bool
-    ) -> None:
+    def _on_lost(self, held: HeldLease, loss: LeaseLost, now_s: float) -> None:
         self.lost_count += 1
         self._scans.on_owner_unknown(held.key, now_s)
-        if has_reader:
+        if loss.expiry is not None:
+            self._unreported_expiries.append(loss.expiry)
+            if loss.expiry.error is not None:
+                self._failing_calls.on_lost_lease(held.key, loss.expiry.error, now_s)
+        if loss.has_reader:
             self._earlier_readers[held.key] = held.epoch
         else:
-            self._late_checkpoints.keep(held.key, done_through, held.seen_claim)
+            self._late_checkpoints.keep(held.key, loss.done_through, held.seen_claim)
 
     def _take_children(self, children: tuple[ChildShard, ...]) -> None:
         """Take the children of a shard that this worker has just ended, within `max_leases`."""
@@ -364,11 +360,7 @@ class HeldLeases:
             self._advance(held, now_s)
 
     def on_lease_fetched(self, key: str, row: Lease | None, now_s: float) -> None:
-        """Handle a row that was read by key, perhaps because a write of the held lease has an unknown outcome.
-
-        Args:
-            row: None if it does not exist. The view has it already.
-        """
+        """Handle a row that was read by key, or None if it does not exist. The view has it already."""
         held = self._held.get(key)
         if held is not None and held.is_reading_back:
             self._carry_out(held, held.on_read_back(row, now_s, self._turn), now_s)
@@ -474,7 +466,7 @@ class HeldLeases:
     def on_reader_stopped(self, event: ReaderStopped, now_s: float) -> None:
         """Handle a reader that has stopped as requested."""
         held = self._find_with_reader(event.key, event.epoch)
-        if not self._on_earlier_reader_stopped(event, now_s, event.seen_claim) and held is not None:
+        if not self._on_earlier_reader_stopped(event, now_s) and held is not None:
             held.on_reader_stopped(event)
             self._advance(held, now_s)
 
@@ -488,18 +480,13 @@ class HeldLeases:
         return event.release
 
     def _on_earlier_reader_stopped(
-        self,
-        event: ShardDrained | ReaderStopped | ReaderFailed,
-        now_s: float,
-        seen_claim: SeenClaim | None = None,
+        self, event: ShardDrained | ReaderStopped | ReaderFailed, now_s: float
     ) -> bool:
-        """Handle the end of a reader whose lease was lost; return False if the event is of another reader.
-
-        The reader's last position is kept until it is written or the lease is held again.
-        """
+        """Handle the end of a reader whose lease was lost: keep its last position. Return False for any other reader's event."""
         if self._earlier_readers.get(event.key) != event.epoch:
             return False
         del self._earlier_readers[event.key]
+        seen_claim = event.seen_claim if isinstance(event, ReaderStopped) else None
         held = self._held.get(event.key)
         if held is None:
             self._late_checkpoints.keep(event.key, event.position, seen_claim)
@@ -537,7 +524,7 @@ class HeldLeases:
     # --- the audit --------------------------------------------------------------------------------------
 
     def on_readers_found(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
-        """Compare held leases with the living readers, and mend each difference: stop a reader without its lease, start a missing one.
+        """Compare held leases with the living readers: stop a reader without its lease, and start a missing reader again.
 
         Args:
             alive: Key and epoch of each reader that has not stopped. A reader that has posted its last event counts as alive

@@ -222,14 +222,8 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
         case LateCheckpoint():
             return {"checkpoint": write.position, "mark": mark_at(write.position)}
         case End():
-            ended = {"owner": None, "checkpoint_owner": None}
-            return (
-                counted
-                | _NO_PENDING
-                | ended
-                | _moved_checkpoint(SHARD_END)
-                | _given_fields(children=write.children or None)
-            )
+            ended = {"owner": None, "checkpoint_owner": None} | _moved_checkpoint(SHARD_END)
+            return counted | _NO_PENDING | ended | _given_fields(children=write.children or None)
         case Release():
             moved = {} if write.position is None else _moved_checkpoint(write.position)
             if moved and _hands_lease_on(write):

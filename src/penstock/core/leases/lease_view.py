@@ -80,22 +80,18 @@ def parents_of_unfinished_leases(leases: Iterable[Lease]) -> dict[str, AbstractS
 
 
 class _Sighting(Struct):
-    """The last known row of a lease, and its changes as this observer saw them.
-
-    Args:
-        changed_s: When the row was last seen to change.
-        was_renewed: Whether its counter was ever seen to change.
-        unchanged_scans: Number of scans since the last change.
-    """
+    """The last known row of a lease, and its changes as this observer saw them."""
 
     lease: Lease
-    changed_s: float
-    was_renewed: bool = False
-    unchanged_scans: int = 0
+    changed_s: float  # when the row was last seen to change
+    was_renewed: bool = False  # whether its counter was ever seen to change
+    unchanged_scans: int = 0  # number of scans since the last change
 
 
 class LeaseView:
     """The last known row of every lease, with the moment it was last seen to change. Not thread-safe.
+
+    Methods about one lease raise KeyError if no row of it is known, unless they return None then.
 
     Args:
         lease_duration_s: A counter that has not changed for this long means that the owner has stopped.
@@ -176,7 +172,7 @@ class LeaseView:
         not_found = dict.fromkeys(rows if is_whole_table else self._known_keys_of(part))
         for lease in leases:
             not_found.pop(lease.key, None)
-            if not self._has_newer_row(lease, began_s) and self._keep(lease, now_s):
+            if not self._has_newer_row(lease, began_s) and self.on_row(lease, now_s):
                 rows[lease.key].unchanged_scans += 1
         if not is_whole_table:
             # Damaged rows outside the part stay known, since this scan could not find them.
@@ -256,8 +252,8 @@ class LeaseView:
         ]
         return [*unfinished, *self.unknown_parents(lease)]
 
-    def _keep(self, lease: Lease, now_s: float) -> bool:
-        """Keep a row that was read; return True if it has not changed."""
+    def on_row(self, lease: Lease, now_s: float) -> bool:
+        """Keep one row, from a scan, a read or a write's answer; return True if it has not changed."""
         before = self._rows.get(lease.key)
         self.handovers.on_row(None if before is None else before.lease, lease, now_s)
         if before is not None and _is_unchanged(before.lease, lease):
@@ -267,14 +263,10 @@ class LeaseView:
         self._rows[lease.key] = _Sighting(lease, now_s, was_renewed)
         return False
 
-    def on_row(self, lease: Lease, now_s: float) -> None:
-        """Handle one row, from a write's answer or a read."""
-        self._keep(lease, now_s)
-
     def on_row_found_by_index(self, lease: Lease, now_s: float) -> None:
         """Handle one row that was found by the index: perhaps the last scan was before its parents' rows were created."""
         self._found_by_index.add(lease.key)
-        self._keep(lease, now_s)
+        self.on_row(lease, now_s)
 
     def is_usable(self, key: str) -> bool:
         """Return whether a row can be read and is known to be of this stream, so that it may be written."""
@@ -295,11 +287,7 @@ class LeaseView:
         self.handovers.forget(key)
 
     def owner_state(self, key: str, now_s: float) -> OwnerState:
-        """Return the state of the owner of one known lease.
-
-        Raises:
-            KeyError: No such row is known.
-        """
+        """Return the state of a lease's owner."""
         return self._owner_state(self._rows[key], now_s)
 
     def duration_s_of(self, lease: Lease) -> float:
@@ -307,19 +295,11 @@ class LeaseView:
         return max(self.lease_duration_s, lease.term_s)
 
     def was_renewed(self, key: str) -> bool:
-        """Return whether the counter was seen to change, which proves that the reader was alive then.
-
-        Raises:
-            KeyError: No such row is known.
-        """
+        """Return whether a lease's counter was seen to change, which proves that its reader was alive then."""
         return self._rows[key].was_renewed
 
     def unchanged_s(self, key: str, now_s: float) -> float:
-        """Return the seconds since the row was last seen to change.
-
-        Raises:
-            KeyError: No such row is known.
-        """
+        """Return the seconds since a lease's row was last seen to change."""
         return now_s - self._rows[key].changed_s
 
     def with_owner_states(

@@ -91,11 +91,6 @@ class PendingWrite(Struct, frozen=True):
     purpose: WritePurpose
     sent_s: float
 
-    @property
-    def is_of_held_lease(self) -> bool:
-        """Whether it goes before other writes."""
-        return isinstance(self.purpose, ForHeldLease)
-
 
 class PendingWrites:
     """Sends writes and keeps them until they are answered. Not thread-safe.
@@ -126,11 +121,7 @@ class PendingWrites:
         return None if pending is None else pending.sent_s
 
     def oldest_of_each(self, kind: Callable[[LeaseWrite], Hashable]) -> list[PendingWrite]:
-        """Return the oldest write in flight of each kind.
-
-        Args:
-            kind: Writes with an equal value are of one kind.
-        """
+        """Return the oldest write in flight of each kind: two writes for which `kind` returns the same are of one kind."""
         oldest: dict[Hashable, PendingWrite] = {}
         for pending in self._in_flight.values():
             oldest.setdefault(kind(pending.write), pending)
@@ -150,11 +141,7 @@ class PendingWrites:
         return any(isinstance(write, Create) for write in chain(in_flight, queued))
 
     def send(self, write: LeaseWrite, purpose: ForHeldLease, now_s: float, retry_until_s: float) -> None:
-        """Send a write of a held lease now. The key must not be busy.
-
-        Args:
-            retry_until_s: Monotonic moment after which the write is not sent again.
-        """
+        """Send a write of a held lease now, and not again after `retry_until_s`. The key must not be busy."""
         self._emit_write(PendingWrite(write, purpose, now_s), retry_until_s)
 
     def enqueue(self, write: LeaseWrite, purpose: OtherPurpose) -> bool:
@@ -183,7 +170,7 @@ class PendingWrites:
         if pending is None:
             return None
         self._keys_in_flight.remove(pending.write.key)
-        if not pending.is_of_held_lease:
+        if not isinstance(pending.purpose, ForHeldLease):
             self._limited_count -= 1
         assert 0 <= self._limited_count <= self._in_flight_max
         return pending
@@ -196,6 +183,6 @@ class PendingWrites:
         self._last_id += 1
         self._in_flight[self._last_id] = pending
         self._keys_in_flight.add(key)
-        if not pending.is_of_held_lease:
-            self._limited_count += 1
-        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_of_held_lease, retry_until_s))
+        is_of_held_lease = isinstance(pending.purpose, ForHeldLease)
+        self._limited_count += not is_of_held_lease
+        self._turn.emit(WriteLease(self._last_id, pending.write, is_of_held_lease, retry_until_s))
