@@ -61,10 +61,8 @@ class Handovers:
             self._on_supporting_worker(reader)
         if self.names_streams:
             self._count_renewals_without_attributes(before, now, now_s)
-        if before is not None and (before.owner, before.checkpoint_owner) == (
-            now.owner,
-            now.checkpoint_owner,
-        ):
+        owners = (now.owner, now.checkpoint_owner)
+        if before is not None and (before.owner, before.checkpoint_owner) == owners:
             return
         # Another owner or reader: a new hand-over, or none.
         self._taken_by_kcl2.discard(key)
@@ -76,6 +74,7 @@ class Handovers:
             self._handover_seen_s[key] = now_s
 
     def _count_renewals_without_attributes(self, before: Lease | None, now: Lease, now_s: float) -> None:
+        """Count renewals that leave a row without Penstock's attributes: after two of them its reader ignores hand-overs."""
         reader = now.reader
         has_attributes = now.stream is not None or now.throughput_kbps is not None
         if reader is None or before is None or before.reader != reader or now.is_ended or has_attributes:

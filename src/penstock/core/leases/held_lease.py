@@ -118,8 +118,9 @@ class HeldLease(Struct):
     lease: Lease
     renewed_s: float
     renew_due_s: float
-    progress_s: float = 0.0
-    """When its reader last read on or was at the tip, or when the lack of progress was last reported."""
+    progress_s: float = (
+        0.0  # when the reader last read on or was at the tip, or its lack of progress was reported
+    )
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
     seen_claim: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
@@ -139,8 +140,7 @@ class HeldLease(Struct):
     audits_without_reader: int = 0  # audits in a row in which its reader was missing
     stopped_reason: str | None = None  # why its reader has failed for good
     tip: TipMark | None = None  # the last position at which the reader was at the tip
-    wake_s: float = math.inf
-    """When `HeldLeases` calls `advance` next."""
+    wake_s: float = math.inf  # when `HeldLeases` calls `advance` next
 
     @property
     def key(self) -> str:
@@ -150,9 +150,7 @@ class HeldLease(Struct):
     @property
     def deadline_s(self) -> float:
         """When delivery must end unless a renewal succeeds; infinity for a worker whose batches claim their ends."""
-        if self.options.keeps_claims:
-            return math.inf
-        return self.renewed_s + self.options.lease_duration_s - self.options.margin_s
+        return math.inf if self.options.keeps_claims else self.unexpired_until_s
 
     @property
     def unexpired_until_s(self) -> float:
@@ -167,16 +165,13 @@ class HeldLease(Struct):
 
     @property
     def unwritten_position(self) -> Position | None:
-        """The position that is done but not in the row's checkpoint yet, or None."""
+        """The position that is done and is ahead of the row's checkpoint, or None."""
         return None if self._is_all_written(self.lease) else self.done_through
 
     def on_position_done(self, position: Position | None) -> None:
         """Handle a position up to which everything is done. One before `done_through`, or None, changes nothing."""
-        if (
-            position is not None
-            and position.is_record
-            and (self.done_through is None or self.done_through < position)
-        ):
+        before = self.done_through
+        if position is not None and position.is_record and (before is None or before < position):
             self.done_through = position
 
     def on_earlier_reader_stopped(self, position: Position | None, seen_claim: SeenClaim | None) -> None:
@@ -211,11 +206,8 @@ class HeldLease(Struct):
             since_write_s = None if self.first_sent_s is None else now_s - self.first_sent_s
             return self._lose(self.lease, Expiry(self.key, self.last_error, since_write_s))
         actions: list[LeaseAction] = []
-        if (
-            self.phase is LeasePhase.WAITING
-            and not has_earlier_reader
-            and not view.waits_for_parents(self.lease)
-        ):
+        may_start = self.phase is LeasePhase.WAITING and not has_earlier_reader
+        if may_start and not view.waits_for_parents(self.lease):
             actions += self._start_reader(view, now_s)
         if self.phase is LeasePhase.DRAINED:
             actions += self._create_children(view, now_s)
@@ -271,23 +263,17 @@ class HeldLease(Struct):
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
             last = self.unwritten_position
-            return Release(
-                key,
-                lease.counter,
-                self.worker,
-                position=last,
-                next_owner=lease.next_owner,
-                tip=self._tip_mark_at(last),
-            )
+            tip = self._tip_mark_at(last)
+            return Release(key, lease.counter, self.worker, last, next_owner=lease.next_owner, tip=tip)
         if self.phase is LeasePhase.DRAINED and self._all_children_exist():
             return End(key, lease.counter, self.worker, frozenset(child.shard_id for child in self.children))
         is_due = now_s >= self.renew_due_s or lease.stopped_reason != self.stopped_reason
         if not is_due and not (self.is_urgent and self.done_through is not None):
             return None
-        ahead = None if self.options.keeps_claims else self.unwritten_position
-        if ahead is not None:
-            tip = self._tip_mark_at(ahead)
-            return Checkpoint(key, lease.counter, self.worker, ahead, None if tip is None else tip.tip_ms)
+        position = None if self.options.keeps_claims else self.unwritten_position
+        if position is not None:
+            tip = self._tip_mark_at(position)
+            return Checkpoint(key, lease.counter, self.worker, position, None if tip is None else tip.tip_ms)
         self.is_urgent = False
         if not is_due:
             return None

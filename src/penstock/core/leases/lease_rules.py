@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
@@ -40,6 +40,9 @@ from penstock.core.position import LATEST, SHARD_END, Position
 from penstock.core.starting import pin_latest
 from penstock.core.stream_identity import StreamIdentity
 
+_Counted: TypeAlias = Take | Renew | Checkpoint | End | Release | Reset
+"""A write that adds 1 to the counter, if the counter is as read."""
+
 
 def may_move(old: Position, new: Position) -> bool:
     """Return whether a checkpoint may move from `old` to `new`: forwards, or to the same position."""
@@ -67,7 +70,7 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
 
 
 def shows_write(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
-    """Return whether a row shows that a write with a lost answer was applied to it."""
+    """Return whether a row shows that a write whose answer was lost has been applied to it."""
     if isinstance(write, Delete):
         return row is None
     if row is None:
@@ -104,10 +107,7 @@ def shows_write(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PL
 
 def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, PLR0911, PLR0912 - one table of rules
     """Return why a row refuses a write, or None."""
-    if (
-        isinstance(write, Take | Renew | Checkpoint | End | Release | Delete | Reset)
-        and row.counter != write.counter
-    ):
+    if isinstance(write, _Counted | Delete) and row.counter != write.counter:
         return Refusal.COUNTER
     if isinstance(write, Renew | Checkpoint | End | Release | Promote) and row.reader != write.worker:
         return Refusal.OWNER
@@ -120,9 +120,8 @@ def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, P
             is_pinnable = write.pin_ms is None or row.checkpoint == LATEST
             return None if is_pinnable else Refusal.CHECKPOINT
         case Renew():
-            return (
-                Refusal.HANDOVER if row.checkpoint_owner is not None and not write.during_handover else None
-            )
+            may_renew = row.checkpoint_owner is None or write.during_handover
+            return None if may_renew else Refusal.HANDOVER
         case Checkpoint():
             return None if may_move(row.checkpoint, write.position) else Refusal.BACKWARDS
         case LateCheckpoint():
@@ -132,9 +131,8 @@ def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, P
         case End():
             return Refusal.BACKWARDS if row.is_ended else None
         case Release():
-            if write.position is not None and not may_move(row.checkpoint, write.position):
-                return Refusal.BACKWARDS
-            return None
+            may_release = write.position is None or may_move(row.checkpoint, write.position)
+            return None if may_release else Refusal.BACKWARDS
         case RequestHandover():
             if row.owner != write.owner:
                 return Refusal.OWNER
@@ -205,7 +203,7 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
     Not among them are the claims (`claims_of`), and owner switches that depend on the row (`counts_switch`).
     """
     counted: dict[str, Any] = {}
-    if isinstance(write, Take | Renew | Checkpoint | End | Release | Reset):
+    if isinstance(write, _Counted):
         counted["counter"] = write.counter + 1
     match write:
         case Take():
