@@ -270,7 +270,7 @@ def _release_without_checkpoint(self: HeldLease, now_s: float) -> Any:
     return replace(write, position=None) if isinstance(write, Release) else write
 
 
-@planted("release while still reading", "KCL 265: stealing makes duplicates", 13, HeldLease, "stop")
+@planted("release while still reading", "KCL 265: stealing makes duplicates", 13, HeldLease, "begin_release")
 def _release_while_reading(self: HeldLease, why: StopWhy) -> list[LeaseAction]:
     if self.phase is not LeasePhase.DRAINED:
         self.phase = LeasePhase.STOPPED
@@ -330,7 +330,7 @@ def _nothing_is_missing(*_args: Any, **_kwargs: Any) -> list[Any]:
 
 @planted("retries without a pause", "retry storms on a throttled table", 20, HeldLease, "_retry_later")
 def _retry_at_once(self: HeldLease, now_s: float, turn: Turn) -> None:
-    self.retry_s = now_s + 0.01
+    self.retry_due_s = now_s + 0.01
 
 
 @planted("checkpoint before the work", "KCL 10: the batch is skipped", 1, SimReader, "_begin_call")

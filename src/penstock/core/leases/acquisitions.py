@@ -80,7 +80,7 @@ class Acquisitions:
         self._left_to_others_until_s: dict[str, float] = {}
         self._requests: dict[str, _Request] = {}  # by lease
         # Leases that named this worker as the reader when they were last read, although it did not hold them.
-        self._own_unheld: set[str] = set()
+        self._own_leases_not_held: set[str] = set()
 
     def begin_stop(self) -> None:
         """Handle the stop of this worker: a lease that is handed over to it from now on is released at once."""
@@ -157,7 +157,7 @@ class Acquisitions:
 
     def _wait_for_release(self, key: str, now_s: float) -> None:
         if key not in self._requests:
-            self._requests[key] = _Request(now_s, now_s + self._poll_s())
+            self._requests[key] = _Request(now_s, now_s + self._poll_delay_s())
 
     def begin_due_fetches(self, now_s: float) -> None:
         """Fetch the rows of requested leases whose fetch is due."""
@@ -176,7 +176,7 @@ class Acquisitions:
         if request is None or not request.is_fetching:
             return
         request.is_fetching = False
-        request.fetch_s = now_s + self._poll_s()
+        request.fetch_s = now_s + self._poll_delay_s()
         row = self.view.get(key)
         is_over = row is None or row.is_ended or row.owner != self.me or key in self._held_leases
         if row is None or is_over or self._later_runs.may_hold(row, now_s):
@@ -223,20 +223,20 @@ class Acquisitions:
             self.view.handovers.on_request_unanswered(row, now_s)
         return is_overdue or self.view.handovers.ignores_handovers(row.checkpoint_owner, now_s)
 
-    def _poll_s(self) -> float:
+    def _poll_delay_s(self) -> float:
         return self._turn.jittered(HANDOVER_POLL_S, 0.5)
 
     # --- reacquiring --------------------------------------------------------------------------------------
 
     def are_own_leases_held(self) -> bool:
         """Return whether this worker holds every lease that names it as the reader, as far as rows were read."""
-        rows = (self.view.get(key) for key in self._own_unheld if key not in self._held_leases)
+        rows = (self.view.get(key) for key in self._own_leases_not_held if key not in self._held_leases)
         return not any(row is not None and not row.is_ended and row.reader == self.me for row in rows)
 
     def on_rows(self, rows: Iterable[Lease], now_s: float) -> None:
         """Reacquire the leases in this worker's name that are among some rows that were read."""
         for lease in rows:
-            self._own_unheld.discard(lease.key)
+            self._own_leases_not_held.discard(lease.key)
             if self.me in (lease.owner, lease.checkpoint_owner):
                 self._on_own_row(lease, now_s)
 
@@ -246,7 +246,7 @@ class Acquisitions:
         if lease.is_ended or key in self._held_leases:
             return
         if lease.reader == self.me:
-            self._own_unheld.add(key)
+            self._own_leases_not_held.add(key)
         if self._writes.is_busy(key) or not self.view.is_usable(key):
             return
         if self._later_runs.may_hold(lease, now_s):

@@ -168,7 +168,7 @@ class HeldLeases:
 
     @property
     def next_wake_s(self) -> float:
-        """When `tick` must be called next; infinity when nothing is held."""
+        """When `tick` must be called next; infinity if only an event of another kind can change anything."""
         report_s = self._expiry_report_due_s if self._unreported_expiries else math.inf
         while self._wake_ups:
             due_s, key, epoch = self._wake_ups[0]
@@ -229,10 +229,10 @@ class HeldLeases:
             if held is not None and held.wake_s == due_s:
                 held.wake_s = math.inf
                 self._advance(held, now_s)
-        self._report_expired(now_s)
+        self._report_expiries(now_s)
         self._report_late_renewals(now_s)
 
-    def _report_expired(self, now_s: float) -> None:
+    def _report_expiries(self, now_s: float) -> None:
         """Report expired leases, at most once a second: while the table is down all of them expire."""
         if self._unreported_expiries and (now_s >= self._expiry_report_due_s or self._is_stopping):
             self._turn.emit(report_expiries(self._unreported_expiries))
