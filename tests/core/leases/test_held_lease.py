@@ -4,21 +4,22 @@ import pytest
 from msgspec import structs
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.coordinator_effects import StopReader, StopWhy
-from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped
+from penstock.core.leases.coordinator_effects import FetchLease, StopReader, StopWhy, Turn
+from penstock.core.leases.coordinator_events import UNKNOWN, ReaderFailed, ReaderStopped
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease import HeldLease, RenewalPace
 from penstock.core.leases.held_lease_phases import (
     TRANSITIONS,
     CreateChild,
-    LeaseLost,
+    LeaseLoss,
     LeasePhase,
     SendWrite,
     Trigger,
 )
 from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.lease_writes import Release
+from penstock.core.leases.lease_writes import Refusal, Refused, Release
+from penstock.core.leases.pending_writes import ForHeldLease, PendingWrite
 from penstock.core.position import at_record
 from penstock.core.shard import ChildShard
 
@@ -48,7 +49,7 @@ def test_the_table_has_every_phase_and_each_can_be_reached():
 def test_a_lease_can_be_lost_in_every_phase_and_then_nothing_follows(phase):
     lease = held(phase)
     wants = advance(lease, now_s=9.0)
-    assert isinstance(wants[-1], LeaseLost)
+    assert isinstance(wants[-1], LeaseLoss)
     assert wants[-1].has_reader is (phase in {LeasePhase.READING, LeasePhase.STOPPING})
     assert lease.phase is LeasePhase.GONE
     with pytest.raises(AssertionError):
@@ -100,6 +101,35 @@ def test_children_are_created_only_while_the_lease_is_surely_held(term_s):
     lease.on_shard_drained((ChildShard("child", ("s",), HashRange(0, 9)),))
     assert [type(action) for action in advance(lease, now_s=term_s - 1.5)] == [CreateChild, SendWrite]
     assert [type(action) for action in advance(lease, now_s=3600.0)] == [SendWrite]
+
+
+def renew(lease, outcome, now_s):
+    """Send what is due, answer it, and read the row back unchanged if that is asked for."""
+    (sent,) = advance(lease, now_s)
+    lease.on_answer(PendingWrite(sent.write, ForHeldLease(1), now_s), outcome, now_s, Turn())
+    if lease.unknown_write is not None:
+        assert advance(lease, now_s) == [FetchLease("s")]
+        lease.on_read_back(ROW, now_s, Turn())
+
+
+@pytest.mark.parametrize("outcome", [UNKNOWN, Refused(Refusal.COUNTER, None)])
+def test_a_write_without_effect_is_repeated_at_once_and_then_after_a_pause(outcome):
+    lease = held(LeasePhase.READING)
+    for _ in range(2):
+        renew(lease, outcome, 3.0)
+    assert advance(lease, 3.0) == []
+    assert 3.0 < lease.next_due_s(3.0, is_busy=False) < 4.0
+
+
+def test_a_write_that_was_applied_ends_the_pauses_even_if_its_answer_was_lost():
+    lease = held(LeasePhase.READING)
+    for _ in range(2):
+        renew(lease, UNKNOWN, 3.0)
+    (sent,) = advance(lease, 5.0)
+    lease.on_answer(PendingWrite(sent.write, ForHeldLease(1), 5.0), UNKNOWN, 5.0, Turn())
+    lease.on_read_back_failed(5.0, Turn())
+    lease.on_read_back(structs.replace(ROW, counter=5), 5.1, Turn())
+    assert (lease.failure_count, lease.retry_due_s) == (0, 0.0)
 
 
 def test_a_shard_that_stopped_without_a_reason_is_not_renewed_at_once():

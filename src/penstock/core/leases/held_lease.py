@@ -44,7 +44,7 @@ from penstock.core.leases.held_lease_phases import (
     HeldLeaseWrite,
     LeaseAction,
     LeaseEnded,
-    LeaseLost,
+    LeaseLoss,
     LeasePhase,
     LeaseReleased,
     SendWrite,
@@ -386,9 +386,9 @@ class HeldLease(Struct):
             self.renew_due_s = sent_s + self.pace.interval_s * (0.8 + 0.2 * turn.draw())
             if self.has_reader:
                 actions.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
-        return [*actions, *self._checkpoint_written(row), *self.keep_row(row)]
+        return [*actions, *self._report_checkpoint(row), *self.keep_row(row)]
 
-    def _checkpoint_written(self, row: Lease) -> list[LeaseAction]:
+    def _report_checkpoint(self, row: Lease) -> list[LeaseAction]:
         if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
             return [CheckpointWritten(self.key, self.epoch, row.checkpoint)]
         return []
@@ -563,7 +563,7 @@ class HeldLease(Struct):
 
     def _on_released(self, row: Lease) -> list[LeaseAction]:
         self._change_phase(Trigger.RELEASED)
-        return [*self._checkpoint_written(row), report_release(row), LeaseReleased()]
+        return [*self._report_checkpoint(row), report_release(row), LeaseReleased()]
 
     def _on_ended(self) -> list[LeaseAction]:
         self._change_phase(Trigger.ENDED)
@@ -588,7 +588,7 @@ class HeldLease(Struct):
         self._change_phase(Trigger.LOST)
         if expiry is None:
             actions.append(report_loss(self.worker, self.key, row))
-        return [*actions, LeaseLost(has_reader, done_through, expiry)]
+        return [*actions, LeaseLoss(has_reader, done_through, expiry)]
 
 
 def statuses_of(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:

@@ -146,7 +146,7 @@ class Expiry(Struct, frozen=True):
     since_write_s: float | None
 
 
-class LeaseLost(Struct, frozen=True):
+class LeaseLoss(Struct, frozen=True):
     """Drop the lease: another worker has it, its row was deleted, or it could not be renewed in time.
 
     Args:
@@ -165,7 +165,7 @@ LeaseAction: TypeAlias = (
     | CreateChild
     | LeaseReleased
     | LeaseEnded
-    | LeaseLost
+    | LeaseLoss
     | StartReader
     | StopReader
     | ExtendDelivery

@@ -37,7 +37,7 @@ from penstock.core.leases.held_lease_phases import (
     Expiry,
     LeaseAction,
     LeaseEnded,
-    LeaseLost,
+    LeaseLoss,
     LeasePhase,
     LeaseReleased,
     SendWrite,
@@ -295,7 +295,7 @@ class HeldLeases:
                     del self._held[held.key]
                     self.advance_waiting_leases(now_s)  # leases of child shards wait for this end
                     self._take_children(children)
-                case LeaseLost():
+                case LeaseLoss():
                     del self._held[held.key]
                     self._on_lost(held, action, now_s)
                 case _:
@@ -303,7 +303,7 @@ class HeldLeases:
         self._pace.held_count = len(self._held)
         assert self._is_held(held) == (held.phase is not LeasePhase.GONE)
 
-    def _on_lost(self, held: HeldLease, loss: LeaseLost, now_s: float) -> None:
+    def _on_lost(self, held: HeldLease, loss: LeaseLoss, now_s: float) -> None:
         self.lost_count += 1
         self._scans.on_owner_unknown(held.key, now_s)
         if loss.expiry is not None:
