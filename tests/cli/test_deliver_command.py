@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import sys
 import threading
@@ -203,6 +204,32 @@ def test_an_interrupted_delivery_says_that_the_same_command_goes_on(
     assert ended == status
     lines = capsys.readouterr().err.splitlines()
     assert [message in line for line in lines] == ([True] if message else [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_a_call_of_spark_does_not_make_its_end_an_error(monkeypatch, capsys, caplog, number):
+    running = pytest.importorskip("penstock.delivery.running")
+    cut_off = set()  # threads whose next call would read the answer of the one before
+
+    def stop():
+        assert threading.current_thread() not in cut_off, "SparkSession does not exist in the JVM"
+
+    def preview(*_):
+        cut_off.add(threading.current_thread())
+        try:
+            signal.raise_signal(number)
+        except KeyboardInterrupt:
+            logging.getLogger().exception("KeyboardInterrupt while sending command.")  # as py4j does
+            raise
+
+    monkeypatch.setattr(running, "open_session", lambda *_, **__: SimpleNamespace(stop=stop))
+    monkeypatch.setattr("penstock.delivery.preview.preview", preview)
+    monkeypatch.setattr(logging.getLogger(), "filters", [running._is_no_interruption])
+    try:
+        ended = main(["deliver", "orders", "--to", "/tmp/orders", "--dry-run"])
+    except SystemExit as exit_:
+        ended = exit_.code
+    assert (ended, capsys.readouterr().err, caplog.records) == (128 + number, "", [])
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_deliveries(args: argparse.Namespace) -> int:
     deliveries = _deliveries(args)
-    from penstock.delivery.running import DeliveryRun, check_deliveries, open_session
+    from penstock.delivery.running import DeliveryRun, check_deliveries, close_session, open_session
     from penstock.runtime.stop_signals import StopSignals, received_signal
 
     try:
@@ -161,7 +161,7 @@ def _run_deliveries(args: argparse.Namespace) -> int:
             else:
                 deliver.run(once=args.once)
     finally:
-        spark.stop()
+        close_session(spark)
     number = received_signal()
     if not deliver.is_cut or number is None:
         return 0

@@ -115,7 +115,22 @@ def open_session(
         spark.sparkContext.setLogLevel("OFF")
         for name in ("py4j", "SQLQueryContextLogger"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        logging.getLogger().addFilter(_is_no_interruption)
     return spark
+
+
+def _is_no_interruption(record: logging.LogRecord) -> bool:
+    """Return False for the traceback of a Ctrl-C, which py4j logs on the root logger."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+
+
+def close_session(spark: SparkSession) -> None:
+    """Stop the session, on a thread that has a connection of its own to Java.
+
+    A signal may have ended a call of the main thread before its answer was read. The next call on that connection would take it for its own.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(spark.stop).result()
 
 
 def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, SourceOptions]]:
