@@ -192,6 +192,37 @@ def test_an_endpoint_that_is_no_address_is_refused(bare_environment):
 
 
 @pytest.mark.parametrize(
+    "host",
+    [
+        "kinesis.eu-west-1.amazonaws.com",
+        "kinesis-fips.eu-west-1.api.aws",
+        "123456789012.data-kinesis.eu-west-1.amazonaws.com",
+        "vpce-0a1b-2c3d.kinesis.eu-west-1.vpce.amazonaws.com",
+    ],
+)
+def test_an_endpoint_of_kinesis_is_for_kinesis_alone_and_names_the_region(
+    host, bare_environment, monkeypatch
+):
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    options = AwsOptions(endpoint_url=f"https://{host}")
+    at = {name: client_for(name, options).meta for name in ("kinesis", "dynamodb", "cloudwatch")}
+    assert at["kinesis"].endpoint_url == f"https://{host}"
+    assert at["dynamodb"].endpoint_url == "https://dynamodb.eu-west-1.amazonaws.com"
+    assert at["cloudwatch"].endpoint_url == "https://monitoring.eu-west-1.amazonaws.com"
+    assert {each.region_name for each in at.values()} == {"eu-west-1"}
+
+
+@pytest.mark.parametrize(
+    "endpoint_url",
+    ["http://kinesis.us-east-1.localhost.localstack.cloud:4566", "https://glue.eu-west-1.amazonaws.com"],
+)
+def test_any_other_endpoint_is_for_every_service(endpoint_url, bare_environment):
+    options = AwsOptions(region="us-east-1", endpoint_url=endpoint_url)
+    at = {client_for(name, options).meta.endpoint_url for name in ("kinesis", "dynamodb", "glue")}
+    assert at == {endpoint_url}
+
+
+@pytest.mark.parametrize(
     ("config", "message"),
     [
         ("[default]\nservices = s\n[services s]\nkinesis = http://k\n", r"\[services s\]: kinesis has no"),

@@ -23,7 +23,7 @@ class AwsOptions:
     """Where and as whom; None follows boto3.
 
     Args:
-        endpoint_url: Endpoint of every service but STS and S3. A user and a password in it are left out.
+        endpoint_url: Endpoint of every service but STS and S3, or of Kinesis alone if it is AWS's own. A user and a password in it are left out.
         profile: Profile of the shared configuration.
         access_key_id: With `secret_access_key`: fixed credentials.
         secret_access_key: Never shown.

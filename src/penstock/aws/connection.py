@@ -28,7 +28,7 @@ from penstock.aws.aws_options import AwsOptions, drop_user
 from penstock.aws.config_files import check_forms, unread_files
 from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.credential_errors import credentials_error
-from penstock.core.endpoint import has_user, without_user
+from penstock.core.endpoint import has_user, kinesis_region, without_user
 from penstock.errors import OptionError, PenstockError
 
 if TYPE_CHECKING:
@@ -207,8 +207,12 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         retries={"total_max_attempts": 1, "mode": "standard"},
         user_agent_extra=f"penstock/{__version__}",
     )
-    # The endpoint of the options is for the stream: a bucket is elsewhere, also with an embedded Kinesis.
-    endpoint_url = None if service == "s3" else options.endpoint_url
+    # The endpoint of the options is for the stream: a bucket is elsewhere, also with an embedded Kinesis. Connectors for the JVM need
+    # the endpoint of AWS's own Kinesis, which serves no lease table.
+    is_elsewhere = service == "s3" or (
+        service != "kinesis" and kinesis_region(options.endpoint_url) is not None
+    )
+    endpoint_url = None if is_elsewhere else options.endpoint_url
     client = _create(session, service, region_name=options.region, endpoint_url=endpoint_url, config=config)
     if service == "kinesis":
         keep_milliseconds(client)
@@ -259,7 +263,8 @@ def new_session(options: AwsOptions) -> Any:
 
 def _region_of(options: AwsOptions) -> str | None:
     get = os.environ.get
-    return options.region or get("AWS_REGION") or get("AWS_DEFAULT_REGION") or None
+    given = options.region or kinesis_region(options.endpoint_url)
+    return given or get("AWS_REGION") or get("AWS_DEFAULT_REGION") or None
 
 
 def environment_endpoint(options: AwsOptions) -> str | None:

@@ -20,6 +20,7 @@ _SENDS_AT_ONCE: Final = "a task sends as soon as a request is full"
 _WAITS: Final = "a task waits for each acknowledgement"
 _CONNECTIONS: Final = "connections are kept per Python worker"
 _POLLS_MEANWHILE: Final = "while a subscription is not accepted, the shard is polled"
+_NAMES_CHILDREN: Final = "the last page of a shard names its children"
 _NO_QUEUE: Final = "a task reads page by page, without a queue"
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
@@ -54,6 +55,10 @@ WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "fetchBufferSize": _NO_PREFETCH,
     "coalesceThresholdBlockSize": "there are no cached blocks to merge",
     "coalesceBinSize": "there are no cached blocks to merge",
+    "shardFetchInterval": _NAMES_CHILDREN,
+    "describeShardInterval": _NAMES_CHILDREN,
+    "kinesis.describeShardInterval": _NAMES_CHILDREN,
+    "kinesis.client.describeShardInterval": _NAMES_CHILDREN,
     "maxShardsPerDescribe": "shards are listed a thousand at a time",
     "consumerRefreshInterval": "the registered consumer is looked up before the first batch",
     "registeredConsumerIdType": "registeredConsumerId takes a name or an ARN",
