@@ -248,10 +248,16 @@ def test_a_fault_may_be_about_one_stream(rig):
     [
         ({"kind": "explode", "operation": "PutRecord"}, "unknown fault kind 'explode'; known are throttle"),
         ({"kind": "delay", "operation": ""}, "needs an operation"),
-        (
-            {"kind": "error", "operation": "*", "count": 0},
-            "count of a fault must be at least 1 or None, not 0",
-        ),
+        ({"kind": "error", "operation": "*", "count": 0}, "count of a fault must be at least 1, not 0"),
+        ({"kind": "error", "operation": "*", "count": 1.5}, "count of a fault must be a whole number of at l"),
+        ({"kind": "error", "operation": "*", "skip": "1"}, "skip of a fault must be a whole number of at le"),
+        ({"kind": "error", "operation": "*", "status": "400"}, "status of a fault must be a whole number of"),
+        ({"kind": "error", "operation": "*", "rate": None}, "rate of a fault must be a number of 0 to 1, no"),
+        ({"kind": "delay", "operation": "*", "delay_s": "5"}, "delay_s of a fault must be a number of at le"),
+        ({"kind": "error", "operation": "*", "stream": 5}, "stream of a fault must be a text, not 5"),
+        ({"kind": ["error"], "operation": "*"}, r"kind of a fault must be a text, not \['error'\]"),
+        ({"kind": "error", "operation": "*", "seed": "x"}, "seed and applied of a fault must be a whole num"),
+        ({"kind": "error", "operation": "*", "applied": 1}, "and true or false, not 0 and 1"),
         ({"kind": "error", "operation": "*", "rate": 0}, "rate and fraction must be over 0"),
         ({"kind": "error", "operation": "*", "status": 200}, "status of a fault must be 400 to 599, not 200"),
         ({"kind": "omit", "operation": "ListShards"}, "needs the shard to leave out"),
@@ -306,8 +312,12 @@ def test_faults_and_clock_are_scripted_by_http_too(rig):
     assert code(rig.kinesis.list_shards, StreamName="s") == "InternalFailure"
     before = ask(rig, "GET", "clock")[1]["now_ms"]
     assert ask(rig, "POST", "clock", {"advance_s": 1.5})[1] == {"now_ms": before + 1500, "time_factor": 0}
-    assert ask(rig, "POST", "faults", {"kind": "error"})[0] == 400
+    assert ask(rig, "POST", "faults", {"kind": "error"}) == (400, {"error": "a fault needs operation"})
     assert ask(rig, "POST", "faults", {"kind": "error", "operation": 5})[0] == 400
+    wrong = {"error": "advance_s must be a number, not 'x'"}
+    assert ask(rig, "POST", "clock", {"advance_s": "x"}) == (400, wrong)
+    wrong = {"error": "number must be a number, not 'x'"}
+    assert ask(rig, "DELETE", "faults?number=x") == (400, wrong)
     status, answer = ask(rig, "POST", "faults", {"kind": "error", "operation": "x", "colour": "red"})
     assert status == 400
     assert answer["error"].startswith("unknown fields of a fault: ['colour']; known are")

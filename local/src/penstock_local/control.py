@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
@@ -24,6 +24,7 @@ from penstock_local.virtual_clock import VirtualClock
 
 PREFIX = "/_penstock/"
 _JSON = "application/json"
+_N = TypeVar("_N", int, float)
 
 
 class Control:
@@ -84,7 +85,7 @@ class Control:
         return {"now_ms": self._clock.now_ms(), "time_factor": self._clock.factor}
 
     def _move_clock(self, document: dict[str, Any]) -> dict[str, Any]:
-        now_ms = self._clock.advance(float(document["advance_s"]))
+        now_ms = self._clock.advance(_number(float, "advance_s", document["advance_s"]))
         self._service.store.journal.clock_moved(now_ms)
         self._service.store.settle_all(now_ms)
         self._service.metrics.add_queue_levels(self._service.store.queues, now_ms)
@@ -100,7 +101,7 @@ class Control:
     def step_replay(self, document: dict[str, Any]) -> dict[str, Any]:
         """Move the clock to the moment of the next records."""
         player = self._replay()
-        self._move_clock({"advance_s": player.seconds_to(int(document.get("step", 1)))})
+        self._move_clock({"advance_s": player.seconds_to(_number(int, "step", document.get("step", 1)))})
         return player.state()
 
     def _add_fault(self, document: dict[str, Any]) -> dict[str, Any]:
@@ -110,7 +111,7 @@ class Control:
 
     def _clear_faults(self, document: dict[str, Any]) -> dict[str, Any]:
         number = document.get("number")
-        self._service.faults.clear(None if number is None else int(number))
+        self._service.faults.clear(None if number is None else _number(int, "number", number))
         return {}
 
     def _reset_calls(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -192,6 +193,14 @@ def check_stream(name: Any, shard_count: Any) -> tuple[str, int]:
     if shard_count < 1:
         raise OptionError(f"stream {name!r} needs at least 1 shard, not {shard_count}")
     return name, shard_count
+
+
+def _number(kind: type[_N], name: str, value: Any) -> _N:
+    """Return a number that stands in the body, or as a text in the query."""
+    try:
+        return kind(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise OptionError(f"{name} must be a number, not {value!r}") from error
 
 
 def _document(body: bytes, query: str) -> dict[str, Any]:

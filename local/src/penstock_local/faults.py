@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from penstock_local.errors import OptionError
+from penstock_local.option_checks import plain_number
 
 KINDS = {
     "throttle": "refuse for the rate; in PutRecords the entries (of the shard) fail, the call succeeds",
@@ -57,6 +58,17 @@ _OPERATIONS_OF = dict.fromkeys(EVENT_KINDS, ("SubscribeToShard",)) | {
 }
 ACTIVE_MAX = 1000
 _SENDING = {"drop_after", "truncate", "garbage"}
+_TEXTS = ("kind", "operation", "stream", "queue", "shard", "table", "code", "message")
+_NUMBERS: dict[str, tuple[int, int | None, bool]] = {
+    # lowest, highest, whether it is a whole number
+    "count": (1, None, True),
+    "skip": (0, None, True),
+    "rate": (0, 1, False),
+    "status": (400, 599, True),
+    "delay_s": (0, None, False),
+    "fraction": (0, 1, False),
+    "after_events": (0, None, True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +115,24 @@ class Fault:
     after_events: int = 0
 
     def __post_init__(self) -> None:
+        for name in _TEXTS:
+            if not isinstance(getattr(self, name), str | None):
+                raise OptionError(f"{name} of a fault must be a text, not {getattr(self, name)!r}")
+        for name, (low, high, is_whole) in _NUMBERS.items():
+            given = getattr(self, name)
+            if name != "count" or given is not None:
+                number = plain_number(f"{name} of a fault", given, low, high, is_whole=is_whole)
+                object.__setattr__(self, name, number)
+        if not isinstance(self.seed, int) or not isinstance(self.applied, bool):
+            raise OptionError(
+                "seed and applied of a fault must be a whole number and true or false, "
+                f"not {self.seed!r} and {self.applied!r}"
+            )
         if self.kind not in KINDS:
             raise OptionError(f"unknown fault kind {self.kind!r}; known are {', '.join(KINDS)}")
         if not self.operation:
             raise OptionError("a fault needs an operation, for instance 'PutRecords', or '*'")
-        if self.count is not None and self.count < 1:
-            raise OptionError(f"count of a fault must be at least 1 or None, not {self.count}")
-        if self.skip < 0 or self.delay_s < 0:
-            raise OptionError(f"skip and delay_s must be at least 0, not {self.skip} and {self.delay_s}")
-        if not 0 < self.rate <= 1 or not 0 < self.fraction <= 1:
+        if not self.rate or not self.fraction:
             raise OptionError(
                 f"rate and fraction must be over 0 and up to 1, not {self.rate} and {self.fraction}"
             )
@@ -120,12 +141,8 @@ class Fault:
             raise OptionError(
                 f"{self.kind} faults are for {' and '.join(operations)}, not for {self.operation}"
             )
-        if self.after_events < 0:
-            raise OptionError(f"after_events of a fault must be at least 0, not {self.after_events}")
         if self.kind == "omit" and self.shard is None:
             raise OptionError("an omit fault needs the shard to leave out")
-        if not 400 <= self.status <= 599:
-            raise OptionError(f"status of a fault must be 400 to 599, not {self.status}")
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Fault:
@@ -138,10 +155,10 @@ class Fault:
         unknown = set(document) - known
         if unknown:
             raise OptionError(f"unknown fields of a fault: {sorted(unknown)}; known are {sorted(known)}")
-        try:
-            return cls(**document)
-        except TypeError as error:
-            raise OptionError(f"not a fault: {error}") from error
+        missing = [name for name in ("kind", "operation") if name not in document]
+        if missing:
+            raise OptionError(f"a fault needs {' and '.join(missing)}")
+        return cls(**document)
 
 
 class _Active:
