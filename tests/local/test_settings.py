@@ -84,8 +84,26 @@ def test_shard_metrics_are_added_and_taken_away(rig):
     assert code(enable, StreamName="s", ShardLevelMetrics=["Nonsense"]) == "ValidationException"
 
 
-def test_a_policy_is_kept_given_back_and_forgotten(rig):
+def a_stream(rig) -> str:
+    return rig.server.create_stream("s")
+
+
+def a_consumer(rig) -> str:
     arn = rig.server.create_stream("s")
+    return rig.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="c")["Consumer"]["ConsumerARN"]
+
+
+def a_queue(rig) -> str:
+    rig.kinesis.create_stream(StreamName="s", StreamModeDetails={"StreamMode": "ON_DEMAND"})
+    rig.clock.advance(1)
+    arn = rig.summary("s")["StreamARN"]
+    created = rig.kinesis.create_queue(QueueName="q", StreamConfigurationList=[{"StreamARN": arn}])
+    return created["QueueDescription"]["QueueARN"]
+
+
+@pytest.mark.parametrize("create", [a_stream, a_consumer, a_queue])
+def test_a_policy_is_kept_given_back_and_forgotten(rig, create):
+    arn = create(rig)
     policy = json.dumps({"Version": "2012-10-17", "Statement": []})
     rig.kinesis.put_resource_policy(ResourceARN=arn, Policy=policy)
     assert rig.kinesis.get_resource_policy(ResourceARN=arn)["Policy"] == policy
@@ -230,13 +248,16 @@ def test_settings_survive_a_restart(tmp_path):
         arn = kinesis.create_stream("s")
         client = kinesis.client("kinesis")
         client.put_resource_policy(ResourceARN=arn, Policy=policy)
+        registered = client.register_stream_consumer(StreamARN=arn, ConsumerName="c")["Consumer"]
+        client.put_resource_policy(ResourceARN=registered["ConsumerARN"], Policy=policy)
         client.start_stream_encryption(StreamName="s", **KEY)
         kinesis.client("kinesis", region_name="eu-west-1").create_stream(StreamName="s", ShardCount=2)
         kinesis.clock.advance(1)
         client.put_record(StreamName="s", Data=b"x", PartitionKey="k")
     with LocalKinesis(**options) as kinesis:
         client = kinesis.client("kinesis")
-        assert client.get_resource_policy(ResourceARN=arn)["Policy"] == policy
+        for resource in (arn, registered["ConsumerARN"]):
+            assert client.get_resource_policy(ResourceARN=resource)["Policy"] == policy
         assert (
             client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["KeyId"]
             == KEY["KeyId"]

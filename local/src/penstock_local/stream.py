@@ -72,6 +72,7 @@ class Consumer:
         status: `CREATING`, `ACTIVE` or `DELETING`.
         due_ms: When it leaves CREATING or DELETING.
         tags: Its tags.
+        policy: Its resource policy, as JSON.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Consumer:
     status: str
     due_ms: int
     tags: dict[str, str] = field(default_factory=dict)
+    policy: str | None = None
 
     def arn(self, stream_arn: str) -> str:
         """Return its ARN on the stream with this one."""

@@ -6,7 +6,7 @@ metrics are published, and policies are not enforced.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,9 +127,8 @@ def _monitored(call: ServiceCall, stream: Stream, desired: set[str]) -> Document
 
 
 def PutResourcePolicy(call: ServiceCall, request: Document) -> Document:
-    """Keep a stream's policy."""
-    stream = call.active_stream({"StreamARN": request["ResourceARN"]})
-    call.admit(stream)
+    """Keep the policy of a stream, consumer or queue."""
+    _, put = _policy(call, request, call.active_stream)
     policy: str = request["Policy"]
     if len(policy.encode()) > _POLICY_BYTES_MAX:
         raise limit_exceeded(f"The policy has more than {_POLICY_BYTES_MAX} bytes.")
@@ -139,27 +138,51 @@ def PutResourcePolicy(call: ServiceCall, request: Document) -> Document:
         raise invalid_argument(f"The policy is not JSON: {error}") from error
     if not isinstance(document, dict) or "Statement" not in document:
         raise invalid_argument("The policy is not a JSON object with a Statement.")
-    stream.settings = replace(stream.settings, policy=policy)
-    call.service.store.journal.stream_changed(stream)
+    put(policy)
     return {}
 
 
 def GetResourcePolicy(call: ServiceCall, request: Document) -> Document:
-    """Return a stream's policy; an empty one if none was put."""
-    stream = call.stream({"StreamARN": request["ResourceARN"]})
-    call.admit(stream)
-    return {"Policy": stream.settings.policy or "{}"}
+    """Return the policy of a stream, consumer or queue; an empty one if none was put."""
+    policy, _ = _policy(call, request, call.stream)
+    return {"Policy": policy or "{}"}
 
 
 def DeleteResourcePolicy(call: ServiceCall, request: Document) -> Document:
-    """Forget a stream's policy."""
-    stream = call.active_stream({"StreamARN": request["ResourceARN"]})
-    call.admit(stream)
-    if stream.settings.policy is None:
-        raise not_found(f"No resource policy found for resource ARN {stream.arn}.")
-    stream.settings = replace(stream.settings, policy=None)
-    call.service.store.journal.stream_changed(stream)
+    """Forget the policy of a stream, consumer or queue."""
+    policy, put = _policy(call, request, call.active_stream)
+    if policy is None:
+        raise not_found(f"No resource policy found for resource ARN {request['ResourceARN']}.")
+    put(None)
     return {}
+
+
+def _policy(
+    call: ServiceCall, request: Document, find_stream: Callable[[Document], Stream]
+) -> tuple[str | None, Callable[[str | None], None]]:
+    """Return the policy of the resource that the request names, and the function that replaces it."""
+    arn: str = request["ResourceARN"]
+    store = call.service.store
+    if ":queue/" in arn:
+        queue = call.queue(arn)
+        call.admit(store.queues.stream_of(queue))
+        return queue.settings.policy, lambda policy: store.queues.put_settings(
+            queue, replace(queue.settings, policy=policy)
+        )
+    if "/consumer/" in arn:
+        of_consumer, consumer = call.consumer({"ConsumerARN": arn})
+        call.admit(of_consumer)
+        return consumer.policy, lambda policy: store.put_consumer(
+            of_consumer, replace(consumer, policy=policy), call.now_ms
+        )
+    stream = find_stream({"StreamARN": arn})
+    call.admit(stream)
+
+    def put(policy: str | None) -> None:
+        stream.settings = replace(stream.settings, policy=policy)
+        store.journal.stream_changed(stream)
+
+    return stream.settings.policy, put
 
 
 # -- capacity -----------------------------------------------------------------------------------------------

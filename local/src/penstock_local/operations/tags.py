@@ -74,9 +74,11 @@ def _resource(call: ServiceCall, arn: str) -> _Tagged:
     store = call.service.store
     if ":queue/" in arn:
         queue = call.queue(arn)
-        of_queue = queue.settings.tags
         return _Tagged(
-            call, store.queues.stream_of(queue), of_queue, lambda tags: store.queues.tag(queue, tags)
+            call,
+            store.queues.stream_of(queue),
+            queue.settings.tags,
+            lambda tags: store.queues.put_settings(queue, replace(queue.settings, tags=tags)),
         )
     if ":channel/" in arn:
         channel, stream = call.channel(arn)

@@ -43,6 +43,7 @@ class QueueSettings:
         following: The new attributes during `UPDATING`; they take effect at its end.
         effective_ms: Effective starting time; None in `CREATING`.
         tags: Its tags.
+        policy: Its resource policy, as JSON.
     """
 
     status: str
@@ -51,6 +52,7 @@ class QueueSettings:
     following: QueueAttributes | None = None
     effective_ms: int | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    policy: str | None = None
 
     @property
     def shown(self) -> QueueAttributes:

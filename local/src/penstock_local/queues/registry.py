@@ -171,9 +171,8 @@ class Queues:
         """Begin to delete a queue."""
         self._begin(queue, replace(queue.settings, status=DELETING), now_ms)
 
-    def tag(self, queue: Queue, tags: dict[str, str]) -> None:
-        """Replace a queue's tags."""
-        settings = replace(queue.settings, tags=tags)
+    def put_settings(self, queue: Queue, settings: QueueSettings) -> None:
+        """Replace a queue's tags or policy."""
         self._journal.queue_changed(queue, settings)
         queue.apply(settings)
 
