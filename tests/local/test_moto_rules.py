@@ -108,6 +108,46 @@ def test_a_batch_has_at_most_25_writes(rig, tables):
     assert tables.scan(TableName="ttt")["Count"] == 25
 
 
+def test_a_batch_writes_each_item_once(rig, tables):
+    def put(key: str) -> dict:
+        return {"PutRequest": {"Item": {"k": {"S": key}, "n": {"N": "1"}}}}
+
+    twice = "ValidationException: Provided list of item keys contains duplicates"
+    changed = {"PutRequest": {"Item": {"k": {"S": "a"}, "n": {"N": "2"}}}}
+    for other in (changed, {"DeleteRequest": {"Key": {"k": {"S": "a"}}}}):
+        assert message(tables.batch_write_item, RequestItems={"ttt": [put("a"), other]}) == twice
+    assert tables.scan(TableName="ttt")["Count"] == 0
+    tables.create_table(TableName="uuu", **KEYED)
+    elsewhere = {"PutRequest": {"Item": {"k": {"S": "a"}}}}
+    tables.batch_write_item(RequestItems={"ttt": [put("a"), put("b")], "uuu": [elsewhere]})
+    unkeyed = [{"PutRequest": {"Item": {"n": {"N": n}}}} for n in "12"]
+    assert "Missing the key k" in message(tables.batch_write_item, RequestItems={"ttt": unkeyed})
+
+
+def test_legacy_parameters_and_expressions_are_not_mixed(rig, tables):
+    change = {"n": {"Action": "PUT", "Value": {"N": "1"}}}
+    arguments = {"TableName": "ttt", "Key": {"k": {"S": "a"}}, "AttributeUpdates": change}
+    refusal = message(tables.update_item, **arguments, ConditionExpression="attribute_exists(k)")
+    assert refusal == (
+        "ValidationException: Can not use both expression and non-expression parameters in the same request: "
+        "Non-expression parameters: {AttributeUpdates} Expression parameters: {ConditionExpression}"
+    )
+    assert tables.scan(TableName="ttt")["Count"] == 0
+    tables.update_item(**arguments)
+
+
+def test_time_to_live_is_not_set_to_its_present_state(rig, tables):
+    def set_to(is_enabled: bool) -> dict:
+        specification = {"Enabled": is_enabled, "AttributeName": "expires"}
+        return {"TableName": "ttt", "TimeToLiveSpecification": specification}
+
+    already = "ValidationException: TimeToLive is already"
+    assert message(tables.update_time_to_live, **set_to(False)) == f"{already} disabled"
+    tables.update_time_to_live(**set_to(True))
+    assert message(tables.update_time_to_live, **set_to(True)) == f"{already} enabled"
+    tables.update_time_to_live(**set_to(False))
+
+
 def test_attributes_are_nested_32_levels_at_most(rig, tables):
     def nested(levels: int) -> dict:
         value: dict = {"S": "x"}

@@ -167,6 +167,9 @@ class MotoBridge:
             again = self._transactions.answer(region, document, self._now_ms())
             if again is not None:
                 return again
+        backend = self._account.tables(region)
+        if backend is not None:
+            moto_rules.check_by_tables(operation, document, backend.tables)
         request.body = moto_repairs.repaired(operation, request.body)
         if self._journal is None:
             response = self._moto("dynamodb", operation, region, request)

@@ -21,6 +21,15 @@ _EXPRESSION_BYTES_MAX = 4096
 _BATCH_WRITES_MAX = 25
 _METRICS_MAX = 1000
 _SHOWN_PROBLEMS_MAX = 10
+_LEGACY_PARAMETERS = {
+    "AttributesToGet",
+    "AttributeUpdates",
+    "ConditionalOperator",
+    "Expected",
+    "KeyConditions",
+    "QueryFilter",
+    "ScanFilter",
+}
 _TABLE_NAME = request_model.Shape("string", 3, 255, "[a-zA-Z0-9_.-]+")
 
 
@@ -43,6 +52,7 @@ def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, An
     check_by_model(service, operation, document)
     found: dict[str, Any] = document
     _check_expressions(found)
+    _refuse_mixed_parameters(found)
     match operation:
         case "CreateTable":
             problems: list[str] = []
@@ -127,6 +137,49 @@ def _check_expressions(document: dict[str, Any]) -> None:
                 raise validation(
                     f"Invalid {name}: Expression size has exceeded the maximum allowed size; expression size: {size}"
                 )
+
+
+def _refuse_mixed_parameters(document: dict[str, Any]) -> None:
+    """Refuse legacy parameters beside expressions: moto would ignore one of the two, such as a condition."""
+    given = [name for name, value in document.items() if value is not None]
+    legacy = [name for name in given if name in _LEGACY_PARAMETERS]
+    expressions = [name for name in given if name.endswith("Expression")]
+    if legacy and expressions:
+        raise validation(
+            "Can not use both expression and non-expression parameters in the same request: Non-expression "
+            f"parameters: {{{', '.join(legacy)}}} Expression parameters: {{{', '.join(expressions)}}}"
+        )
+
+
+def check_by_tables(operation: str, document: dict[str, Any], tables: Any) -> None:
+    """Refuse a request that the service refuses because of the tables that it is for.
+
+    Args:
+        operation: Name of the operation.
+        document: A document that passed `dynamodb_document`.
+        tables: moto's tables by name.
+
+    Raises:
+        RequestRefused: A batch writes an item twice, or time to live is set to its present state.
+    """
+    match operation:
+        case "BatchWriteItem":
+            for name, writes in document["RequestItems"].items():
+                if name in tables:
+                    _refuse_repeated_keys(writes, tables[name].table_key_attrs)
+        case "UpdateTimeToLive" if document["TableName"] in tables:
+            is_enabled = tables[document["TableName"]].ttl["TimeToLiveStatus"] == "ENABLED"
+            if document["TimeToLiveSpecification"]["Enabled"] == is_enabled:
+                raise validation(f"TimeToLive is already {'enabled' if is_enabled else 'disabled'}")
+
+
+def _refuse_repeated_keys(writes: list[dict[str, Any]], names: list[str]) -> None:
+    items = [
+        request.get("Key") or request.get("Item") or {} for write in writes for request in write.values()
+    ]
+    keys = [str([item[name] for name in names]) for item in items if item.keys() >= set(names)]
+    if len(set(keys)) < len(keys):
+        raise validation("Provided list of item keys contains duplicates")
 
 
 def _check_batch(tables: dict[str, list[Any]]) -> None:
