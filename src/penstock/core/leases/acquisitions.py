@@ -111,8 +111,7 @@ class Acquisitions:
         Returns:
             Whether a request was refused: another worker has changed the lease first.
         """
-        row = row_of(outcome)
-        write = pending.write
+        row, write = row_of(outcome), pending.write
         if isinstance(write, RequestHandover):
             if isinstance(outcome, Applied) and row is not None:
                 self._wait_for_release(write.key, now_s)
@@ -247,9 +246,8 @@ class Acquisitions:
             return
         if lease.reader == self.me:
             self._own_leases_not_held.add(key)
-        if self._writes.is_busy(key) or not self.view.is_usable(key):
-            return
-        if self._later_runs.may_hold(lease, now_s):
+        may_write = self.view.is_usable(key) and not self._writes.is_busy(key)
+        if not may_write or self._later_runs.may_hold(lease, now_s):
             return
         if lease.reader != self.me:
             self._wait_for_release(key, now_s)

@@ -44,8 +44,9 @@ class Handovers:
         self._handover_seen_s: dict[str, float] = {}
         # Keys of leases whose `checkpoint_owner` a take by a KCL 2.x worker left unchanged.
         self._taken_by_kcl2: set[str] = set()
-        self._supporting_workers: set[str] = set()  # they were seen to support hand-overs
-        self._ignored_s: dict[str, float] = {}  # by another worker: when it was last seen to ignore a request
+        self._supporting_workers: set[str] = set()
+        # By worker that is not known to support hand-overs: when it was last seen to ignore a request.
+        self._request_ignored_s: dict[str, float] = {}
 
     def on_row(self, before: Lease | None, now: Lease, now_s: float) -> None:
         """Handle a row that was read: it may show whether a worker supports hand-overs, and when a hand-over began or ended.
@@ -82,7 +83,7 @@ class Handovers:
             return
         count = self._renewals_without_attributes.get(now.key, 0) + max(0, now.counter - before.counter)
         self._renewals_without_attributes[now.key] = count
-        if count >= _RENEWALS_WITHOUT_ATTRIBUTES_MIN and reader not in self._ignored_s:
+        if count >= _RENEWALS_WITHOUT_ATTRIBUTES_MIN and reader not in self._request_ignored_s:
             self._on_ignoring_worker(reader, now_s)
 
     def _on_owners_changed(self, before: Lease, now: Lease, now_s: float) -> None:
@@ -101,11 +102,11 @@ class Handovers:
 
     def _on_supporting_worker(self, worker: str) -> None:
         self._supporting_workers.add(worker)
-        self._ignored_s.pop(worker, None)
+        self._request_ignored_s.pop(worker, None)
 
     def _on_ignoring_worker(self, worker: str, now_s: float) -> None:
         if worker not in self._supporting_workers:
-            self._ignored_s[worker] = now_s
+            self._request_ignored_s[worker] = now_s
 
     def forget(self, key: str) -> None:
         """Forget a lease that does not exist any more."""
@@ -117,7 +118,9 @@ class Handovers:
         """Forget workers that no lease names."""
         named = {name for lease in leases for name in (lease.owner, lease.checkpoint_owner)}
         self._supporting_workers &= named
-        self._ignored_s = {worker: at_s for worker, at_s in self._ignored_s.items() if worker in named}
+        self._request_ignored_s = {
+            worker: at_s for worker, at_s in self._request_ignored_s.items() if worker in named
+        }
 
     def is_overdue(self, lease: Lease, now_s: float) -> bool:
         """Return whether a lease's hand-over will not be answered: it lasts too long, or the next owner is a KCL 2.x worker.
@@ -156,9 +159,9 @@ class Handovers:
 
     def ignores_handovers(self, worker: str | None, now_s: float) -> bool:
         """Return whether a worker was seen to ignore a hand-over request, and it is too early to ask it again."""
-        if worker is None or worker not in self._ignored_s:
+        if worker is None or worker not in self._request_ignored_s:
             return False
-        return now_s - self._ignored_s[worker] < _ASKED_AGAIN_AFTER_TIMES * self.bound_s
+        return now_s - self._request_ignored_s[worker] < _ASKED_AGAIN_AFTER_TIMES * self.bound_s
 
 
 def _is_release(before: Lease, now: Lease) -> bool:

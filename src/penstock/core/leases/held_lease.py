@@ -144,7 +144,7 @@ class HeldLease(Struct):
 
     @property
     def key(self) -> str:
-        """The shard's id."""
+        """The key of the lease."""
         return self.lease.key
 
     @property
@@ -290,9 +290,9 @@ class HeldLease(Struct):
         )
 
     def _tip_mark_at(self, new_checkpoint: Position | None) -> TipMark | None:
-        """Return the tip mark of a write, or None if the reader was not at the tip yet when it reached the write's checkpoint.
+        """Return the tip mark of a write, or None if the reader had not been at the tip by the write's checkpoint.
 
-        Records after the tip arrived after that moment, so the mark also holds for a checkpoint beyond the tip.
+        The mark also holds for a checkpoint beyond the tip, since the records between them arrived later.
 
         Args:
             new_checkpoint: None for a write that leaves the checkpoint as it is.
@@ -512,8 +512,8 @@ class HeldLease(Struct):
             return []
         if now_s >= self.unexpired_until_s:
             # This process: paused. Other workers: read this shard and a child to their ends and delete both leases. If this
-            # process created the child's lease now, the child would be read again. Its next renewal shows whether the
-            # lease is lost.
+            # process created the child's lease now, the child would be read again. The next renewal shows whether this lease
+            # is lost.
             return []
         actions: list[LeaseAction] = []
         for lease in self.missing_children.values():
@@ -529,7 +529,7 @@ class HeldLease(Struct):
         return not self.missing_children
 
     def missing_parents_of_children(self, view: LeaseView) -> set[str]:
-        """Return the other parents of a drained shard's children that have no lease: its end is not written before they have."""
+        """Return the missing ones among the other parents of this shard's children: the end of a drained shard waits for them."""
         if self.phase is not LeasePhase.DRAINED or not self.missing_children:
             return set()
         return set().union(

@@ -228,25 +228,22 @@ def report_still_stopped(key: str) -> Report:
 def report_expiries(expiries: Sequence[Expiry]) -> Report:
     """Report leases that were lost because no renewal succeeded in time, and why none did."""
     keys = [each.key for each in expiries]
-    which, them = (
-        (f"lease {keys[0]}", "it")
-        if len(keys) == 1
-        else (f"{len(keys)} leases ({_first_keys(keys)})", "them")
+    is_one = len(keys) == 1
+    leases, them = (
+        (f"lease {keys[0]}", "it") if is_one else (f"{len(keys)} leases ({_first_keys(keys)})", "them")
     )
-    error = next((each.error for each in expiries if each.error is not None), None)
-    since_write_s = max(
-        (each.since_write_s for each in expiries if each.since_write_s is not None), default=None
-    )
+    error = next((expiry.error for expiry in expiries if expiry.error is not None), None)
+    times_s = [expiry.since_write_s for expiry in expiries if expiry.since_write_s is not None]
     if error is not None:
         why = f"Renewing {them} fails: {error}"
-    elif since_write_s is not None:
-        why = f"The renewal was sent {since_write_s:.1f} s ago and the lease table has not answered: see renewal_latency_s"
+    elif times_s:
+        why = f"The renewal was sent {max(times_s):.1f} s ago and the lease table has not answered: see renewal_latency_s"
     else:
         why = f"This process was too slow to renew {them}, or did not run: see renewal_latency_s"
     message = (
-        f"{which} could not be renewed in time; delivery has stopped before another worker may begin. {why}"
+        f"{leases} could not be renewed in time; delivery has stopped before another worker may begin. {why}"
     )
-    return Report(Topic.LOST, Level.WARNING, message, keys[0] if len(keys) == 1 else None, "expired")
+    return Report(Topic.LOST, Level.WARNING, message, keys[0] if is_one else None, "expired")
 
 
 def report_late_renewals(late_count: int, held_count: int, longest_s: float, error: str | None) -> Report:

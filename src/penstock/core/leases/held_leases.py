@@ -168,7 +168,7 @@ class HeldLeases:
 
     @property
     def next_wake_s(self) -> float:
-        """When `tick` must be called next; infinity if only an event of another kind can change anything."""
+        """When `tick` must be called next; infinity if nothing is due."""
         report_s = self._expiry_report_due_s if self._unreported_expiries else math.inf
         while self._wake_ups:
             due_s, key, epoch = self._wake_ups[0]
@@ -333,14 +333,9 @@ class HeldLeases:
     # --- answers --------------------------------------------------------------------------------------
 
     def on_answer(
-        self,
-        pending: PendingWrite,
-        purpose: ForHeldLease,
-        outcome: WriteOutcome,
-        now_s: float,
-        detail: str = "",
+        self, pending: PendingWrite, purpose: ForHeldLease, outcome: WriteOutcome, now_s: float, detail: str
     ) -> None:
-        """Handle the answer to a write of a held lease."""
+        """Handle the answer to a write of a held lease; `detail` is the last error if the outcome is unknown."""
         key = pending.write.key
         held = self._find(key, purpose.epoch)
         if held is None:
@@ -396,11 +391,7 @@ class HeldLeases:
             self._advance(held, now_s)
 
     def on_child_answer(
-        self,
-        pending: PendingWrite,
-        purpose: ForChildOf,
-        outcome: WriteOutcome,
-        now_s: float,
+        self, pending: PendingWrite, purpose: ForChildOf, outcome: WriteOutcome, now_s: float
     ) -> None:
         """Handle the answer to the creation of a child's lease.
 
@@ -437,7 +428,7 @@ class HeldLeases:
         return self.missing_parents_of_children() | (parents & self.view.missing_parents())
 
     def missing_parents_of_children(self) -> set[str]:
-        """Return the parents without a lease that keep the ends of drained shards from being written."""
+        """Return the missing parents for which the ends of drained shards wait."""
         return set().union(*(held.missing_parents_of_children(self.view) for held in self._held.values()))
 
     # --- readers ----------------------------------------------------------------------------------------
@@ -523,20 +514,20 @@ class HeldLeases:
 
     # --- the audit --------------------------------------------------------------------------------------
 
-    def on_readers_found(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
+    def on_readers_found(self, living_readers: frozenset[tuple[str, int]], now_s: float) -> None:
         """Compare held leases with the living readers: stop a reader without its lease, and start a missing reader again.
 
         Args:
-            alive: Key and epoch of each reader that has not stopped. A reader that has posted its last event counts as alive
+            living_readers: Key and epoch of each reader that has not stopped. A reader that has posted its last event counts
                 until the machine has handled that event. So a reader that is not in the set sends no further event.
         """
-        for key, epoch in sorted(alive):
+        for key, epoch in sorted(living_readers):
             if self._find_with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:
                 self._earlier_readers[key] = epoch
                 self._report_audit(key, "a reader lives without its lease; it is stopped")
                 self._turn.emit(StopReader(key, epoch, StopWhy.LOST))
         for held in list(self._held.values()):
-            if not held.has_reader or (held.key, held.epoch) in alive:
+            if not held.has_reader or (held.key, held.epoch) in living_readers:
                 held.audits_without_reader = 0
                 continue
             held.audits_without_reader += 1
@@ -546,7 +537,7 @@ class HeldLeases:
             del self._held[held.key]
             self.begin_holding(held.lease, held.renewed_s, now_s)
         for key, epoch in list(self._earlier_readers.items()):
-            if (key, epoch) not in alive:
+            if (key, epoch) not in living_readers:
                 del self._earlier_readers[key]
         self.advance_waiting_leases(now_s)
 

@@ -19,10 +19,10 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 class PastClaim(Struct, frozen=True):
-    """The range of an earlier batch: a paused driver may still execute it after its successor has planned later batches.
+    """The range of an earlier batch: a driver that was paused may still execute it after another driver has planned later ones.
 
     Args:
-        planned_by: The run of the driver that planned it, or None if unknown (early versions).
+        planned_by: The run of the driver that planned the batch, or None if unknown (early versions).
     """
 
     batch: int
@@ -116,10 +116,11 @@ class SeenClaim(Struct, frozen=True):
         Args:
             row: Possibly an old copy of the row. Then it usually has an earlier claim of the query, and the answer is False.
         """
-        # The counter of a row only grows, by one with each write. A row that is created again has no claim.
-        grown = 0 if self.counter is None else row.counter - self.counter
-        is_new = grown < 0 or grown >= RESTORED_COUNTER_STEP // 2
-        return is_new and row.claim_of(self.worker) is None
+        # A row that is created again has no claim, and its counter is 0 or at least `RESTORED_COUNTER_STEP` higher than before. The
+        # counter of any other row has grown by one with each write since.
+        increase = 0 if self.counter is None else row.counter - self.counter
+        is_recreated = increase < 0 or increase >= RESTORED_COUNTER_STEP // 2
+        return is_recreated and row.claim_of(self.worker) is None
 
 
 class TipMark(Struct, frozen=True):
@@ -143,7 +144,7 @@ class StopNote(Struct, frozen=True):
     """The reason why a shard is held and not read.
 
     Args:
-        worker: The worker that wrote it. For any other reader it is void: a Java worker leaves the attribute in place.
+        worker: The worker that wrote the note. Once the shard has another reader, the note is void: Java workers leave it in place.
         reason: One readable line.
     """
 
@@ -155,7 +156,7 @@ class LeaseTerm(Struct, frozen=True):
     """The duration of a lease whose reader renews it less often than the application's lease duration requires.
 
     Args:
-        worker: The worker that wrote it. For any other reader it is void: a Java worker leaves the attribute in place.
+        worker: The worker that wrote the term. Once the shard has another reader, the term is void: Java workers leave it in place.
         duration_ms: The lease expires when its counter has not changed for this long.
     """
 
@@ -259,14 +260,14 @@ class Lease(Struct, frozen=True):
 
     @property
     def stopped_reason(self) -> str | None:
-        """Why the reader does not read the shard; None if it does."""
+        """Why the reader does not read the shard; None if it reads, or is about to."""
         return (
             self.stopped.reason if self.stopped is not None and self.stopped.worker == self.reader else None
         )
 
     @property
     def term_s(self) -> float:
-        """The duration that the reader has given the lease, in seconds; 0 if it has given none."""
+        """The duration that the reader has given the lease, in seconds; 0 if the lease has the application's duration."""
         return (
             self.term.duration_ms / 1000 if self.term is not None and self.term.worker == self.reader else 0.0
         )
@@ -286,7 +287,7 @@ class Lease(Struct, frozen=True):
 
     @property
     def has_foreign_checkpoint(self) -> bool:
-        """Whether the checkpoint is a record that no Penstock worker wrote: whether more records followed it is unknown."""
+        """Whether the checkpoint is a record that no Penstock worker wrote. Then it is unknown whether more records followed it."""
         return self.checkpoint.is_record and (self.mark is None or self.mark.position < self.checkpoint)
 
 

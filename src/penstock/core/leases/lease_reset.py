@@ -50,18 +50,26 @@ def plan_reset(
             is unknown.
     """
     _refuse_other_stream(leases, shards or ())
-    if position.sentinel is Sentinel.TRIM_HORIZON:
-        return _plan_trim_horizon(leases, shards)
     if shards is None:
         return _plan_without_listing(leases, position)
+    is_trim_horizon = position.sentinel is Sentinel.TRIM_HORIZON
     starts: dict[str, Position] = {}
     # A shard's number is larger than its parents', so this order puts parents first.
     for shard in sorted(shards, key=lambda shard: shard.shard_id):
-        if shard.shard_id in snapshot:
+        if is_trim_horizon or shard.shard_id in snapshot:
             starts[shard.shard_id] = position
         elif any(parent in starts for parent in shard.parents):
             starts[shard.shard_id] = TRIM_HORIZON
-    return _plan_starts(leases, shards, starts)
+    existing = {lease.key for lease in leases}
+    return ResetPlan(
+        targets={key: start for key, start in starts.items() if key in existing},
+        created_leases=tuple(
+            new_lease(shard, starts[shard.shard_id])
+            for shard in shards
+            if shard.shard_id in starts and shard.shard_id not in existing
+        ),
+        removed_keys=tuple(sorted(existing - set(starts))),
+    )
 
 
 def _refuse_other_stream(leases: tuple[Lease, ...], shards: tuple[Shard, ...]) -> None:
@@ -76,7 +84,16 @@ def _refuse_other_stream(leases: tuple[Lease, ...], shards: tuple[Shard, ...]) -
 
 
 def _plan_without_listing(leases: tuple[Lease, ...], position: Position) -> ResetPlan:
-    """Plan a reset to LATEST: the open shards are those whose leases have no child's lease in the table."""
+    """Plan a reset from the leases alone.
+
+    At TRIM_HORIZON finished leases are kept: their shards may be gone. At LATEST the open shards are those whose leases have no
+    child's lease in the table.
+    """
+    if position.sentinel is Sentinel.TRIM_HORIZON:
+        return ResetPlan(
+            targets={lease.key: TRIM_HORIZON for lease in leases if not lease.is_ended},
+            kept_keys={lease.key: "it is finished" for lease in leases if lease.is_ended},
+        )
     if position.sentinel is not Sentinel.LATEST:
         raise OptionError(
             f"a reset to {position} needs the stream: the table does not show which shards were open at the moment"
@@ -85,32 +102,6 @@ def _plan_without_listing(leases: tuple[Lease, ...], position: Position) -> Rese
     return ResetPlan(
         targets={lease.key: position for lease in leases if lease.key not in parents},
         removed_keys=tuple(lease.key for lease in leases if lease.key in parents),
-    )
-
-
-def _plan_trim_horizon(leases: tuple[Lease, ...], shards: tuple[Shard, ...] | None) -> ResetPlan:
-    """Plan to read every shard again. Without a listing, finished leases are kept: their shards may be gone."""
-    if shards is None:
-        return ResetPlan(
-            targets={lease.key: TRIM_HORIZON for lease in leases if not lease.is_ended},
-            kept_keys={lease.key: "it is finished" for lease in leases if lease.is_ended},
-        )
-    return _plan_starts(leases, shards, {shard.shard_id: TRIM_HORIZON for shard in shards})
-
-
-def _plan_starts(
-    leases: tuple[Lease, ...], shards: tuple[Shard, ...], starts: dict[str, Position]
-) -> ResetPlan:
-    """Plan that exactly the shards in `starts` have leases, each at its position there."""
-    existing = {lease.key for lease in leases}
-    return ResetPlan(
-        targets={key: position for key, position in starts.items() if key in existing},
-        created_leases=tuple(
-            new_lease(shard, starts[shard.shard_id])
-            for shard in shards
-            if shard.shard_id in starts and shard.shard_id not in existing
-        ),
-        removed_keys=tuple(sorted(existing - set(starts))),
     )
 
 

@@ -272,11 +272,10 @@ def counts_switch(write: LeaseUpdate, owner: str | None) -> bool:
 
 def claims_of(write: LeaseUpdate) -> dict[str, BatchClaim | None]:
     """Return the claims that a write sets, by worker; None for a claim that it removes."""
+    claims: dict[str, BatchClaim | None] = {}
     if isinstance(write, Claim):
-        dropped: dict[str, BatchClaim | None] = dict.fromkeys(worker for worker, _ in write.dropped_claims)
-        return dropped | {write.claim.worker: write.claim}
-    return (
-        {write.claim_worker: write.claim}
-        if isinstance(write, Reset) and write.claim_worker is not None
-        else {}
-    )
+        claims = dict.fromkeys(worker for worker, _ in write.dropped_claims)
+        claims[write.claim.worker] = write.claim
+    elif isinstance(write, Reset) and write.claim_worker is not None:
+        claims[write.claim_worker] = write.claim
+    return claims

@@ -24,7 +24,7 @@ from penstock.core.leases.row_checks import LaterRuns
 
 
 class ForHeldLease(Struct, frozen=True):
-    """Renew, checkpoint, release or end a held lease.
+    """A write that renews, checkpoints, releases or ends a held lease.
 
     Args:
         epoch: Identifies this worker's ownership of the lease; an answer that arrives after its end is ignored.
@@ -34,13 +34,13 @@ class ForHeldLease(Struct, frozen=True):
 
 
 class ForAcquisition(Struct, frozen=True):
-    """Acquire a lease, or request its hand-over."""
+    """A write that acquires a lease, or requests its hand-over."""
 
     reason: Reason
 
 
 class ForChildOf(Struct, frozen=True):
-    """Create the lease of a finished shard's child.
+    """A write that creates the lease of a finished shard's child.
 
     Args:
         parent: Key of the finished shard's lease.
@@ -52,23 +52,23 @@ class ForChildOf(Struct, frozen=True):
 
 
 class ForFirstLease(Struct, frozen=True):
-    """Create the lease that decides which of several workers starts the application."""
+    """A write that creates the first lease: its success decides which of several workers starts the application."""
 
 
 class ForMissingLease(Struct, frozen=True):
-    """Create a lease that should exist and does not."""
+    """A write that creates a lease which should exist and does not."""
 
     reason: CreationReason
 
 
 class ForCleanup(Struct, frozen=True):
-    """Delete a finished lease."""
+    """A write that deletes a finished lease."""
 
     reason: DeletionReason
 
 
 class ForLateCheckpoint(Struct, frozen=True):
-    """Write the last position of a reader whose lease was lost."""
+    """A write of the last position of a reader whose lease was lost."""
 
     write: LateCheckpoint
 
