@@ -89,7 +89,7 @@ class Acquisitions:
     # --- taking -------------------------------------------------------------------------------------------
 
     def leave_to_others(self, key: str, now_s: float) -> None:
-        """Do not take a lease for ten lease durations, since its reader failed here: it may succeed in another worker."""
+        """Do not take a lease for ten lease durations, since its reader failed here: another worker's may succeed."""
         self._left_to_others_until_s = {
             key: until_s for key, until_s in self._left_to_others_until_s.items() if until_s > now_s
         }

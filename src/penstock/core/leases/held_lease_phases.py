@@ -272,7 +272,7 @@ def _first_keys(keys: Sequence[str]) -> str:
 
 
 def report_loss(worker: str, key: str, row: Lease | None) -> Report:
-    """Report that a lease was lost to another worker, to another process of this worker, or by the deletion of its row (None)."""
+    """Report that a lease was lost to another worker or to another process of this worker, or that its row was deleted (None)."""
     if row is None:
         return Report(
             Topic.ROW_GONE,

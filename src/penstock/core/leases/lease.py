@@ -324,7 +324,7 @@ def stream_id_of(key: str) -> str:
 
 
 def stream_name_of(stream_id: str) -> str:
-    """Return the name in a stream's id; empty if the id is, since the table has one stream."""
+    """Return the stream's name in a stream id; empty for the empty id of a table of one stream."""
     return stream_id.partition(":")[2].rpartition(":")[0]
 
 

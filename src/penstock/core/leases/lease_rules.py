@@ -127,7 +127,7 @@ def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, P
         case LateCheckpoint():
             if write.seen_claim is not None and not row.has_claim(write.seen_claim):
                 return Refusal.CLAIMED
-            return _refusal_of_step(row, write.position)
+            return _refusal_unless_ahead(row, write.position)
         case End():
             return Refusal.BACKWARDS if row.is_ended else None
         case Release():
@@ -143,7 +143,7 @@ def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, P
             claim = row.claim_of(write.worker)
             if claim is None or (claim.batch, claim.end) != (write.batch, write.position):
                 return Refusal.CLAIM_GONE
-            return _refusal_of_step(row, write.position)
+            return _refusal_unless_ahead(row, write.position)
         case Delete():
             return Refusal.CHECKPOINT if row.checkpoint != write.checkpoint else None
     assert_never(write)
@@ -154,7 +154,7 @@ def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
 
 
 def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
-    """Refuse a claim unless its worker reads the shard, and the checkpoint and the claims in question are as the task read them.
+    """Refuse a claim unless its worker reads the shard; checkpoint, last claim and claims to drop must be as the task read them.
 
     A forfeit, which claims that the batch holds nothing of the shard, needs neither the lease nor an unchanged checkpoint.
     """
@@ -172,8 +172,8 @@ def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
     return None if is_checkpoint_right else Refusal.CHECKPOINT
 
 
-def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
-    """Refuse every new checkpoint except a record that is ahead of the row's checkpoint."""
+def _refusal_unless_ahead(row: Lease, position: Position) -> Refusal | None:
+    """Refuse a new checkpoint unless it is a record that is ahead of the row's checkpoint."""
     forwards = is_forward(row.checkpoint, position) and not position.is_shard_end
     return None if forwards else Refusal.BACKWARDS
 
@@ -216,14 +216,14 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
             )
             return counted | {"stopped": write.stopped, "term": write.term} | kept
         case Checkpoint() | Promote():
-            return counted | _NO_PENDING | _moved_checkpoint(write.position, write.tip_ms)
+            return counted | _NO_PENDING | _checkpoint_changes(write.position, write.tip_ms)
         case LateCheckpoint():
             return {"checkpoint": write.position, "mark": mark_at(write.position)}
         case End():
-            ended = {"owner": None, "checkpoint_owner": None} | _moved_checkpoint(SHARD_END)
+            ended = {"owner": None, "checkpoint_owner": None} | _checkpoint_changes(SHARD_END)
             return counted | _NO_PENDING | ended | _given_fields(children=write.children or None)
         case Release():
-            moved = {} if write.position is None else _moved_checkpoint(write.position)
+            moved = {} if write.position is None else _checkpoint_changes(write.position)
             if moved and _hands_lease_on(write):
                 moved["owner_switches"] = 1
             owner = {"owner": write.next_owner}
@@ -235,12 +235,12 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
             # it is ahead of the row's. Others see the batch's end as the pending checkpoint. A forfeit changes only the claims.
             if write.is_forfeit:
                 return {}
-            moved = _moved_checkpoint(write.claim.start, write.tip_ms) if write.moves_checkpoint else {}
+            moved = _checkpoint_changes(write.claim.start, write.tip_ms) if write.moves_checkpoint else {}
             return {"pending": write.claim.end, "pending_state": None} | moved
         case Reset():
             mark = mark_at(write.position) if write.has_later_records else None
             freed: dict[str, Any] = {"owner": None, "mark": mark}
-            return counted | _NO_OWNER_FIELDS | _moved_checkpoint(write.position) | freed
+            return counted | _NO_OWNER_FIELDS | _checkpoint_changes(write.position) | freed
         case Delete():
             return {}
     assert_never(write)
@@ -251,7 +251,7 @@ def _given_fields(**fields: Any) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _moved_checkpoint(position: Position, tip_ms: int | None = None) -> dict[str, Any]:
+def _checkpoint_changes(position: Position, tip_ms: int | None = None) -> dict[str, Any]:
     return {"checkpoint": position, "owner_switches": 0, "mark": mark_at(position, tip_ms)}
 
 
