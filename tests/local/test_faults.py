@@ -249,7 +249,10 @@ def test_a_fault_may_be_about_one_stream(rig):
         ({"kind": "explode", "operation": "PutRecord"}, "unknown fault kind 'explode'; known are throttle"),
         ({"kind": "delay", "operation": ""}, "needs an operation"),
         ({"kind": "error", "operation": "*", "count": 0}, "count of a fault must be at least 1, not 0"),
-        ({"kind": "error", "operation": "*", "count": 1.5}, "count of a fault must be a whole number of at l"),
+        (
+            {"kind": "error", "operation": "*", "count": 1.5},
+            "count of a fault must be a whole number of at l",
+        ),
         ({"kind": "error", "operation": "*", "skip": "1"}, "skip of a fault must be a whole number of at le"),
         ({"kind": "error", "operation": "*", "status": "400"}, "status of a fault must be a whole number of"),
         ({"kind": "error", "operation": "*", "rate": None}, "rate of a fault must be a number of 0 to 1, no"),

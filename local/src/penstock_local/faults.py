@@ -115,19 +115,7 @@ class Fault:
     after_events: int = 0
 
     def __post_init__(self) -> None:
-        for name in _TEXTS:
-            if not isinstance(getattr(self, name), str | None):
-                raise OptionError(f"{name} of a fault must be a text, not {getattr(self, name)!r}")
-        for name, (low, high, is_whole) in _NUMBERS.items():
-            given = getattr(self, name)
-            if name != "count" or given is not None:
-                number = plain_number(f"{name} of a fault", given, low, high, is_whole=is_whole)
-                object.__setattr__(self, name, number)
-        if not isinstance(self.seed, int) or not isinstance(self.applied, bool):
-            raise OptionError(
-                "seed and applied of a fault must be a whole number and true or false, "
-                f"not {self.seed!r} and {self.applied!r}"
-            )
+        self._check_types()
         if self.kind not in KINDS:
             raise OptionError(f"unknown fault kind {self.kind!r}; known are {', '.join(KINDS)}")
         if not self.operation:
@@ -143,6 +131,21 @@ class Fault:
             )
         if self.kind == "omit" and self.shard is None:
             raise OptionError("an omit fault needs the shard to leave out")
+
+    def _check_types(self) -> None:
+        for name in _TEXTS:
+            if not isinstance(getattr(self, name), str | None):
+                raise OptionError(f"{name} of a fault must be a text, not {getattr(self, name)!r}")
+        for name, (low, high, is_whole) in _NUMBERS.items():
+            given = getattr(self, name)
+            if name != "count" or given is not None:
+                number = plain_number(f"{name} of a fault", given, low, high, is_whole=is_whole)
+                object.__setattr__(self, name, number)
+        if not isinstance(self.seed, int) or not isinstance(self.applied, bool):
+            raise OptionError(
+                "seed and applied of a fault must be a whole number and true or false, "
+                f"not {self.seed!r} and {self.applied!r}"
+            )
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Fault:
