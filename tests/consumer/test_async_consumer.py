@@ -10,6 +10,7 @@ import threading
 import pytest
 from real_threads import FAST, put, tiny_stream, unfinished
 
+from few_threads import leave_threads
 from penstock import AsyncConsumer
 from penstock.consumer import AsyncShardCheckpointer, Consumer, ConsumerPorts
 from penstock.consumer.async_calls import EventLoopCalls
@@ -787,6 +788,21 @@ def test_after_a_failed_start_stop_does_nothing_and_a_second_start_works(stream,
 
     run(scenario())
     assert sorted(got) == sorted(sent)
+
+
+def test_a_worker_whose_end_no_thread_waits_for_is_stopped(stream, table, monkeypatch):
+    async def handle(_batch):
+        pass
+
+    async def scenario():
+        running = consumer(stream, table, handle)
+        leave_threads(monkeypatch, 0, "penstock-async-end")
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            await running.start()
+        async with asyncio.timeout(DEADLINE_S):
+            await until(lambda: not running.is_running)
+
+    run(scenario())
 
 
 @pytest.mark.parametrize("fails", [False, True])

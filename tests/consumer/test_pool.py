@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from few_threads import leave_threads
 from penstock.runtime.threads import SYSTEM_THREADS, map_on
 
 
@@ -75,3 +76,21 @@ def test_a_pool_has_no_more_threads_than_it_may(pool):
         let.set()
     assert list(map_on(pool, SYSTEM_THREADS.condition(), lambda item: item, [1, 2])) == [1, 2]
     assert len(running) == 2
+
+
+def test_a_pool_goes_on_with_the_threads_that_it_has(monkeypatch, caplog):
+    leave_threads(monkeypatch, 1)
+    made = SYSTEM_THREADS.pool("penstock-few", 3)
+    assert list(map_on(made, SYSTEM_THREADS.condition(), str, range(50))) == [str(item) for item in range(50)]
+    made.close()
+    assert caplog.messages == ["penstock-few goes on with 1 of 3 threads: can't start new thread"]
+
+
+def test_a_task_that_no_thread_would_take_is_refused(monkeypatch):
+    made = SYSTEM_THREADS.pool("penstock-few", 3)
+    with monkeypatch.context() as limited:
+        leave_threads(limited, 0)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            made.submit(pytest.fail)
+    assert list(map_on(made, SYSTEM_THREADS.condition(), str, [1])) == ["1"]
+    made.close()

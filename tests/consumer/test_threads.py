@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from real_threads import FAST, put, unfinished
 
+from few_threads import leave_threads
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record, at_timestamp
 from penstock.core.starting import StartingPosition
@@ -343,6 +344,22 @@ def test_a_consumer_that_was_asked_to_stop_before_it_starts_stops_at_once(stream
     getattr(running, call)()
     running.start()
     wait_until(lambda: not running.is_running)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_start_without_enough_threads_leaves_none_and_may_be_repeated(stream, table, monkeypatch, count):
+    sent, got = put(stream, 5), []
+    running = consumer(stream, table, lambda batch: got.extend(record.data for record in batch))
+    others = set(threading.enumerate())
+    with monkeypatch.context() as limited:
+        leave_threads(limited, count)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            running.start()
+        wait_until(lambda: set(threading.enumerate()) <= others)
+    assert not running.is_running
+    with running:
+        wait_until(lambda: len(got) == 5)
+    assert sorted(got) == sorted(sent)
 
 
 def test_a_consumer_starts_once(stream, table):

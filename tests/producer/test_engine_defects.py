@@ -12,6 +12,7 @@ import warnings
 import pytest
 
 import penstock.producer.producer
+from few_threads import leave_threads
 from penstock.core.hash_key import HashRange
 from penstock.core.put_entry import PutAnswer
 from penstock.core.shard import Shard, StreamSummary
@@ -82,6 +83,21 @@ def raises_once(owner, name, error, monkeypatch, after=False):
         return method(self, *arguments, **named)
 
     monkeypatch.setattr(owner, name, call)
+
+
+def test_a_producer_goes_on_with_the_threads_that_it_gets(stream, monkeypatch, caplog):
+    with monkeypatch.context() as limited:
+        leave_threads(limited, 0)
+        producer = producer_of(stream)
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            put(producer, b"1")
+    leave_threads(monkeypatch, 1)
+    with producer:
+        assert put(producer, b"2").result(WAIT_S).shard_id == "low"
+    assert stream.stored == [b"2"]
+    assert caplog.messages == [
+        "stream orders: the producer goes on with 1 of 4 threads: can't start new thread"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -189,13 +189,22 @@ class Worker:
         """Drive each loop on its own thread."""
         leases = LoopThread("penstock-leases", self.leases, self._clock, self._crash)
         delivery = LoopThread("penstock-delivery", self.delivery, self._clock, self._crash)
-        for subscriptions in self.subscriptions.values():
-            LoopThread("penstock-subscriptions", subscriptions, self._clock, self._crash).start()
-        delivery.start()
-        leases.start()
-        threading.Thread(
+        watch = threading.Thread(
             target=self._watch, args=(leases, delivery), name="penstock-watch", daemon=True
-        ).start()
+        )
+        pushed = [
+            LoopThread("penstock-subscriptions", each, self._clock, self._crash)
+            for each in self.subscriptions.values()
+        ]
+        try:
+            for thread in (*pushed, delivery, leases, watch):
+                thread.start()
+        except (
+            BaseException
+        ) as error:  # the system has no more threads: those that were started must not take leases
+            self._crash(error)
+            self.finish()
+            raise
 
     @property
     def is_in_user_code(self) -> bool:

@@ -101,12 +101,23 @@ class Engine:
         self._first_failure: BaseException | None = None
         self._all_failed_count = 0
         self._report_due_s = float("-inf")
-        self._threads = [
-            threading.Thread(target=self._run, name=f"penstock-put-{number}", daemon=True)
-            for number in range(thread_count)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._threads: list[threading.Thread] = []
+        for number in range(thread_count):
+            thread = threading.Thread(target=self._run, name=f"penstock-put-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # a limit of the container or the user is reached
+                if not self._threads:
+                    raise
+                _log.warning(
+                    "stream %s: the producer goes on with %d of %d threads: %s",
+                    stream,
+                    number,
+                    thread_count,
+                    error,
+                )
+                break
+            self._threads.append(thread)
 
     # --- from the caller's threads ------------------------------------------------------------------------
 

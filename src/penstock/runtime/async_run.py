@@ -169,12 +169,14 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
         """Start on a thread, and signal the loop at the end, also if the start fails."""
         try:
             self._consumer.start()
+            threading.Thread(
+                target=self._signal_end, args=(loop,), name="penstock-async-end", daemon=True
+            ).start()
         except BaseException:
+            if self._consumer.is_running:  # the thread could not be started
+                self._consumer.request_stop()
             self._signal(loop, self._on_not_started)
             raise
-        threading.Thread(
-            target=self._signal_end, args=(loop,), name="penstock-async-end", daemon=True
-        ).start()
 
     def _stop_after_start(self, starting: asyncio.Future[None]) -> None:
         if starting.exception() is None:

@@ -98,7 +98,11 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
             running, start = self._prepare()
             self._running = running
             running.begun_by = self
-            start()
+            try:
+                start()
+            except BaseException:
+                self._running = None  # it may be started again
+                raise
             if on_threads:
                 _begun[self] = None
             if self._is_stop_wanted:

@@ -78,6 +78,7 @@ class ThreadPool:
         self._lock = threading.Lock()
         self._started = 0
         self._unfinished = 0  # tasks that wait or run
+        self._has_warned = False  # of a thread that could not be started
         self._is_closed = False
 
     def submit(self, task: Task) -> None:
@@ -90,9 +91,29 @@ class ThreadPool:
             # Idle threads cannot be counted instead: one that has just taken a task still counts as idle, and the next
             # task would wait behind it, perhaps for ever.
             if self._started < min(self._unfinished, self._thread_count):
-                self._started += 1
-                name = f"{self._name}-{self._started}"
-                threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._start_thread()
+
+    def _start_thread(self) -> None:
+        """Start one more thread. If the system has no more, the running ones do its work."""
+        name = f"{self._name}-{self._started + 1}"
+        try:
+            threading.Thread(target=self._work, name=name, daemon=True).start()
+        except RuntimeError as error:  # a limit of the container or the user is reached
+            if not self._started:  # no thread would take the task
+                self._tasks.get_nowait()
+                self._unfinished -= 1
+                raise
+            if not self._has_warned:
+                self._has_warned = True
+                log.warning(
+                    "%s goes on with %d of %d threads: %s",
+                    self._name,
+                    self._started,
+                    self._thread_count,
+                    error,
+                )
+        else:
+            self._started += 1
 
     def close(self) -> None:
         """End each thread after its current task; queued tasks are dropped."""
