@@ -4,7 +4,7 @@ import pytest
 
 from penstock import Consumer, DeadLetterStream, Producer
 from penstock.cli import main as cli
-from penstock.core.stream_identity import in_region_of, region_of_arns
+from penstock.core.stream_identity import region_of_arns, with_region_of_arns
 from penstock.spark.options.spark_options import parse_batch, parse_sink, parse_source
 from penstock.testing import batch, records
 from waiting import wait_until
@@ -67,8 +67,8 @@ def test_both_options_of_spark_take_the_region_of_an_arn(parse, option):
 def test_a_region_that_is_none_is_that_of_the_arn():
     arn = f"arn:aws:kinesis:{FAR}:123456789012:stream/orders"
     for given, region in (({}, FAR), ({"region": None}, FAR), ({"region": "us-west-2"}, "us-west-2")):
-        assert in_region_of({"profile": "test", **given}, arn) == {"profile": "test", "region": region}
-    assert in_region_of({"profile": "test"}, "orders") == {"profile": "test"}
+        assert with_region_of_arns({"profile": "test", **given}, arn) == {"profile": "test", "region": region}
+    assert with_region_of_arns({"profile": "test"}, "orders") == {"profile": "test"}
 
 
 def test_only_arns_of_one_region_name_it():

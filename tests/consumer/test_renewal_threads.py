@@ -19,7 +19,7 @@ def lost_leases(thread_count, call_s):
     edges = [(HASH_KEY_MAX + 1) * number // LEASES for number in range(LEASES + 1)]
     bench = Bench(*(Lease(f"s{n}", hash_range=HashRange(edges[n], edges[n + 1] - 1)) for n in range(LEASES)))
     bench.start()
-    assert len(bench.machine.held()) == LEASES
+    assert len(bench.machine.lease_phases()) == LEASES
     free_s, calls = [0.0] * thread_count, []
 
     def begin(effects):

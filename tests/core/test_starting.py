@@ -20,7 +20,7 @@ from penstock.core.position import (
     at_timestamp,
 )
 from penstock.core.reading.resume import plan_iterator
-from penstock.core.starting import StartingPosition, check_has_come, parse_starting, pin_latest
+from penstock.core.starting import StartingPosition, check_not_in_future, parse_starting, pin_latest
 from penstock.errors import PositionError
 
 NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z
@@ -219,12 +219,12 @@ def expect_position_or_refusal(text):
 def test_a_moment_to_come_is_refused(text):
     now_ms = 1_769_904_000_000  # 2026-02-01T00:00:00Z
     with pytest.raises(PositionError, match=r"--from x: this moment is in the future; .* LATEST"):
-        check_has_come(parse_starting(text), now_ms, "--from x")
+        check_not_in_future(parse_starting(text), now_ms, "--from x")
 
 
 @pytest.mark.parametrize("text", ["LATEST", "TRIM_HORIZON", "AT_TIMESTAMP 2026-02-01T00:00:30Z"])
 def test_a_moment_that_another_clock_may_show_already_is_not_refused(text):
-    check_has_come(parse_starting(text), 1_769_904_000_000, "--from x")
+    check_not_in_future(parse_starting(text), 1_769_904_000_000, "--from x")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ planted = KCL3_MUTANTS.planted
 KCL3 = "a member of a native KCL 3 fleet"
 
 JUDGE = FleetModeDetector.detect
-SCHEDULE_NEXT = TableScans.schedule_next
+SCHEDULE_SCANS = TableScans.schedule_scans
 
 
 @planted("own moves beside the leader", "KCL 2.x workers", 0, Kcl3Membership, "limit_to_mode")
@@ -60,7 +60,7 @@ def reports_only_to_a_leader(version):
 
 def watches_beside_a_leader(self, now_s, scan_s, **known):
     """The table is watched for free leases, although a leader assigns them."""
-    SCHEDULE_NEXT(self, now_s, scan_s, **known)
+    SCHEDULE_SCANS(self, now_s, scan_s, **known)
     self.schedule_free_lease_scan(now_s)
 
 
@@ -70,11 +70,11 @@ def watches_beside_a_leader(self, now_s, scan_s, **known):
     21,
     Coordinator,
     "_take_free_leases",
-    also=((TableScans, "schedule_next", watches_beside_a_leader),),
+    also=((TableScans, "schedule_scans", watches_beside_a_leader),),
     needs=scans_for_free_leases,
 )
 def takes_free_leases_between_rounds(self, now_s):
     if not self._stop.is_begun:
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
-        self._begin_moves(self._planner.plan_free(fleet, self._scans.plan), now_s)
+        self._begin_moves(self._planner.plan_free_takes(fleet, self._scans.plan), now_s)

@@ -125,11 +125,11 @@ _on_child_answer = HeldLeases.on_child_answer
 _next_write = HeldLease._next_write
 _start_reader = HeldLease._start_reader
 _plan_balance = move_planner.plan_balance
-_plan_missing = shard_syncer.plan_missing
+_plan_missing = shard_syncer.plan_missing_leases
 _next_wake_s = ShardDelivery.next_wake_s
 _on_scan_failed = TableScans.on_scan_failed
 _on_raised = ShardDelivery.on_raised
-_plan = MovePlanner.plan
+_plan = MovePlanner.plan_round
 _MISTAKES = ("TypeError(", "AttributeError(", "NameError(")
 
 
@@ -312,7 +312,7 @@ def _greedy(fleet: Any, me: str, *args: Any, **kwargs: Any) -> Any:
     ]
 
 
-@planted("missing shards at LATEST", "KCL 751", 17, shard_syncer, "plan_missing")
+@planted("missing shards at LATEST", "KCL 751", 17, shard_syncer, "plan_missing_leases")
 def _missing_at_latest(*args: Any, **kwargs: Any) -> Any:
     latest = Position(sentinel=Sentinel.LATEST)
     return [
@@ -322,7 +322,11 @@ def _missing_at_latest(*args: Any, **kwargs: Any) -> Any:
 
 
 @planted(
-    "holes are not looked for", "KCL 339: shards missed after a reshard", 17, shard_syncer, "plan_missing"
+    "holes are not looked for",
+    "KCL 339: shards missed after a reshard",
+    17,
+    shard_syncer,
+    "plan_missing_leases",
 )
 def _nothing_is_missing(*_args: Any, **_kwargs: Any) -> list[Any]:
     return []
@@ -454,7 +458,9 @@ def _term_of_anybody(self: Lease) -> float:
     return 0.0 if self.term is None else self.term.duration_ms / 1000
 
 
-@planted("free leases are left to full watchers", "workers of different limits", 78, MovePlanner, "plan")
+@planted(
+    "free leases are left to full watchers", "workers of different limits", 78, MovePlanner, "plan_round"
+)
 def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, *rest: Any, **named: Any) -> Any:
     young = [entry._replace(free_s=0.0) for entry in fleet]
     return _plan(self, young, *rest, **named)

@@ -395,7 +395,7 @@ def refuses_nothing(*_args, **_kwargs):
     "this query: a run with AvailableNow that ended green over a hole",
     4547,
     QueryWorker,
-    "describe_unread",
+    "describe_unread_part",
     needs=lambda scenario: scenario.faults.available_now,
 )
 def knows_of_nothing_unread(_self):

@@ -102,7 +102,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         if not robbers or not rows:
             return
         robber, row = self.world.chance.choice(robbers), self.world.chance.choice(rows)
-        if row.key not in robber.read_keys() | robber.coordinator.held().keys():
+        if row.key not in robber.read_keys() | robber.coordinator.lease_phases().keys():
             if self.world.chance.random() < 0.5:  # it releases the lease while the batch still runs
                 robber.later(self.world.chance.uniform(1.0, 6.0), self._stop_robber, robber)
             self.world.met["fault: robberies_per_min"] += 1

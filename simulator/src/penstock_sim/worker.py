@@ -303,7 +303,9 @@ class SimWorker(SimProcess):
 
     def find_own_leases(self, effect: FindOwnLeases) -> None:
         serve = self.world.kcl3.serve_leases_of
-        self._ask("find own", lambda: serve(self.name, effect.known), OwnLeasesFound, FindOwnLeasesFailed)
+        self._ask(
+            "find own", lambda: serve(self.name, effect.known_keys), OwnLeasesFound, FindOwnLeasesFailed
+        )
 
     # --- shards ---------------------------------------------------------------------------------------
 

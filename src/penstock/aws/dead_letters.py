@@ -22,7 +22,7 @@ from penstock.aws.aws_options import parse_connection
 from penstock.aws.service_calls import TRANSIENT, call_operation
 from penstock.core.keyword_options import merge_connection
 from penstock.core.limits import RECORD_BYTES_MAX
-from penstock.core.stream_identity import in_region_of
+from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import DeadLetterFailed, ResourceBusy, ServiceError, UnknownOutcome, UsageError
 
 if TYPE_CHECKING:
@@ -65,7 +65,9 @@ class _Target:
         connection: Mapping[str, Any] | None,
         stream: str | None = None,
     ) -> None:
-        fields = in_region_of(merge_connection(connection, region=region, endpoint_url=endpoint_url), stream)
+        fields = with_region_of_arns(
+            merge_connection(connection, region=region, endpoint_url=endpoint_url), stream
+        )
         self._options = parse_connection(fields)
 
     def __call__(self, batch: Batch, error: BaseException) -> None:

@@ -30,7 +30,7 @@ from penstock.aws.connecting import (
 )
 from penstock.aws.connection import client_for, credentials_in_use, region_of, renew_credentials
 from penstock.aws.credential_errors import is_of_credentials, sdk_error
-from penstock.core.service_codes import EXPIRED_CREDENTIALS, STALE_CREDENTIALS, is_of_key, kind_of
+from penstock.core.service_codes import EXPIRED_CREDENTIALS, STALE_CREDENTIALS, is_of_kms_key, kind_of
 from penstock.errors import (
     AccessDenied,
     NotFound,
@@ -214,9 +214,7 @@ def _translate_answer(
     has_code = code not in ("", str(status))
     way_out = "" if has_code or status >= 500 else f"; {_UNKNOWN_SENDER}"
     if kind is AccessDenied:
-        way_out = (
-            f"; {_KEY_UNUSABLE if is_of_key(code) else _EXPIRED if code in EXPIRED_CREDENTIALS else _DENIED}"
-        )
+        way_out = f"; {_KEY_UNUSABLE if is_of_kms_key(code) else _EXPIRED if code in EXPIRED_CREDENTIALS else _DENIED}"
     if kind is NotFound:
         asked = "the region" if region is None else f"the region ({region})"
         way_out = (

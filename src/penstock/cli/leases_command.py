@@ -160,7 +160,7 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     from penstock.cli.lease_streams import choose_stream
     from penstock.core.leases.lease_reset import plan_reset
     from penstock.core.position import Sentinel
-    from penstock.core.starting import check_has_come, pin_latest
+    from penstock.core.starting import check_not_in_future, pin_latest
 
     start = parse_position(args.reset_to, "--reset-to")
     if start.by_shard:
@@ -178,7 +178,7 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
         stream_id, chosen = choose_stream(leases, args.stream)
     if moments:
         now_ms = ServiceNow(wiring.open_kinesis(options_of(args)), _stream_of(args, stream_id))
-        check_has_come(start, now_ms(), f"--reset-to {args.reset_to}")
+        check_not_in_future(start, now_ms(), f"--reset-to {args.reset_to}")
     plan = plan_reset(chosen, position, *_fetch_lineage(args, stream_id, position))
     file_name = re.sub(r"[^\w.-]", "_", args.application)
     path = args.backup or Path(f"{file_name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")

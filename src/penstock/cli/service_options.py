@@ -32,12 +32,12 @@ def connection_of(args: argparse.Namespace, stream: str | None = None) -> dict[s
     Args:
         stream: The name or ARN of a stream that no argument names.
     """
-    from penstock.core.stream_identity import in_region_of
+    from penstock.core.stream_identity import with_region_of_arns
 
     fields = {"region": args.region, "endpoint_url": args.endpoint_url, "profile": args.profile}
     given = {name: value for name, value in fields.items() if value is not None}
     named = (getattr(args, "stream", None), getattr(args, "queue", None), *getattr(args, "streams", ()))
-    return in_region_of(given, stream, *named)
+    return with_region_of_arns(given, stream, *named)
 
 
 def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:

@@ -219,7 +219,7 @@ def _range_of(
         PositionError, OptionError: A moment cannot be parsed, or the beginning is in the future or after the end.
     """
     from penstock.core.position import at_timestamp
-    from penstock.core.starting import StartingPosition, check_has_come
+    from penstock.core.starting import StartingPosition, check_not_in_future
 
     given = f"--from {args.start}" if args.since is None else f"--since {args.since}"
     if args.since is None:
@@ -229,7 +229,7 @@ def _range_of(
         start = StartingPosition(at_timestamp(parse_age_or_moment(args.since, "--since", service_now_ms)))
     moments = moments_of(start)
     if moments:
-        check_has_come(start, service_now_ms(), given)
+        check_not_in_future(start, service_now_ms(), given)
     print_understood("tail", "from", moments)
     is_latest = start == StartingPosition()
     if args.until_end and is_latest:

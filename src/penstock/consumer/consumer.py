@@ -35,7 +35,7 @@ from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import ThreadDriver, Worker, WorkerDriver
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
-from penstock.core.stream_identity import in_region_of
+from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
@@ -196,7 +196,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
     def _prepare(self) -> tuple[Worker, Callable[[], None]]:
         ports = self._ports or open_ports(
             self.application,
-            in_region_of(self._connection, *self.streams),
+            with_region_of_arns(self._connection, *self.streams),
             self.options.lease_duration_s,
             may_push=self.options.retrieval != "polling",
         )

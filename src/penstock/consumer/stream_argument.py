@@ -14,7 +14,7 @@ from penstock.core.moments import parse_moment
 from penstock.core.position import Position, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import StreamSummary
-from penstock.core.starting import StartingPosition, check_has_come, parse_starting
+from penstock.core.starting import StartingPosition, check_not_in_future, parse_starting
 from penstock.core.stream_identity import StreamIdentity, all_regions_of
 from penstock.errors import OptionError, PositionError, UsageError
 
@@ -99,10 +99,10 @@ class ConsumedStreams(Struct, frozen=True):
         """
         for stream in self.streams:
             try:
-                check_has_come(stream.start, now_ms, stream.given)
+                check_not_in_future(stream.start, now_ms, stream.given)
             except PositionError:
                 service_ms = service_bound_ms(now_ms, fetch_shards(stream.name).server_ms)
-                check_has_come(stream.start, service_ms, stream.given)
+                check_not_in_future(stream.start, service_ms, stream.given)
 
     def describe(
         self,

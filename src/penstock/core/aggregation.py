@@ -62,7 +62,7 @@ _MARK_FIELD: Final = "is_resent_when_misplaced"
 
 @functools.cache
 def _message_classes() -> tuple[Any, Any, type[Exception]]:
-    """Make the classes of an aggregate and of a record in it, for the first aggregate; and protobuf's own error."""
+    """Return the protobuf classes of an aggregate and of a record in it, and protobuf's decoding error."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
@@ -97,8 +97,8 @@ def _message_classes() -> tuple[Any, Any, type[Exception]]:
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     names = ("penstock.AggregatedRecord", "penstock.Record")
-    whole, single = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
-    return whole, single, DecodeError
+    aggregate, record = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
+    return aggregate, record, DecodeError
 
 
 class Undecodable(Enum):
@@ -183,7 +183,7 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
     """Decode one blob.
 
     Returns:
-        The aggregate; None when the blob does not look like one; the reason when it looks like one and is none.
+        The aggregate; None if the blob does not begin like one; the reason if it begins like one and is not valid.
     """
     if data[:4] != MAGIC:
         return None
@@ -192,8 +192,8 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
     body = data[4:-DIGEST_BYTES]
     if hashlib.md5(body, usedforsecurity=False).digest() != data[-DIGEST_BYTES:]:
         return Undecodable.DIGEST
-    whole, single, decode_error = _message_classes()
-    message = whole()
+    aggregate_class, record_class, decode_error = _message_classes()
+    message = aggregate_class()
     try:
         message.ParseFromString(body)
         keys = list(message.partition_key_table)
@@ -208,7 +208,7 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
     if longest * len(message.records) > _KEYS_CHARS_MAX:
         return Undecodable.KEYS
     try:
-        found = _resolve(single.HasField, list(message.records), keys, hash_keys)
+        found = _resolve_keys(record_class.HasField, list(message.records), keys, hash_keys)
     except IndexError:
         return Undecodable.INDEX
     return Aggregate(found, message.is_resent_when_misplaced) if found.data else Undecodable.EMPTY
@@ -218,10 +218,10 @@ _data_of: Final = attrgetter("data")
 _key_index_of: Final = attrgetter("partition_key_index")
 
 
-def _resolve(
+def _resolve_keys(
     has_field: Callable[[Any, str], bool], records: list[Any], keys: list[str], hash_keys: list[str]
 ) -> UserColumns:
-    """Look up the keys; raise IndexError if a record points outside the tables."""
+    """Return the records with their keys from the key tables; raise IndexError if a record points outside the tables."""
     columns = UserColumns(
         list(map(keys.__getitem__, map(_key_index_of, records))), None, list(map(_data_of, records))
     )
@@ -265,15 +265,15 @@ class MisplacedRule(Struct, frozen=True):
     known_range: HashRange | None = None
 
     def drops(self, aggregate: Aggregate) -> bool:
-        """Whether the rule applies to an aggregate and one of its records belongs to another shard."""
+        """Return whether to drop an aggregate: the rule applies to it, and one of its records belongs to another shard."""
         if not (aggregate.is_marked or self.drops_unmarked):
             return False
         hash_range = self.known_range or self.hash_keys.fetch()
-        if hash_range is None or _lies_in(aggregate.columns, hash_range):
+        if hash_range is None or _all_lie_in(aggregate.columns, hash_range):
             return False
         # This range may be of a time before a reshard. So the service is asked before a record is dropped.
         hash_range = self.hash_keys.fetch_again() or self.known_range
-        return hash_range is not None and not _lies_in(aggregate.columns, hash_range)
+        return hash_range is not None and not _all_lie_in(aggregate.columns, hash_range)
 
 
 class DeaggregatedRecord(NamedTuple):
@@ -318,8 +318,8 @@ def user_records(
     return [] if taken.is_misplaced else taken.columns.to_records()
 
 
-def _lies_in(columns: UserColumns, hash_range: HashRange) -> bool:
-    """Whether a range holds the hash keys of all records that have one."""
+def _all_lie_in(columns: UserColumns, hash_range: HashRange) -> bool:
+    """Return whether a range has the hash keys of all records whose keys are valid."""
     if hash_range == FULL_RANGE:
         return True
     # Hash keys are compared as 16 bytes, which sorts them as numbers. Nearly all records of an aggregate share a few
@@ -414,9 +414,9 @@ class AggregateBuilder:
         if head is None:
             head, key_entry, hash_key_entry = self._new_head(partition_key, explicit_hash_key)
             self._heads[keys] = head
-            self._enter(partition_key, key_entry, self._keys, self._key_table)
+            self._add_to_table(partition_key, key_entry, self._keys, self._key_table)
             if explicit_hash_key is not None:
-                self._enter(explicit_hash_key, hash_key_entry, self._hash_keys, self._hash_key_table)
+                self._add_to_table(explicit_hash_key, hash_key_entry, self._hash_keys, self._hash_key_table)
         data_bytes = len(data)
         length = _varint(data_bytes)
         prefix = b"\x1a" + _varint(len(head) + len(length) + data_bytes) + head + length
@@ -427,7 +427,7 @@ class AggregateBuilder:
         if self._first_entry is None:
             self._first_entry = PutEntry(data, partition_key, explicit_hash_key)
 
-    def _enter(self, key: str, entry: bytes, indexes: dict[str, int], table: list[bytes]) -> None:
+    def _add_to_table(self, key: str, entry: bytes, indexes: dict[str, int], table: list[bytes]) -> None:
         if entry:
             indexes[key] = len(indexes)
             table.append(entry)

@@ -15,7 +15,7 @@ from msgspec import Struct
 from penstock.errors import RecordError
 
 HASH_KEYS: Final = 2**128
-"""How many there are."""
+"""The number of hash keys."""
 HASH_KEY_MAX: Final = HASH_KEYS - 1
 
 
@@ -94,7 +94,7 @@ class HashRange(Struct, frozen=True, order=True):
 
     @property
     def size(self) -> int:
-        """How many hash keys are in it."""
+        """The number of hash keys in the range."""
         return self.end - self.start + 1
 
 

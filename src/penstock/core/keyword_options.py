@@ -137,10 +137,10 @@ def check_backoff(options: Any, prefix: str = "") -> None:
     """Refuse bounds of a back-off that are not above 0 and in order.
 
     Args:
-        prefix: Of the two names as the user has them, for the message.
+        prefix: Begins both names in the message, as in the user's options.
 
     Raises:
-        OptionError: The message has both.
+        OptionError: The message has both bounds.
     """
     low_s, high_s = options.backoff_min_s, options.backoff_max_s
     if not 0 < low_s <= high_s:
@@ -148,18 +148,18 @@ def check_backoff(options: Any, prefix: str = "") -> None:
         raise OptionError(f"{low}={low_s}, {high}={high_s}: expected 0 < {low} <= {high}")
 
 
-def merge_options(options: T, single: Mapping[str, Any]) -> T:
+def merge_options(options: T, replacements: Mapping[str, Any]) -> T:
     """Return a copy of a dataclass value with some fields replaced.
 
     Raises:
-        OptionError: A name is not a field, the dataclass refuses a value, or `options` is none.
+        OptionError: A name is not a field, the dataclass refuses a value, or `options` is not a dataclass value.
     """
     if isinstance(options, type) or not dataclasses.is_dataclass(options):
         raise OptionError(
             f"options is of type {type(options).__name__}: give a value of the options' class, or single options by name"
         )
-    check_names(single, field_names(type(options)), "option")
-    return dataclasses.replace(options, **single) if single else options  # type: ignore[type-var]
+    check_names(replacements, field_names(type(options)), "option")
+    return dataclasses.replace(options, **replacements) if replacements else options  # type: ignore[type-var]
 
 
 def merge_connection(connection: Mapping[str, Any] | None, **named: str | None) -> dict[str, Any]:

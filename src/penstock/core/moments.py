@@ -48,7 +48,12 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
         raise PositionError(f"{shown} is not a moment; {_EXPECTED}") from None
     if isinstance(read, int):
         return _checked_number(read, shown)
-    moment = _in_zone(read, zone, shown) if is_local else _existing_moment(read, shown)
+    if is_local and zone is None:
+        raise NoTimeZoneError(
+            f"{shown} has no time zone: add Z or an offset, for instance -05:00 (a datetime: its tzinfo)"
+        )
+    moment = read.replace(tzinfo=zone) if is_local else read
+    _check_existence(moment, shown, refuses_repeated=is_local)
     moment_ms = (moment - _EPOCH) // _MS
     if moment_ms < SERVICE_BEGAN_MS:
         raise PositionError(
@@ -60,6 +65,7 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
 
 
 def _read(given: Any) -> int | datetime:
+    """Return the milliseconds of a number, or the date and time of a text, with or without a time zone."""
     if isinstance(given, datetime):
         return given
     raw = str(given).strip().strip("\"'")
@@ -85,38 +91,20 @@ def _iso_text(moment_ms: int, zone: tzinfo | None = UTC) -> str:
     return text.replace("+00:00", "Z")
 
 
-def _in_zone(local: datetime, zone: tzinfo | None, shown: str) -> datetime:
-    """Return a local time with its time zone. Refuses a local time that a change of the clocks skips or repeats."""
-    if zone is None:
-        raise NoTimeZoneError(
-            f"{shown} has no time zone: add Z or an offset, for instance -05:00 (a datetime: its tzinfo)"
-        )
-    before, after, step = _both_folds(local.replace(tzinfo=zone))
-    if not step:
-        return before
-    raise _no_single_moment(before, after, "does not exist" if step > timedelta() else "exists twice", shown)
+def _check_existence(moment: datetime, shown: str, *, refuses_repeated: bool) -> None:
+    """Refuse a local time that a change of the clocks skips.
 
-
-def _existing_moment(moment: datetime, shown: str) -> datetime:
-    """Refuse a local time that a change of the clocks skips. If the local time exists twice, its `fold` selects one."""
-    before, after, step = _both_folds(moment)
-    if step > timedelta():
-        raise _no_single_moment(before, after, "does not exist", shown)
-    return moment
-
-
-def _both_folds(moment: datetime) -> tuple[datetime, datetime, timedelta]:
-    """Return a local time with both values of `fold`, and by how much the clocks are set forward between the two."""
+    Args:
+        refuses_repeated: Refuse also one that exists twice; else its `fold` selects one of the two.
+    """
     before, after = (moment.replace(fold=fold) for fold in (0, 1))
-    return before, after, (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
-
-
-def _no_single_moment(before: datetime, after: datetime, problem: str, shown: str) -> PositionError:
-    zone = before.tzinfo
-    return PositionError(
-        f"{shown} {problem} in the time zone {zone}, where the clocks change: write it with its offset, "
-        f"{before.isoformat()} or {after.isoformat()}"
-    )
+    step = (after.utcoffset() or timedelta()) - (before.utcoffset() or timedelta())
+    if step > timedelta() or (step and refuses_repeated):
+        problem = "does not exist" if step > timedelta() else "exists twice"
+        raise PositionError(
+            f"{shown} {problem} in the time zone {moment.tzinfo}, where the clocks change: write it with its offset, "
+            f"{before.isoformat()} or {after.isoformat()}"
+        )
 
 
 def _checked_number(moment_ms: int, shown: str) -> int:

@@ -41,7 +41,7 @@ class Option(Struct, frozen=True):
         scopes: Where it applies: `source`, `batch`, `sink`.
         aliases: Other spellings; `name=unit` is the unit of a bare number there (`fetchIntervalMs=ms`).
         secret: The value never appears in messages.
-        field: The field that has the value, in the class of the parsed options; empty if the value is worked on.
+        field: The field of the parsed options that has the value as it is read; empty if no field has it unchanged.
     """
 
     name: str
@@ -149,7 +149,7 @@ def parse_options(
     without_effect: Mapping[str, str],
     refused: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read the user's values.
+    """Read the options that a user has given.
 
     Args:
         given: Keys and texts; keys in any case.
@@ -176,8 +176,7 @@ def parse_options(
             notes.append(ignored[lowered])
             continue
         if lowered not in by_key:
-            _refuse(key, refused or {})
-        if lowered not in by_key:
+            _refuse_foreign_key(key, refused or {})
             raise OptionError(_unknown_option_text(key, by_key, scope))
         option, unit = by_key[lowered]
         if scope not in option.scopes:
@@ -191,7 +190,7 @@ def parse_options(
             raise OptionError(
                 f"option {option.name} is set twice, as {set_by[option.name]} and as {key}; keep one"
             )
-        values[option.name] = _read(option, key, text, unit)
+        values[option.name] = _read_value(option, key, text, unit)
         set_by[option.name] = key
     for option in options:
         if scope in option.scopes:
@@ -199,15 +198,15 @@ def parse_options(
     return values, tuple(notes)
 
 
-def _refuse(key: str, refused: Mapping[str, str]) -> None:
-    """Refuse a foreign key by its whole name, or else by its prefix."""
+def _refuse_foreign_key(key: str, refused: Mapping[str, str]) -> None:
+    """Raise an error with the way out if the key, or else a prefix of it, is a foreign one."""
     lowered = key.lower()
     for name, way_out in sorted(refused.items(), key=lambda each: each[0].endswith(".")):
         if lowered == name.lower() or (name.endswith(".") and lowered.startswith(name.lower())):
             raise OptionError(f"option {key if name.endswith('.') else name}: {way_out}")
 
 
-def _read(option: Option, key: str, text: str, unit: str) -> Any:
+def _read_value(option: Option, key: str, text: str, unit: str) -> Any:
     raw = f"{text}{unit}" if unit and re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else text
     try:
         return option.kind.read(raw)

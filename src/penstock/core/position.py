@@ -108,7 +108,7 @@ class Position(Struct, frozen=True, eq=False):
 
     @property
     def whole_record(self) -> Position:
-        """This position, or the record's if it is inside an aggregate: the service has no positions inside aggregates."""
+        """The position of the whole Kinesis record: the service has no positions inside aggregates."""
         return replace(self, sub_sequence_number=0) if self.is_record else self
 
     def _key(self) -> tuple[int, int, int]:
@@ -143,7 +143,7 @@ class Position(Struct, frozen=True, eq=False):
         return hash(self._key())
 
     def __str__(self) -> str:
-        """Show as the lease table spells it, with the sub-sequence number after a dot."""
+        """Show as the lease table spells it, with the sub-sequence number after a dot or the moment after a colon."""
         if self.sentinel is None:
             return f"{self.sequence_number}.{self.sub_sequence_number}"
         return (

@@ -138,6 +138,6 @@ def is_denial(code: str) -> bool:
     return any(each in code for each in _DENIALS)
 
 
-def is_of_key(code: str) -> bool:
+def is_of_kms_key(code: str) -> bool:
     """Return whether a code is of the KMS key that encrypts the resource."""
     return code.upper().startswith("KMS")

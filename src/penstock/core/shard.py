@@ -68,10 +68,10 @@ class StreamSummary(Struct, frozen=True):
 
     @property
     def identity(self) -> StreamIdentity:
-        """Distinguishes the stream from a later one of the same name."""
+        """The stream, distinguished from a later one of the same name."""
         return StreamIdentity(self.arn, self.created_ms)
 
     @property
     def retention_ms(self) -> int:
-        """Return how long the stream keeps a record."""
+        """How long the stream keeps a record."""
         return round(self.retention_hours * 3_600_000)

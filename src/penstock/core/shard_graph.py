@@ -21,7 +21,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, hash_partition_key, parse_hash_key
+from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, effective_hash_key
 from penstock.core.position import Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import StreamChanged
@@ -48,12 +48,12 @@ def cover_of(ranges: Iterable[HashRange]) -> Cover:
     """Find the holes and overlaps of a set of ranges, in any order."""
     holes: list[HashRange] = []
     doubled: list[tuple[int, int]] = []
-    reached = 0  # every key below it is done
+    reached = 0  # the keys below are covered, or in a hole
     for span in sorted(ranges):
         if span.start > reached:
             holes.append(HashRange(reached, span.start - 1))
         elif span.start < reached:
-            _extend(doubled, span.start, min(span.end, reached - 1))
+            _add_span(doubled, span.start, min(span.end, reached - 1))
         reached = max(reached, span.end + 1)
     if reached <= HASH_KEY_MAX:
         holes.append(HashRange(reached, HASH_KEY_MAX))
@@ -65,25 +65,22 @@ def covers(ranges: Iterable[HashRange], whole: HashRange) -> bool:
     return not any(hole.overlaps(whole) for hole in cover_of(ranges).holes)
 
 
-def find_children(childless: Iterable[str], listing: Iterable[Shard]) -> dict[str, tuple[ChildShard, ...]]:
-    """Return the children of the shards for which a listing is complete.
+def find_children(ended_shards: Iterable[str], listing: Iterable[Shard]) -> dict[str, tuple[ChildShard, ...]]:
+    """Return the children of ended shards by the shards' ids. A shard is left out while the listing may lack a child of it.
 
-    A listing may lag behind. It is complete for a shard if the listed children cover the shard's hash keys, or if the shard itself is
-    no longer listed.
-
-    Args:
-        childless: Ids of the ended shards.
+    A listing may lag behind. It has all children of a shard if they cover the shard's hash keys, or if the shard itself is no
+    longer listed.
     """
     listed = {shard.shard_id: shard for shard in listing}
     found = {}
-    for key in childless:
+    for key in ended_shards:
         children = [shard for shard in listed.values() if key in shard.parents]
         if key not in listed or covers((child.hash_range for child in children), listed[key].hash_range):
             found[key] = tuple(child.as_child for child in children)
     return found
 
 
-def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:
+def _add_span(spans: list[tuple[int, int]], start: int, end: int) -> None:
     """Add a span that starts no earlier than the others, joined to the last one if they touch."""
     if spans and start <= spans[-1][1] + 1:
         spans[-1] = (spans[-1][0], max(spans[-1][1], end))
@@ -115,12 +112,12 @@ class ShardGraph:
         for shard in known.values():
             for parent in dict.fromkeys(shard.parents):
                 self._children.setdefault(parent, []).append(shard.shard_id)
-        self._shards = {shard_id: known[shard_id] for shard_id in self._in_order(known)}
+        self._shards = {shard_id: known[shard_id] for shard_id in self._sort_by_lineage(known)}
         for children in self._children.values():
             children.sort(key=lambda child: self._shards[child].hash_range)
 
-    def _in_order(self, known: dict[str, Shard]) -> list[str]:
-        """Sort parents before children, older before younger."""
+    def _sort_by_lineage(self, known: dict[str, Shard]) -> list[str]:
+        """Return the ids of the shards: parents before children, older before younger."""
         waits_for = {
             shard_id: sum(parent in known for parent in set(shard.parents))
             for shard_id, shard in known.items()
@@ -191,7 +188,7 @@ class ShardGraph:
         self,
         position: Position,
         covered: Iterable[HashRange] = (),
-        without: Collection[str] = frozenset(),
+        excluded: Collection[str] = frozenset(),
     ) -> tuple[Shard, ...]:
         """Return the shards that an application begins with when it has no lease yet, in the order of their hash ranges.
 
@@ -202,8 +199,8 @@ class ShardGraph:
                 shards that together cover the hash-key space. If one of them had ended before the moment, reading it there
                 returns no record, and its children are read from their beginning. (A listing with the filter AT_TIMESTAMP or
                 FROM_TIMESTAMP has only the shards that were open then, or later; see `ShardFilter`.)
-            covered: Hash keys that shards chosen before cover.
-            without: Shards that are not chosen whatever they cover.
+            covered: Hash keys that need no shard.
+            excluded: Ids of shards that are not chosen whatever they cover.
 
         Raises:
             ValueError: A record's position or SHARD_END does not determine the shards to begin with.
@@ -213,11 +210,11 @@ class ShardGraph:
         is_latest = position.sentinel is Sentinel.LATEST
         holes = [(0, HASH_KEY_MAX)]
         for span in covered:
-            _take_out(holes, span)
+            _remove_from_holes(holes, span)
         chosen = [
             shard
             for shard in (self.open_shards if is_latest else self)
-            if shard.shard_id not in without and (_take_out(holes, shard.hash_range) or is_latest)
+            if shard.shard_id not in excluded and (_remove_from_holes(holes, shard.hash_range) or is_latest)
         ]
         return tuple(sorted(chosen, key=lambda shard: shard.hash_range))
 
@@ -226,8 +223,8 @@ def _age(shard: Shard) -> tuple[int, str]:
     return (int(shard.starting_sequence_number), shard.shard_id)
 
 
-def _take_out(holes: list[tuple[int, int]], span: HashRange) -> bool:
-    """Take a range out of a sorted list of holes; False when it was in none of them."""
+def _remove_from_holes(holes: list[tuple[int, int]], span: HashRange) -> bool:
+    """Take a range out of a sorted list of holes; return whether any hole had a key of it."""
     low = bisect_left(holes, span.start, key=lambda hole: hole[1])
     high = bisect_right(holes, span.end, key=lambda hole: hole[0])
     if low >= high:
@@ -260,7 +257,7 @@ def _join(one: Shard, other: Shard) -> Shard:
     )
 
 
-# --- lineage that cannot be -------------------------------------------------------------------------------
+# --- ancestors --------------------------------------------------------------------------------------------
 
 
 def ancestors_of(keys: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
@@ -292,11 +289,11 @@ def find_cycles(parents_of: Mapping[str, AbstractSet[str]]) -> frozenset[str]:
     for shard_id, parents in parents_of.items():
         for parent in parents & parents_of.keys():
             children_of.setdefault(parent, set()).add(shard_id)
-    left = _strip(set(parents_of), parents_of, children_of)
-    return frozenset(_strip(left, children_of, parents_of))
+    left = _remove_roots(set(parents_of), parents_of, children_of)
+    return frozenset(_remove_roots(left, children_of, parents_of))
 
 
-def _strip(
+def _remove_roots(
     nodes: set[str], before: Mapping[str, AbstractSet[str]], after: Mapping[str, AbstractSet[str]]
 ) -> set[str]:
     """Remove nodes without predecessors until there are none; return the rest."""
@@ -322,7 +319,7 @@ class HashRouter:
     """Predicts which shard a record goes to. Immutable, safe to use from several threads.
 
     Args:
-        shards: The open shards. If they leave a hole or overlap, the router returns None rather than guess.
+        shards: The open shards. For hash keys that none or several of them own the prediction is None.
     """
 
     __slots__ = ("_owners", "_starts")
@@ -357,6 +354,5 @@ class HashRouter:
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is not Unicode text.
         """
-        if explicit_hash_key is not None:
-            return self._owners[bisect_right(self._starts, parse_hash_key(explicit_hash_key)) - 1]
-        return self._owners[bisect_right(self._starts, hash_partition_key(partition_key)) - 1]
+        hash_key = effective_hash_key(partition_key, explicit_hash_key)
+        return self._owners[bisect_right(self._starts, hash_key) - 1]

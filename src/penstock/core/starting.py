@@ -101,13 +101,14 @@ def parse_starting(
 
 
 def _parse_entry(value: Any, option: str, zone: tzinfo | None) -> Position:
+    """Parse the position of one shard in the JSON form."""
     if isinstance(value, str):
         is_shown = _SHOWN_CHECKPOINT.fullmatch(value) is not None
         return parse_position(value) if is_shown else _parse_word(value, option, zone)
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_whole(value[1]):
         return at_record(value[0], value[1])
     if isinstance(value, Mapping) and "iteratorType" in value:
-        return _parse_iterator(value, option, zone)
+        return _parse_saved_position(value, option, zone)
     raise PositionError(f"option {option}: {value!r:.200} is not a position; {_FORMS}")
 
 
@@ -115,7 +116,8 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _parse_iterator(value: Mapping[str, Any], option: str, zone: tzinfo | None) -> Position:
+def _parse_saved_position(value: Mapping[str, Any], option: str, zone: tzinfo | None) -> Position:
+    """Parse a shard's position that another connector has saved."""
     kind = str(value["iteratorType"]).upper()
     place = str(value.get("iteratorPosition", ""))
     if kind == "SHARD_END":
@@ -152,7 +154,7 @@ def _parse_moment(given: Any, option: str, zone: tzinfo | None) -> Position:
     return at_timestamp(parse_moment(given, f"option {option}", zone))
 
 
-def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
+def check_not_in_future(starting: StartingPosition, now_ms: int, given: str) -> None:
     """Refuse a position with a future moment: the service would refuse every request for it.
 
     Args:

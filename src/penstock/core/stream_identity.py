@@ -58,11 +58,11 @@ def is_name_or_arn(text: str) -> bool:
     return _NAME_OR_ARN.fullmatch(text) is not None
 
 
-def in_region_of(connection: Mapping[str, Any], *names: str | None) -> dict[str, Any]:
-    """Return the fields of a connection, with the region of the ARNs among some names unless a region is given; None is none.
+def with_region_of_arns(connection: Mapping[str, Any], *names: str | None) -> dict[str, Any]:
+    """Return the fields of a connection; if they lack the region, add the one that all ARNs among some names have.
 
     Args:
-        names: Names or ARNs of streams or queues; None is none.
+        names: Names or ARNs of streams or queues; None is left out.
     """
     region = region_of_arns(*names)
     if region is None or connection.get("region") is not None:

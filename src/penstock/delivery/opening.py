@@ -37,7 +37,7 @@ from penstock.core.delivering.sql_names import quoted
 from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.shard import StreamSummary
-from penstock.core.starting import check_has_come, parse_starting
+from penstock.core.starting import check_not_in_future, parse_starting
 from penstock.core.time_zones import read_time_zone
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, file_system_of, local_path, may_be_same_system, open_files
@@ -305,7 +305,7 @@ def open_delivery(
         )
     elif record.start is None and not is_redelivery:
         position = parse_starting(delivery.start, "start", time_zone_of(delivery))
-        check_has_come(position, now_ms, f"start={delivery.start}")
+        check_not_in_future(position, now_ms, f"start={delivery.start}")
         check_other_names(files, delivery, record, position)
         start, start_ms = plan_start(position, now_ms, store.ranges())
         record = structs.replace(record, start=start or delivery.start, start_ms=start_ms)

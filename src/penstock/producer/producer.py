@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
 from weakref import WeakKeyDictionary
 
 from penstock.core.keyword_options import check_range, check_types, merge_connection, merge_options
-from penstock.core.stream_identity import in_region_of
+from penstock.core.stream_identity import with_region_of_arns
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import as_bytes_and_str, check_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
@@ -157,7 +157,7 @@ class Producer:
             from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
             kinesis = wiring.open_kinesis(
-                wiring.parse_connection(in_region_of(fields, stream)), stays_off_aws=True
+                wiring.parse_connection(with_region_of_arns(fields, stream)), stays_off_aws=True
             )
             self._follows_environment = "endpoint_url" not in fields
         self._kinesis = kinesis

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 from msgspec import Struct
 
 from penstock.core.keyword_options import merge_connection, merge_options
-from penstock.core.stream_identity import in_region_of
+from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -178,7 +178,7 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
         if ports is None:
             from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
-            fields = in_region_of(self._connection, self.queue, stream)
+            fields = with_region_of_arns(self._connection, self.queue, stream)
             options = wiring.settled(wiring.parse_connection(fields))
             ports = QueueConsumerPorts(wiring.open_queues(options), wiring.open_kinesis(options))
         clock = ports.clock or SystemClock()

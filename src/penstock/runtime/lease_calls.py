@@ -156,7 +156,7 @@ class Kcl3Calls:
 
     def _find_own(self, effect: FindOwnLeases) -> FleetEvent:
         try:
-            keys = self._kcl3.find_keys_of(self._worker) - effect.known
+            keys = self._kcl3.find_keys_of(self._worker) - effect.known_keys
             leases = self._table.fetch_many(keys).leases if keys else ()
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             return FindOwnLeasesFailed(problem_of(error), describe_error(error))

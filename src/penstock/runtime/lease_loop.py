@@ -205,13 +205,13 @@ class LeaseLoop(Loop[Event]):
             machine, now_s = self._coordinator, self._clock.monotonic_s()
             failing = tuple(call.describe(now_s) for call in machine.failing_calls)
             held = statuses_of(machine.held_leases)
-            damaged = machine.describe_damaged()
+            damaged = machine.describe_damaged_leases()
             return LeaseSnapshot(held, self._table_scanned_s, machine.round_s, failing, damaged)
 
-    def describe_unread(self) -> str | None:
+    def describe_unread_part(self) -> str | None:
         """Return why some part of the stream may have no living reader, or None; from any thread."""
         with self._machine_lock:
-            return self._coordinator.describe_unread(self._clock.monotonic_s())
+            return self._coordinator.describe_unread_part(self._clock.monotonic_s())
 
     def next_wake_s(self) -> float | None:
         """Return when the machine needs a tick."""
@@ -271,9 +271,9 @@ class LeaseLoop(Loop[Event]):
                 self._call(lambda: calls.answer(effect))
             case Report():
                 self._report(effect)
-            case TableRefused(foreign):
+            case TableRefused(foreign_lease):
                 why = describe_foreign_table(
-                    self._table.name, ", ".join(self._streams.values()), foreign, self._table_option
+                    self._table.name, ", ".join(self._streams.values()), foreign_lease, self._table_option
                 )
                 self._refuse(OptionError(why))
             case FleetRefused(why, detail):

@@ -23,7 +23,7 @@ from penstock.core.sizing.load_history import LoadHistory
 from penstock.core.sizing.load_map import LoadMap
 from penstock.core.sizing.resharding import Decision, Hold, Resharder, Split, StreamView, limits_for, place_of
 from penstock.core.sizing.samples import load_map_of
-from penstock.core.stream_identity import in_region_of
+from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import (
     NotFound,
     Rejected,
@@ -157,7 +157,7 @@ class Autoscaler:
         self.worker_id: str = random_worker_id()
         self._stream = stream
         self._on_event = on_event
-        fields = in_region_of(merge_connection(connection), stream)
+        fields = with_region_of_arns(merge_connection(connection), stream)
         self._ports = _open(fields, readers, lease_table) if ports is None else ports
         self._limits = limits_for(self.options.shards_min, self.options.shards_max, self.options.target)
         self._resharder = Resharder(self._limits)

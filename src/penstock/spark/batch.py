@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.position import LATEST, Position
 from penstock.core.reading.service_clock import service_bound_ms
-from penstock.core.starting import check_has_come
+from penstock.core.starting import check_not_in_future
 from penstock.spark.driver.startup_checks import refuse_unknown_shards
 from penstock.spark.options.spark_options import BatchOptions
 from penstock.spark.spark_errors import explained, explained_rows
@@ -96,7 +96,7 @@ def _plan_reads(options: BatchOptions) -> Iterator[BoundedRead]:
             options.stream, listing.shards, named, fails=options.fail_on_data_loss, option=option
         )
     now_ms = service_bound_ms(SystemClock().wall_ms(), listing.server_ms)
-    check_has_come(options.starting, now_ms, "option startingPosition (startingTimestamp)")
+    check_not_in_future(options.starting, now_ms, "option startingPosition (startingTimestamp)")
     for shard in sorted(listing.shards, key=lambda each: each.shard_id):
         start = options.starting.of(shard.shard_id)
         end = options.ending.of(shard.shard_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.core.keyword_options import merge_connection
-from penstock.core.stream_identity import in_region_of
+from penstock.core.stream_identity import with_region_of_arns
 from penstock.sql.tables import Tables
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def sql(
     wiring.parse_connection(fields)  # a bad value is an error though no stream is read
     tables = Tables(
         {name: Path(path) for name, path in (recordings or {}).items()},
-        lambda stream: wiring.open_kinesis(wiring.parse_connection(in_region_of(fields, stream))),
+        lambda stream: wiring.open_kinesis(wiring.parse_connection(with_region_of_arns(fields, stream))),
     )
     rows = _rows_of(Query(query, tables.open, zone=time_zone, memory=memory))
     columns = next(rows)  # so that the generator has begun, and ends the query when it is discarded

@@ -39,7 +39,9 @@ def build(case):
         lease = Lease(key, counter=7, owner=owner, throughput_kbps=rates.get(key), **more)
         free_s = 0.0 if owner_state is OwnerState.ALIVE else case.get("free_s", 1.0)
         fleet.append(
-            FleetLease(lease, owner_state, free_s, waits=key in case.get("waiting", ()), free_s=free_s)
+            FleetLease(
+                lease, owner_state, free_s, waits_for_parents=key in case.get("waiting", ()), free_s=free_s
+            )
         )
 
     for worker, count in case["workers"].items():
@@ -106,7 +108,7 @@ def fleet_from(owners, waits=()):
             Lease(key, owner=owner),
             OwnerState.UNOWNED if owner is None else OwnerState.ALIVE,
             1.0,
-            waits=key in waits,
+            waits_for_parents=key in waits,
         )
         for key, owner in owners.items()
     ]
@@ -406,7 +408,7 @@ def test_the_java_rule_takes_no_more_at_a_time_than_it_should(owner_state):
 def test_a_lease_is_taken_at_once_from_an_owner_that_would_not_answer():
     fleet = [entry._replace(ignores_handovers=True) for entry in fleet_from({"a": "java", "b": "java"})]
     (move,) = plan_balance(fleet, "me")
-    assert move == Acquisition(Take(move.write.key, 0, "me"), Reason.SHARE, is_live=True)
+    assert move == Acquisition(Take(move.write.key, 0, "me"), Reason.SHARE)
 
 
 def test_ended_leases_count_for_nothing():

@@ -74,7 +74,7 @@ def holding(**options):
     """A bench that holds and reads lease `s`."""
     bench = Bench(Lease("s", hash_range=WHOLE), **options)
     bench.start()
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     return bench
 
 
@@ -131,7 +131,7 @@ def test_an_empty_table_is_looked_at_twice_before_the_shards_are_listed_once():
     bench.at(bench.options.cold_start_jitter_s)
     assert [effect.filter_type for effect in bench.of(ListShards)] == ["AT_LATEST"]
     assert {write.lease.checkpoint.timestamp_ms for write in bench.writes(Create)} == {1000}
-    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_fifty_workers_on_an_empty_table_list_the_shards_a_few_times():
@@ -208,7 +208,7 @@ def test_a_listing_that_comes_twice_starts_the_application_once():
         ("a", 2000),
         ("b", 2000),
     ]
-    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_a_restart_under_the_same_name_renews_its_own_leases_at_once():
@@ -259,9 +259,9 @@ def test_a_take_whose_answer_was_lost_is_found_by_the_next_look():
     (take,) = [effect for effect in effects if isinstance(effect, WriteLease)]
     bench.table.write(take.write)
     bench.feed(WriteDone(take.write_id, take.write, UNKNOWN))
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     bench.at(2.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
 
 
 def test_a_newcomer_requests_one_lease_then_its_share_and_waits_for_the_release():
@@ -275,11 +275,11 @@ def test_a_newcomer_requests_one_lease_then_its_share_and_waits_for_the_release(
     asked = bench.writes(RequestHandover)
     assert len(asked) == 2
     assert {write.owner for write in asked} == {"other"}
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     key = asked[0].key
     bench.table.write(Release(key, 1, "other", at_record("7"), next_owner="me"))
     bench.at(12.0)
-    assert bench.machine.held() == {key: LeasePhase.READING}
+    assert bench.machine.lease_phases() == {key: LeasePhase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [at_record("7")]
     assert [report.reason for report in bench.reports(Topic.TAKEN)] == ["handed_over"]
 
@@ -348,11 +348,11 @@ def test_a_lease_that_waits_for_its_parents_is_not_read():
         Lease("s", counter=1, owner="me", parents=frozenset({"p"}), hash_range=WHOLE),
     )
     bench.start()
-    assert bench.machine.held() == {"s": LeasePhase.WAITING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.WAITING}
     assert bench.of(StartReader) == []
     bench.table.rows["p"] = Lease("p", counter=2, checkpoint=SHARD_END, hash_range=WHOLE)
     bench.at(12.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
 
 
 def test_a_merged_shard_waits_for_a_parent_whose_row_is_missing():
@@ -361,7 +361,7 @@ def test_a_merged_shard_waits_for_a_parent_whose_row_is_missing():
         Lease("s", counter=1, owner="me", parents=frozenset({"p", "q"}), hash_range=WHOLE),
     )
     bench.start()
-    assert bench.machine.held() == {"s": LeasePhase.WAITING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.WAITING}
 
 
 def test_a_parent_whose_row_was_deleted_by_hand_is_read_before_the_merged_shard():
@@ -369,9 +369,9 @@ def test_a_parent_whose_row_was_deleted_by_hand_is_read_before_the_merged_shard(
     bench.machine.view.on_shards_vanished({"q"})
     bench.listing = (Shard("p", LEFT), Shard("s", WHOLE, ("p", "q")))
     bench.start()
-    assert bench.machine.held() == {"s": LeasePhase.WAITING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.WAITING}
     bench.at(60.0)
-    assert bench.machine.held() == {"s": LeasePhase.WAITING, "p": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.WAITING, "p": LeasePhase.READING}
     assert bench.table.rows["p"].checkpoint == TRIM_HORIZON
 
 
@@ -390,7 +390,7 @@ def test_a_merged_shard_from_another_worker_is_read_although_a_parent_has_left()
             row = bench.table.rows[f"x{place}"]
             bench.table.rows[f"x{place}"] = replace(row, counter=row.counter + 1)
         bench.at(5.0 * now)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
 
 
 def test_a_worker_of_a_large_fleet_does_not_wait_long_for_another_one_to_list():
@@ -408,14 +408,14 @@ def test_a_worker_of_a_large_fleet_does_not_wait_long_for_another_one_to_list():
         bench.now = 33.0 * look
         bench.run(ScanDone(tuple(bench.table.rows.values())))
     assert len(bench.of(ListShards)) == 2
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
 
 
 def test_max_leases_is_kept():
     bench = Bench(*[Lease(f"s{number}", hash_range=WHOLE) for number in range(5)], max_leases=2)
     bench.start()
     bench.at(60.0)
-    assert len(bench.machine.held()) == 2
+    assert len(bench.machine.lease_phases()) == 2
 
 
 def test_a_worker_restarted_with_a_smaller_max_leases_finishes_and_frees_the_surplus():
@@ -432,7 +432,7 @@ def test_a_worker_restarted_with_a_smaller_max_leases_finishes_and_frees_the_sur
     freed = {key: row.checkpoint for key, row in bench.table.rows.items() if row.owner is None}
     assert freed == {stop.key: at_record("8") for stop in stops}
     bench.at(60.0)
-    assert len(bench.machine.held()) == 3
+    assert len(bench.machine.lease_phases()) == 3
 
 
 def test_an_answer_that_comes_twice_counts_once():
@@ -509,9 +509,9 @@ def test_an_expired_lease_that_was_not_taken_is_reacquired_after_the_reader_stop
     bench = holding()
     bench.now = 20.0
     bench.run(Tick())
-    assert bench.machine.held() == {"s": LeasePhase.WAITING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.WAITING}
     bench.run(ReaderStopped("s", 1, at_record("9")))
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [TRIM_HORIZON, at_record("9")]
 
 
@@ -524,7 +524,7 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     bench.now = 9.5  # the renewal is still in flight, and the lease expires here
     assert StopReader("s", 1, StopWhy.EXPIRED) in bench.run(Tick())
     bench.run(ReaderStopped("s", 1, at_record("9")))
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     # The row has this worker's name, but its last write has no answer: the owner is unknown.
     bench.at(bench.now + 8.0)
     assert not bench.machine.is_at_rest
@@ -532,7 +532,7 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     assert not bench.machine.is_at_rest
     bench.slow = ()
     bench.at(bench.now + 8.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     assert bench.machine.is_at_rest
 
 
@@ -553,7 +553,7 @@ def test_it_is_not_at_rest_before_rows_without_a_stream_are_compared():
     assert not bench.machine.is_at_rest
     (listing,) = bench.of(ListShards)
     bench.run(ListingDone(listing.purpose, bench.listing, 1000))
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     assert bench.machine.is_at_rest
 
 
@@ -569,7 +569,7 @@ def test_after_a_failed_take_it_is_at_rest_only_when_a_scan_has_shown_the_owner(
     bench.feed(WriteDone(take.write_id, take.write, answer))
     assert not bench.machine.is_at_rest
     bench.at(bench.now + 15.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     assert bench.machine.is_at_rest
 
 
@@ -582,19 +582,19 @@ def test_the_lease_of_a_worker_that_has_not_been_seen_to_renew_may_be_read_by_no
     )
     bench.start()
     assert bench.machine.is_at_rest
-    assert bench.machine.describe_unread(bench.now) == "other has not renewed the lease of shard a yet"
+    assert bench.machine.describe_unread_part(bench.now) == "other has not renewed the lease of shard a yet"
     bench.table.rows["a"] = replace(bench.table.rows["a"], counter=5)
     bench.at(8.5)
-    assert bench.machine.describe_unread(bench.now) is None
+    assert bench.machine.describe_unread_part(bench.now) is None
 
 
 def test_a_worker_that_has_died_leaves_nothing_unread():
     bench = Bench(Lease("a", counter=4, owner="dead", hash_range=LEFT), Lease("b", hash_range=RIGHT))
     bench.start()
-    assert "dead has not renewed" in bench.machine.describe_unread(bench.now)
+    assert "dead has not renewed" in bench.machine.describe_unread_part(bench.now)
     bench.at(25.0)
-    assert bench.machine.held().keys() == {"a", "b"}
-    assert bench.machine.describe_unread(bench.now) is None
+    assert bench.machine.lease_phases().keys() == {"a", "b"}
+    assert bench.machine.describe_unread_part(bench.now) is None
 
 
 def test_what_a_worker_has_no_room_for_is_not_its_to_wait_for():
@@ -608,7 +608,7 @@ def unread_at_start(*leases, **options):
     bench = Bench(*leases, **options)
     bench.start()
     assert bench.machine.is_at_rest
-    return bench.machine.describe_unread(bench.now)
+    return bench.machine.describe_unread_part(bench.now)
 
 
 def test_a_hole_is_unread_until_leases_fill_it():
@@ -620,30 +620,30 @@ def test_a_hole_is_unread_until_leases_fill_it():
     )
     bench.start()
     assert (
-        bench.machine.describe_unread(bench.now)
+        bench.machine.describe_unread_part(bench.now)
         == f"no lease covers the hash keys {RIGHT.start}..{RIGHT.end}"
     )
     bench.at(60.0)
-    assert bench.machine.held().keys() == {"a", "c"}
-    assert bench.machine.describe_unread(bench.now) is None
+    assert bench.machine.lease_phases().keys() == {"a", "c"}
+    assert bench.machine.describe_unread_part(bench.now) is None
 
 
 def test_what_a_shard_without_children_leaves_behind_is_unread():
     bench = Bench(Lease("a", hash_range=WHOLE))
     bench.start()
-    assert bench.machine.describe_unread(bench.now) is None
+    assert bench.machine.describe_unread_part(bench.now) is None
     bench.run(ShardDrained("a", 1, ()))  # it has left the stream, and so have its children
     assert bench.machine.is_at_rest
-    assert "no lease covers the hash keys" in bench.machine.describe_unread(bench.now)
+    assert "no lease covers the hash keys" in bench.machine.describe_unread_part(bench.now)
 
 
 def test_an_open_shard_whose_lease_is_ended_is_left_out_and_not_unread():
     bench = Bench(Lease("a", hash_range=LEFT), Lease("skipped", checkpoint=SHARD_END, hash_range=RIGHT))
     bench.listing = (Shard("a", LEFT), Shard("skipped", RIGHT))
     bench.start()
-    assert "no lease covers" in bench.machine.describe_unread(bench.now)
+    assert "no lease covers" in bench.machine.describe_unread_part(bench.now)
     bench.at(60.0)
-    assert bench.machine.describe_unread(bench.now) is None
+    assert bench.machine.describe_unread_part(bench.now) is None
 
 
 def test_a_merged_shard_is_unread_until_the_lease_of_each_parent_stands():
@@ -659,14 +659,14 @@ def test_a_merged_shard_is_unread_until_the_lease_of_each_parent_stands():
     bench.start()
     assert bench.machine.is_at_rest
     assert (
-        bench.machine.describe_unread(bench.now)
+        bench.machine.describe_unread_part(bench.now)
         == "the lease of shard q is missing, and its child waits for it"
     )
     bench.at(60.0)
     bench.run(ShardDrained("q", 1, ()))
     bench.at(75.0)
-    assert bench.machine.held().keys() == {"m"}
-    assert bench.machine.describe_unread(bench.now) is None
+    assert bench.machine.lease_phases().keys() == {"m"}
+    assert bench.machine.describe_unread_part(bench.now) is None
 
 
 def test_a_shard_whose_row_cannot_be_read_is_unread():
@@ -674,10 +674,11 @@ def test_a_shard_whose_row_cannot_be_read_is_unread():
     bench.listing = (Shard("a", LEFT), Shard("b", RIGHT))
     bench.damaged = {"b": "it lacks checkpoint"}
     bench.start()
-    assert "no lease covers" in bench.machine.describe_unread(bench.now)
+    assert "no lease covers" in bench.machine.describe_unread_part(bench.now)
     bench.at(60.0)
     assert (
-        bench.machine.describe_unread(bench.now) == "the row of lease b cannot be read: it lacks checkpoint"
+        bench.machine.describe_unread_part(bench.now)
+        == "the row of lease b cannot be read: it lacks checkpoint"
     )
 
 
@@ -685,7 +686,7 @@ def test_a_lease_that_was_lost_to_another_worker_keeps_nobody_from_rest():
     bench = holding()
     bench.table.rows["s"] = replace(bench.table.rows["s"], owner="other", counter=99)
     bench.at(4.0)
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     assert not bench.machine.is_at_rest
     bench.at(bench.now + 9.0)
     assert bench.machine.is_at_rest
@@ -710,7 +711,7 @@ def test_a_renewal_refused_although_it_was_done_is_no_loss():
         return Refused(Refusal.COUNTER, bench.table.rows["s"])
 
     drive_renewal(bench, answer)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     assert len(bench.reports(Topic.READ_BACK)) == 1
     assert bench.reports(Topic.LOST) == []
 
@@ -729,7 +730,7 @@ def test_a_renewal_whose_answer_does_not_tell_what_stands_is_read_back(is_done, 
 
     effects = drive_renewal(bench, answer)
     assert [effect for effect in effects if isinstance(effect, FetchLease)] == [FetchLease("s")]
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     bench.at(20.0)
     assert bench.reports(Topic.LOST) == []
 
@@ -756,7 +757,7 @@ def test_a_stolen_reader_that_fails_instead_of_stopping_has_a_last_word_too():
     assert bench.reports(Topic.STOPPED_SHARD) == []
     bench.table.rows["s"] = Lease("s", counter=9, checkpoint=at_record("8"), hash_range=WHOLE)
     bench.at(20.0)  # it is not this shard's failure: this worker may take the lease again at once
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
 
 
 def test_a_table_that_refuses_to_be_written_is_reported_once_and_tried_on():
@@ -767,7 +768,7 @@ def test_a_table_that_refuses_to_be_written_is_reported_once_and_tried_on():
     assert (report.level, report.key, report.reason) == (Level.ERROR, "s", "refused")
     assert "AccessDeniedException" in report.message
     bench.at(30.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     assert bench.reports(Topic.LOST) == []
 
 
@@ -776,7 +777,7 @@ def test_a_checkpoint_that_the_table_is_ahead_of_is_dropped_and_the_lease_kept()
     bench.table.write(LateCheckpoint("s", at_record("50")))
     bench.run(CheckpointRequested("s", 1, at_record("9"), urgent=True))
     bench.at(10.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     assert bench.table.rows["s"].checkpoint == at_record("50")
     assert len(bench.reports(Topic.CHECKPOINT_BEHIND)) == 1
 
@@ -787,7 +788,7 @@ def test_a_refused_checkpoint_that_shows_a_request_stops_the_reader():
     bench.table.write(RequestHandover("s", "me", "other"))
     bench.run(CheckpointRequested("s", 1, at_record("9"), urgent=True))
     assert len(bench.reports(Topic.CHECKPOINT_BEHIND)) == 1
-    assert bench.machine.held() == {"s": LeasePhase.STOPPING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.STOPPING}
 
 
 def test_another_process_under_the_same_name_is_named_as_such():
@@ -805,7 +806,7 @@ def test_losing_one_lease_leaves_the_others_alone():
     bench.start()
     bench.table.write(Take("a", 1, "thief"))
     bench.at(6.0)
-    assert bench.machine.held() == {"b": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"b": LeasePhase.READING}
     assert [effect.key for effect in bench.of(StopReader)] == ["a"]
 
 
@@ -814,7 +815,7 @@ def test_a_row_deleted_under_a_holder_is_reported_and_not_brought_back():
     del bench.table.rows["s"]
     bench.table.rows["other"] = Lease("other", owner="x", counter=1, hash_range=LEFT)
     bench.at(6.0)
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     assert bench.reports(Topic.ROW_GONE)[0].level is Level.ERROR
     assert "s" not in bench.table.rows
 
@@ -825,7 +826,7 @@ def test_stale_events_of_an_earlier_ownership_are_ignored():
     assert bench.run(ReaderStopped("s", 99, None)) == []
     assert bench.run(ReaderFailed("s", 99, at_record("5"), "the handler raised")) == []
     assert bench.run(ShardDrained("s", 99, ())) == []
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
 
 
 # --- the tip ----------------------------------------------------------------------------------------------
@@ -898,7 +899,7 @@ def test_the_loser_finishes_checkpoints_and_releases_for_the_next_owner_in_one_w
     assert bench.writes(Release) == [Release("s", counter, "me", at_record("8"), "next")]
     row = bench.table.rows["s"]
     assert (row.owner, row.checkpoint_owner, row.checkpoint) == ("next", None, at_record("8"))
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
 
 
 def test_a_reader_that_stops_for_a_hand_over_is_not_stopped_twice():
@@ -907,7 +908,7 @@ def test_a_reader_that_stops_for_a_hand_over_is_not_stopped_twice():
     bench.at(4.0)
     bench.now = 20.0
     bench.feed(Tick())
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     assert [report.reason for report in bench.reports(Topic.LOST)] == ["expired"]
     assert bench.of(StopReader) == [StopReader("s", 1, StopWhy.HANDOVER)]
 
@@ -929,16 +930,16 @@ def test_children_are_created_then_the_end_is_written_then_they_are_taken():
     assert kinds == ["Take", "Create", "Create", "End", "Take", "Take"]
     assert bench.table.rows["s"].checkpoint == SHARD_END
     assert bench.table.rows["s"].children == {"a", "b"}
-    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [TRIM_HORIZON] * 3
 
 
 def test_no_more_children_are_taken_than_max_leases_allows():
     bench = holding(max_leases=1)
     bench.run(ShardDrained("s", 1, (child("a", "s", span=LEFT), child("b", "s", span=RIGHT))))
-    assert len(bench.machine.held()) == 1
+    assert len(bench.machine.lease_phases()) == 1
     bench.at(60.0)
-    assert len(bench.machine.held()) == 1
+    assert len(bench.machine.lease_phases()) == 1
     assert bench.of(StopReader) == []
 
 
@@ -969,13 +970,13 @@ def test_a_held_childs_lease_is_renewed_after_its_creation_was_answered(keeps_cl
     # Another process under this worker's name ends the shard; the creation is not answered while the next renewal is due.
     bench.table.rows["s"] = replace(bench.table.rows["s"], owner=None, counter=9, checkpoint=SHARD_END)
     bench.at(8.0)
-    assert bench.machine.held() == {"a": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING}
     renewed = len([write for write in bench.writes(Renew) if write.key == "a"])
     bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
     bench.at(8.5)
     assert len([write for write in bench.writes(Renew) if write.key == "a"]) == renewed + 1
     bench.at(60.0)
-    assert bench.machine.held() == {"a": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING}
 
 
 def test_a_merged_child_is_not_taken_before_its_other_parent_has_ended():
@@ -996,7 +997,7 @@ def test_a_merged_child_is_not_created_while_its_other_parent_has_no_lease():
     bench.start()
     bench.run(ShardDrained("s", 1, (child("m", "s", "t"),)))
     assert bench.writes(Create) == []
-    assert bench.machine.held() == {"s": LeasePhase.DRAINED}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.DRAINED}
     for now in range(1, 9):  # the worker that reads the other parent's parent lives
         bench.table.rows["g"] = replace(bench.table.rows["g"], counter=1 + now)
         bench.at(5.0 * now)
@@ -1016,7 +1017,7 @@ def test_the_last_record_of_a_finished_shard_is_a_checkpoint_while_its_end_waits
     bench.run(ShardDrained("s", 1, (child("m", "s", "t"),), at_record("8")))
     assert bench.writes(Checkpoint) == []
     bench.at(5.0)
-    assert bench.machine.held() == {"s": LeasePhase.DRAINED}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.DRAINED}
     assert bench.table.rows["s"].checkpoint == at_record("8")
 
 
@@ -1043,7 +1044,7 @@ def test_an_end_whose_answer_was_lost_is_read_back():
     (end,) = [effect for effect in effects if isinstance(effect, WriteLease)]
     bench.table.write(end.write)
     bench.run(WriteDone(end.write_id, end.write, UNKNOWN))
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     assert len(bench.reports(Topic.ENDED)) == 1
 
 
@@ -1057,7 +1058,7 @@ def test_a_hole_is_filled_after_three_rounds_and_two_listings_that_agree():
     bench.at(60.0)
     assert len(bench.of(ListShards)) == 2
     assert bench.writes(Create) == [Create(Lease("b", hash_range=RIGHT))]
-    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_a_lease_that_is_being_created_is_not_created_again_while_its_hole_stays():
@@ -1071,7 +1072,7 @@ def test_a_lease_that_is_being_created_is_not_created_again_while_its_hole_stays
         effect for effect in bench.seen if isinstance(effect, WriteLease) and isinstance(effect.write, Create)
     ]
     bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
-    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_a_hole_that_a_finished_parent_explains_is_filled_after_one_listing():
@@ -1237,7 +1238,7 @@ def test_a_failed_listing_is_asked_again_later():
     bench.feed(ListingFailed(listing.purpose, Problem.THROTTLED, "slow down"))
     bench.listing = (Shard("a", WHOLE),)
     bench.at(40.0)
-    assert bench.machine.held() == {"a": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING}
 
 
 # --- stopping, failing, watching --------------------------------------------------------------------------
@@ -1299,11 +1300,11 @@ def test_a_lease_that_arrives_while_stopping_is_released():
 def test_a_failed_shard_is_kept_and_said_so_loudly():
     bench = holding()
     bench.run(ReaderFailed("s", 1, at_record("3"), "the handler raised"))
-    assert bench.machine.held() == {"s": LeasePhase.PARKED}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.PARKED}
     assert bench.table.rows["s"].checkpoint == at_record("3")
     assert bench.reports(Topic.STOPPED_SHARD)[0].level is Level.ERROR
     bench.at(30.0)
-    assert bench.machine.held() == {"s": LeasePhase.PARKED}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.PARKED}
 
 
 def test_a_failed_shard_can_be_freed_and_is_not_taken_again_at_once():
@@ -1311,7 +1312,7 @@ def test_a_failed_shard_can_be_freed_and_is_not_taken_again_at_once():
     bench.run(ReaderFailed("s", 1, at_record("3"), "the handler raised", release=True))
     assert bench.table.rows["s"].owner is None
     bench.at(30.0)
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
 
 
 @pytest.mark.parametrize(
@@ -1399,7 +1400,7 @@ def test_a_recreated_table_that_others_fill_gets_its_lost_leases_back():
         "b": at_record("8"),
         "c": TRIM_HORIZON,
     }
-    held = bench.machine.held()
+    held = bench.machine.lease_phases()
     assert (held["a"], held["b"], held.get("c", LeasePhase.WAITING)) == (
         LeasePhase.READING,
         LeasePhase.READING,
@@ -1495,7 +1496,7 @@ def test_a_lease_that_was_lost_before_its_child_was_created_is_not_ended():
     create = bench.of(WriteLease)[-1]
     bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
     bench.at(4.0)
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
     assert bench.reports(Topic.CREATED)[0].key == "c"
     assert bench.writes(End) == []

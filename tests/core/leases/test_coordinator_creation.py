@@ -12,12 +12,12 @@ from penstock.core.leases.required_leases import (
     HoleCounts,
     find_holes,
     find_uncovered_shards,
-    find_vanished,
-    first_filter,
+    find_unlisted_leases,
+    first_listing_filter,
     plan_child_leases,
     plan_deletions,
     plan_first_leases,
-    plan_missing,
+    plan_missing_leases,
     start_reading_at,
     unknown_names,
 )
@@ -88,7 +88,7 @@ def first(case):
 def missing(case):
     leases = leases_of(case)
     holes = find_holes(leases.values(), {}).holes
-    plan = plan_missing(
+    plan = plan_missing_leases(
         leases, shards_of(case), holes, start_of(case), needed_parents=frozenset(case.get("awaited", ()))
     )
     return {found.lease.key: f"{spelled(found.lease.checkpoint)} {found.why.name}" for found in plan}
@@ -138,7 +138,7 @@ def test_the_first_leases_come_in_the_order_of_their_hash_ranges():
     ],
 )
 def test_names_make_the_first_listing_a_whole_one(start, asked):
-    assert first_filter(start) == asked
+    assert first_listing_filter(start) == asked
 
 
 def test_names_that_no_shard_bears_are_told():
@@ -202,16 +202,14 @@ def test_a_hole_that_closes_and_comes_back_is_counted_anew():
 
 def test_rows_without_a_range_make_the_coverage_unknown_until_a_listing_tells_it():
     leases = [Lease("a", hash_range=HashRange(0, 9)), Lease("b")]
-    assert find_holes(leases, {}).unknown == ("b",)
+    assert find_holes(leases, {}).leases_without_range == ("b",)
     assert find_holes(leases, {"b": HashRange(10, HASH_KEY_MAX)}).holes == ()
 
 
 def test_a_shard_has_vanished_only_when_two_listings_agree():
     leases = {"a": Lease("a", checkpoint=position("SHARD_END"))}
-    once, confirmed = find_vanished(leases, [], None)
-    assert (once, confirmed) == ({"a"}, set())
-    assert find_vanished(leases, [], once)[1] == {"a"}
-    assert find_vanished(leases, [Shard("a", HashRange(0, 9))], once)[1] == set()
+    assert find_unlisted_leases(leases, []) == {"a"}
+    assert find_unlisted_leases(leases, [Shard("a", HashRange(0, 9))]) == set()
 
 
 LOW, HIGH = HashRange(0, 9), HashRange(10, HASH_KEY_MAX)

@@ -24,7 +24,7 @@ def lease(key, *parents, owner=None, span=WHOLE, counter=1):
 def test_a_lease_that_names_itself_as_its_parent_is_read_and_reported_once():
     bench = Bench(lease("s", "s"))
     bench.start()
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
     bench.at(60.0)
     (report,) = bench.reports(Topic.ROW_DAMAGED)
     assert (report.level, report.key) == (Level.ERROR, "s")
@@ -36,7 +36,7 @@ def test_leases_that_name_each_other_as_parents_are_read_and_what_follows_them_w
         lease("a", "b", span=LEFT), lease("b", "a", span=RIGHT), lease("after", "a", span=LEFT, owner="me")
     )
     bench.start()
-    assert bench.machine.held() == {
+    assert bench.machine.lease_phases() == {
         "a": LeasePhase.READING,
         "b": LeasePhase.READING,
         "after": LeasePhase.WAITING,
@@ -74,7 +74,7 @@ def test_a_row_that_is_damaged_while_held_is_not_reported_as_deleted():
     assert bench.writes(Create) == []
     bench.damaged = {**bench.damaged, "notes.txt": "is not a lease"}
     bench.at(150.0)
-    assert bench.machine.describe_damaged() == (
+    assert bench.machine.describe_damaged_leases() == (
         "the row of lease s cannot be read: 'somewhere' is not a sequence number",
     )
 
@@ -84,13 +84,13 @@ def test_a_row_that_was_put_right_is_read_again():
     bench.start()
     bench.damaged = {"s": "why"}
     bench.at(60.0)
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     bench.run(ReaderStopped("s", 1, None))
     bench.damaged = {}
     bench.table.rows["s"] = replace(bench.table.rows["s"], checkpoint=at_record("7"))
     bench.at(90.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
-    assert bench.machine.describe_damaged() == ()
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
+    assert bench.machine.describe_damaged_leases() == ()
     assert bench.of(StartReader)[-1].position == at_record("7")
 
 
@@ -115,7 +115,7 @@ def test_a_row_that_was_always_damaged_is_reported_when_its_shard_is_listed():
     assert "Leader" in {report.key for report in bench.reports(Topic.ROW_SKIPPED)}
     assert len(bench.reports(Topic.HOLE)) == 1
     assert bench.writes(Create) == bench.writes(Delete) == []
-    assert bench.machine.held() == {"t": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"t": LeasePhase.READING}
 
 
 def test_of_many_rows_that_are_no_leases_some_are_reported_and_each_damaged_lease():
@@ -149,4 +149,4 @@ def test_rows_of_another_kind_do_not_keep_an_application_from_starting():
     bench.listing = (Shard("s", WHOLE),)
     bench.start()
     bench.at(30.0)
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}

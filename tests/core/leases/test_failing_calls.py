@@ -80,7 +80,7 @@ class Calls:
 
     @property
     def lasting(self):
-        return [each.call for each in self.failing.lasting()]
+        return [each.call for each in self.failing.lasting_calls()]
 
 
 def done(write, outcome=None, detail=""):
@@ -181,7 +181,7 @@ def test_answers_that_come_too_late_to_keep_a_lease_are_failures():
     for now_s in (8.0, 24.0):
         calls.sent_s = now_s - 8.0
         calls.at(now_s, done(take))
-    (failing,) = calls.failing.lasting()
+    (failing,) = calls.failing.lasting_calls()
     assert "the answer came after 8.0 s" in failing.answer.detail
     calls.sent_s = 30.0 - 4.4
     assert [topic for topic, _ in calls.at(30.0, done(take))] == [Topic.CALLS_WORK]
@@ -191,11 +191,11 @@ def test_one_write_without_an_answer_is_no_problem_until_it_was_seen_so_twice():
     calls = Calls()
     take = Take("s", 1, "me")
     calls.turn.begin(0.5)
-    calls.failing.on_unanswered(take, 0.0, 5.9)
-    calls.failing.on_unanswered(take, 0.0, 3600.0)  # the machine slept
+    calls.failing.on_unanswered_write(take, 0.0, 5.9)
+    calls.failing.on_unanswered_write(take, 0.0, 3600.0)  # the machine slept
     assert calls.lasting == []
-    calls.failing.on_unanswered(take, 0.0, 3608.0)
-    (failing,) = calls.failing.lasting()
+    calls.failing.on_unanswered_write(take, 0.0, 3608.0)
+    (failing,) = calls.failing.lasting_calls()
     assert failing.answer.detail == "no answer for 3608 s"
 
 
@@ -237,11 +237,11 @@ def test_a_call_that_is_not_made_any_more_is_forgotten():
     calls = Calls()
     for now_s in (0.0, 7.0):
         calls.at(now_s, done(Renew("s", 1, "me"), FAILED), FleetFetchFailed(Problem.UNAVAILABLE, FULL))
-    calls.failing.forget(37.0, 8.0)
+    calls.failing.forget_old_calls(37.0, 8.0)
     assert calls.lasting == [LeaseCall.RENEW, LeaseCall.FETCH_FLEET]
-    calls.failing.forget(37.1, 8.0)
+    calls.failing.forget_old_calls(37.1, 8.0)
     assert calls.lasting == [LeaseCall.FETCH_FLEET]  # made once a minute
-    calls.failing.forget(307.1, 8.0)
+    calls.failing.forget_old_calls(307.1, 8.0)
     assert calls.lasting == []
 
 
@@ -253,7 +253,7 @@ def test_the_listing_of_one_stream_does_not_hide_the_failing_one_of_another():
             ListingFailed(ListingPurpose.FILL_HOLE, Problem.UNAVAILABLE, FULL, "a"),
             ListingDone(ListingPurpose.FILL_HOLE, (), 0, "b"),
         )
-    (failing,) = calls.failing.lasting()
+    (failing,) = calls.failing.lasting_calls()
     assert failing.describe(7.0).startswith("listing the shards of stream a has failed for 7 s")
 
 
@@ -341,7 +341,7 @@ def test_a_new_worker_whose_calls_fail_has_a_problem_and_works_when_they_succeed
     bench.fails = ()
     bench.at(60.0)
     assert bench.failing == set()
-    assert list(bench.machine.held()) == ["s"]
+    assert list(bench.machine.lease_phases()) == ["s"]
     assert len(bench.reports(Topic.CALLS_WORK)) == 1
 
 
@@ -360,7 +360,7 @@ def test_a_worker_that_loses_leases_because_writes_fail_names_the_error_and_goes
     bench.at(5.0)
     bench.fails = (WriteLease,)
     bench.at(20.0)
-    assert bench.machine.held() == {}
+    assert bench.machine.lease_phases() == {}
     assert LeaseCall.RENEW in bench.failing
     lost = [report.message for report in bench.reports(Topic.LOST)]
     assert lost
@@ -374,7 +374,7 @@ def test_a_worker_that_loses_leases_because_writes_fail_names_the_error_and_goes
     assert len(bench.reports(Topic.CALL_FAILED)) == 2
     bench.fails = ()
     bench.at(150.0)
-    assert len(bench.machine.held()) == 2
+    assert len(bench.machine.lease_phases()) == 2
     assert bench.failing == set()
     assert len(bench.reports(Topic.CALLS_WORK)) == 1
 
@@ -400,7 +400,7 @@ def test_a_renewal_whose_outcome_is_unknown_is_not_sent_again_and_again_without_
     bench.start()
     bench.at(8.9)
     assert 3 <= len(bench.writes(Renew)) <= 20
-    assert list(bench.machine.held()) == ["s"]
+    assert list(bench.machine.lease_phases()) == ["s"]
     bench.at(60.0)
     assert len(bench.writes(Renew)) <= 100
 
@@ -435,6 +435,6 @@ def test_a_query_keeps_its_leases_while_renewals_fail_and_names_the_error():
     bench.start()
     bench.fails = (WriteLease,)
     bench.at(30.0)
-    assert list(bench.machine.held()) == ["s"]
+    assert list(bench.machine.lease_phases()) == ["s"]
     assert bench.failing == {LeaseCall.RENEW}
     assert FULL in bench.reports(Topic.LATE_RENEWALS)[0].message

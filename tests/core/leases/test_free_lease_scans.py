@@ -47,7 +47,7 @@ def two_workers(**options):
         **options,
     )
     bench.start()
-    assert set(bench.machine.held()) == {"mine"}
+    assert set(bench.machine.lease_phases()) == {"mine"}
     return bench
 
 
@@ -62,7 +62,7 @@ def test_a_released_lease_is_taken_within_a_second():
     row = bench.table.rows["theirs"]
     bench.table.rows["theirs"] = replace(row, owner=None, counter=row.counter + 1)
     bench.at(4.0)
-    assert set(bench.machine.held()) == {"mine", "theirs"}
+    assert set(bench.machine.lease_phases()) == {"mine", "theirs"}
 
 
 def test_a_lease_is_taken_when_its_duration_is_over_after_the_renewal_that_was_the_last():
@@ -71,9 +71,9 @@ def test_a_lease_is_taken_when_its_duration_is_over_after_the_renewal_that_was_t
         bench.at(second)
         renew_theirs(bench)
     bench.at(18.9)
-    assert set(bench.machine.held()) == {"mine"}
+    assert set(bench.machine.lease_phases()) == {"mine"}
     bench.at(20.0)
-    assert set(bench.machine.held()) == {"mine", "theirs"}
+    assert set(bench.machine.lease_phases()) == {"mine", "theirs"}
 
 
 def test_rounds_are_as_far_apart_as_without_them():
@@ -94,9 +94,9 @@ def test_a_child_is_left_to_the_worker_that_has_just_ended_its_parent():
     bench.table.rows["theirs"] = replace(row, owner=None, checkpoint=SHARD_END, counter=4)
     bench.table.rows["child"] = Lease("child", hash_range=RIGHT, parents=frozenset({"theirs"}))
     bench.at(5.0)
-    assert set(bench.machine.held()) == {"mine"}
+    assert set(bench.machine.lease_phases()) == {"mine"}
     bench.at(9.0)  # the next round
-    assert set(bench.machine.held()) == {"mine", "child"}
+    assert set(bench.machine.lease_phases()) == {"mine", "child"}
 
 
 def test_a_scan_that_failed_is_repeated_later():

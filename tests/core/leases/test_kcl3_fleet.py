@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from penstock.core.leases.kcl3_fleet import (
-    FRESH_S,
+    METRICS_AGE_MAX_S,
     FleetMode,
     FleetModeDetector,
     FleetRefusal,
@@ -14,8 +14,8 @@ from penstock.core.leases.kcl3_fleet import (
     describe_refusal,
     is_known_version,
     metrics_to_report,
+    owners_without_metrics,
     stats_to_report,
-    unseen_by_leader,
     wants_reports,
 )
 
@@ -162,5 +162,5 @@ def test_a_worker_that_is_full_reports_what_the_leader_takes_for_a_failing_metri
 
 
 def test_live_owners_without_fresh_metrics_are_named():
-    assert unseen_by_leader(NATIVE, {"java", "py", "kcl2", "old"}, WALL_S) == ["kcl2", "old"]
-    assert unseen_by_leader(NATIVE, {"java", "py"}, WALL_S + FRESH_S) == ["java"]
+    assert owners_without_metrics(NATIVE, {"java", "py", "kcl2", "old"}, WALL_S) == ["kcl2", "old"]
+    assert owners_without_metrics(NATIVE, {"java", "py"}, WALL_S + METRICS_AGE_MAX_S) == ["java"]

@@ -31,7 +31,7 @@ from penstock.core.leases.coordinator_events import (
     WorkerReported,
 )
 from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasStopped
-from penstock.core.leases.coordinator_options import SharedStream
+from penstock.core.leases.coordinator_options import BalancePolicy, SharedStream
 from penstock.core.leases.kcl3_fleet import FleetRefusal, Kcl3Rows, LeaderLock, WorkerStats
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Release, Renew, RequestHandover, Take
@@ -68,10 +68,10 @@ class Fleet(Bench):
                 return FleetLeft()
             case FindOwnLeases() if self.is_index_denied:
                 return FindOwnLeasesFailed(Problem.REFUSED, "AccessDenied: no")
-            case FindOwnLeases(known):
+            case FindOwnLeases(known_keys):
                 rows = self.table.rows.values()
                 return OwnLeasesFound(
-                    tuple(row for row in rows if row.owner == "me" and row.key not in known)
+                    tuple(row for row in rows if row.owner == "me" and row.key not in known_keys)
                 )
         if isinstance(effect, ScanTable) and self.is_java_alive:
             for key in self.renewing:
@@ -97,7 +97,7 @@ class Fleet(Bench):
         return [report.message for report in self.reports(Topic.FLEET)]
 
     def holding(self):
-        return sorted(self.machine.held())
+        return sorted(self.machine.lease_phases())
 
 
 FREE = Lease("free", hash_range=LEFT)
@@ -145,7 +145,7 @@ def test_what_the_leader_assigns_is_found_by_the_index_and_read():
     assert len(fleet.effects(ScanTable)) == looks
     fleet.at(fleet.now + 1.1 * fleet.options.interval_s)
     assert dict(fleet.machine.stats.takes) == {"assigned": 1}
-    assert fleet.effects(FindOwnLeases)[-1].known <= {"free"}
+    assert fleet.effects(FindOwnLeases)[-1].known_keys <= {"free"}
 
 
 def test_a_worker_with_the_index_scans_in_every_round_while_a_lease_is_missing():
@@ -233,9 +233,10 @@ def test_when_the_leader_goes_the_rest_goes_on_after_its_lock_has_run_out():
     assert fleet.told()[-1].startswith("the workers share the leases by Penstock's own balance")
 
 
-def test_without_a_leader_free_leases_are_taken_and_live_ones_left_where_they_are():
+@pytest.mark.parametrize("policy", BalancePolicy)
+def test_without_a_leader_free_leases_are_taken_and_live_ones_left_where_they_are(policy):
     rows = [replace(JAVAS, key=f"java-{number}") for number in range(4)]
-    fleet = Fleet(FREE, *rows, is_led=False)
+    fleet = Fleet(FREE, *rows, is_led=False, policy=policy)
     fleet.start()
     fleet.at(60.0)
     assert fleet.holding() == ["free"]

@@ -30,7 +30,7 @@ def names(count):
 @pytest.mark.parametrize(("workers", "leases"), [(1, 10_000), (10, 100), (20, 500), (40, 400)])
 def test_a_fleet_of_ordinary_size_looks_at_the_whole_table_in_every_round(workers, leases):
     plan = plan_scans(OPTIONS, "w0", leases, names(workers))
-    assert (plan.part, plan.round_s, plan.whole_s) == (None, OPTIONS.interval_s, OPTIONS.interval_s)
+    assert (plan.part, plan.round_s, plan.whole_scan_s) == (None, OPTIONS.interval_s, OPTIONS.interval_s)
 
 
 def test_the_rule_of_kcl2_always_looks_at_the_whole_table():
@@ -74,7 +74,7 @@ def test_every_part_is_watched_however_many_zones_the_workers_name(zones):
 @pytest.mark.parametrize(("workers", "leases"), [(100, 1000), (700, 10_000), (1000, 10_000), (500, 20_000)])
 def test_the_rows_that_a_fleet_reads_stay_within_its_budget(workers, leases):
     plan = plan_scans(OPTIONS, "w0", leases, names(workers))
-    rows_per_s = workers * leases * (1 / plan.part.count / plan.round_s + 1 / plan.whole_s)
+    rows_per_s = workers * leases * (1 / plan.part.count / plan.round_s + 1 / plan.whole_scan_s)
     assert rows_per_s <= OPTIONS.scanned_rows_per_s_max
 
 
@@ -115,7 +115,7 @@ def test_a_look_that_is_asked_for_while_one_is_under_way_is_not_forgotten(part):
     begun(turn, scans, 0.0)
     scans.request_whole_scan_by(1.0)
     scans.on_scan_done()
-    scans.schedule_at(8.0)
+    scans.schedule_regular_scan_at(8.0)
     assert scans.next_wake_s == 1.0
     assert begun(turn, scans, 1.0) == [ScanTable(None if part is None else WHOLE_TABLE)]
 
@@ -133,7 +133,7 @@ def test_a_doubt_asks_for_a_look_within_a_round():
     scans.part = None
     begun(turn, scans, 0.0)
     scans.on_scan_done()
-    scans.schedule_at(100.0)
+    scans.schedule_regular_scan_at(100.0)
     scans.on_owner_unknown("s", 1.0)
     assert not scans.is_quiet
     assert scans.next_wake_s == 1.0 + OPTIONS.interval_s
@@ -202,7 +202,7 @@ def test_a_free_child_waits_for_a_parent_that_is_in_another_part():
     assert FetchLease(parent) in bench.seen
     bench.table.rows[parent] = Lease(parent, counter=9, checkpoint=SHARD_END, hash_range=WHOLE)
     let_pass(bench, 40.0)
-    assert bench.machine.held() == {child: LeasePhase.READING}
+    assert bench.machine.lease_phases() == {child: LeasePhase.READING}
 
 
 def test_a_parent_that_has_no_row_any_more_is_looked_for_once():
@@ -210,7 +210,7 @@ def test_a_parent_that_has_no_row_any_more_is_looked_for_once():
     bench = watching()
     bench.table.rows[child] = Lease(child, parents=frozenset({"gone"}), hash_range=WHOLE)
     let_pass(bench, 20.0)
-    assert bench.machine.held() == {child: LeasePhase.READING}
+    assert bench.machine.lease_phases() == {child: LeasePhase.READING}
     assert bench.of(FetchLease).count(FetchLease("gone")) == 1
 
 
@@ -224,7 +224,7 @@ def test_who_does_not_know_whether_a_lease_is_its_own_reads_the_row():
     bench.table.write(take.write)
     bench.run(WriteDone(take.write_id, take.write, UNKNOWN))
     assert FetchLease(key) in bench.seen
-    assert bench.machine.held() == {key: LeasePhase.READING}
+    assert bench.machine.lease_phases() == {key: LeasePhase.READING}
 
 
 def test_a_part_that_is_empty_of_a_sudden_is_followed_by_a_look_at_the_whole_table():
@@ -255,7 +255,7 @@ def test_a_worker_that_starts_on_a_large_table_alone_has_all_of_it_soon():
     assert scan.part.count > 1
     bench.run(bench.answer(scan))
     bench.at(15.0)
-    assert len(bench.machine.held()) == 900
+    assert len(bench.machine.lease_phases()) == 900
 
 
 def test_a_scan_that_fails_at_the_start_is_tried_again():

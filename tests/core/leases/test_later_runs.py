@@ -42,7 +42,7 @@ class Process(Bench):
 
     @property
     def held(self):
-        return sorted(self.machine.held())
+        return sorted(self.machine.lease_phases())
 
 
 def pass_time(until, *processes, step=0.5):

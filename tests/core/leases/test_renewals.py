@@ -19,7 +19,7 @@ def holding(count, **options):
     ]
     bench = Bench(*leases, **options)
     bench.start()
-    assert len(bench.machine.held()) == count
+    assert len(bench.machine.lease_phases()) == count
     return bench
 
 
@@ -62,7 +62,7 @@ def test_a_consumer_renews_any_number_of_leases_within_the_lease_duration():
 def test_a_query_keeps_late_leases_and_warns_once_per_lease_duration():
     bench = holding(50, keeps_claims=True)
     let_writes_fail_until(bench, 29.0)
-    assert len(bench.machine.held()) == 50
+    assert len(bench.machine.lease_phases()) == 50
     assert bench.of(StopReader) == []
     bench.at(45.0)  # the table answers again
     late = [report.message for report in bench.reports(Topic.LATE_RENEWALS)]

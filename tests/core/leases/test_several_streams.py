@@ -103,7 +103,7 @@ def test_what_is_known_of_a_streams_leases_keeps_its_order():
         for name in "dbac"
         for stream_id in (OF_RETURNS, OF_ORDERS)
     }
-    assert [key[-1] for key in streams[OF_ORDERS].leases(known)] == list("dbac")
+    assert [key[-1] for key in streams[OF_ORDERS].own_leases(known)] == list("dbac")
 
 
 def test_each_stream_of_an_empty_table_waits_for_a_time_of_its_own():
@@ -162,7 +162,7 @@ def test_a_worker_that_stops_does_not_wait_for_the_first_leases_of_a_stream():
     bench = StreamsBench(row(OF_ORDERS, "a", owner="me"), cold_start_jitter_s=5.0)
     bench.listings[OF_RETURNS] = None
     bench.start()
-    assert bench.machine.held()
+    assert bench.machine.lease_phases()
     bench.run(StopRequested())
     before = len(bench.of(ScanTable))
     bench.at(25.0)
@@ -219,7 +219,7 @@ def test_a_row_that_cannot_be_read_is_missed_in_its_own_stream_only():
     assert [report.key for report in bench.reports(Topic.ROW_DAMAGED)] == [f"{OF_ORDERS}:a"]
     assert {effect.stream_id for effect in bench.of(ListShards)} == {OF_ORDERS}
     assert bench.writes(Create) == []
-    assert bench.machine.held().keys() == {f"{OF_ORDERS}:b", f"{OF_RETURNS}:a"}
+    assert bench.machine.lease_phases().keys() == {f"{OF_ORDERS}:b", f"{OF_RETURNS}:a"}
 
 
 def test_a_hole_in_one_stream_is_filled_though_another_covers_its_hash_keys():
@@ -290,8 +290,8 @@ def test_a_table_of_one_stream_is_refused():
     bench = StreamsBench(row(OF_ORDERS, "a"), row("", "shardId-000000000000"))
     bench.start()
     (refused,) = bench.of(TableRefused)
-    assert refused.foreign.key == "shardId-000000000000"
-    assert refused.foreign.is_of_other_mode
+    assert refused.foreign_lease.key == "shardId-000000000000"
+    assert refused.foreign_lease.is_of_other_mode
     assert bench.of(Stopped)
 
 
@@ -299,7 +299,7 @@ def test_a_worker_of_one_stream_refuses_a_table_of_several():
     bench = Bench(row(OF_ORDERS, "a"), stream=ORDERS)
     bench.start()
     (refused,) = bench.of(TableRefused)
-    assert "several streams" in refused.foreign.why
+    assert "several streams" in refused.foreign_lease.why
 
 
 def test_a_stream_of_another_region_is_refused_though_the_keys_are_the_same():
@@ -307,4 +307,4 @@ def test_a_stream_of_another_region_is_refused_though_the_keys_are_the_same():
     bench = StreamsBench(replace(row(OF_ORDERS, "a"), stream=elsewhere), row(OF_RETURNS, "a"))
     bench.start()
     (refused,) = bench.of(TableRefused)
-    assert "us-east-1" in refused.foreign.why
+    assert "us-east-1" in refused.foreign_lease.why

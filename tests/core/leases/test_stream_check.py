@@ -52,8 +52,8 @@ def test_a_lease_of_another_stream_is_refused_before_anything_is_taken():
     bench = bench_of(lease("a", LEFT, RETURNS), lease("b", RIGHT, ORDERS))
     bench.start()
     (refused,) = bench.of(TableRefused)
-    assert refused.foreign.key == "a"
-    assert "arn:returns" in refused.foreign.why
+    assert refused.foreign_lease.key == "a"
+    assert "arn:returns" in refused.foreign_lease.why
     assert [effect for effect in bench.seen if isinstance(effect, WriteLease)] == []
     assert bench.of(Stopped) == [Stopped()]
 
@@ -61,14 +61,14 @@ def test_a_lease_of_another_stream_is_refused_before_anything_is_taken():
 def test_a_stream_that_was_deleted_and_made_again_is_another_one():
     bench = bench_of(lease("a", LEFT, StreamIdentity("arn:orders", 999)))
     bench.start()
-    assert "deleted and created again" in bench.of(TableRefused)[0].foreign.why
+    assert "deleted and created again" in bench.of(TableRefused)[0].foreign_lease.why
 
 
 def test_a_foreign_lease_that_appears_later_ends_a_running_worker_gracefully():
     bench = bench_of(lease("a", WHOLE))
     bench.listing = (Shard("a", WHOLE),)
     bench.start()
-    assert bench.machine.held() == {"a": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING}
     bench.table.rows["b"] = lease("b", RIGHT, RETURNS)
     bench.at(10.0)
     assert len(bench.of(TableRefused)) == 1
@@ -79,7 +79,7 @@ def test_rows_without_a_stream_are_compared_with_one_listing_and_then_taken():
     bench = bench_of(lease("a", LEFT), lease("b", RIGHT))
     bench.start()
     assert [effect.purpose for effect in bench.of(ListShards)] == [ListingPurpose.COMPARE]
-    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
     assert {row.stream for row in bench.table.rows.values()} == {ORDERS}
     bench.at(60.0)
     assert len(bench.of(ListShards)) == 1
@@ -98,7 +98,7 @@ def test_a_shard_of_the_same_name_with_another_hash_range_shows_another_stream()
     bench = bench_of(lease("a", RIGHT, owner="java", counter=5))
     bench.start()
     (refused,) = bench.of(TableRefused)
-    assert "hash keys" in refused.foreign.why
+    assert "hash keys" in refused.foreign_lease.why
 
 
 def test_a_row_that_a_java_worker_makes_later_is_compared_too():
@@ -106,7 +106,7 @@ def test_a_row_that_a_java_worker_makes_later_is_compared_too():
     bench.start()
     bench.table.rows["b"] = lease("b", LEFT, owner="java", counter=1)
     bench.at(10.0)
-    assert bench.of(TableRefused)[0].foreign.key == "b"
+    assert bench.of(TableRefused)[0].foreign_lease.key == "b"
 
 
 def test_a_lease_that_is_held_counts_also_where_a_look_shows_its_row_as_it_was_before():
@@ -115,7 +115,7 @@ def test_a_lease_that_is_held_counts_also_where_a_look_shows_its_row_as_it_was_b
     epoch = next(effect.epoch for effect in bench.of(StartReader))
     made_by_java = bench.table.rows["c"] = lease("c", WHOLE, parents=frozenset({"a"}))
     bench.run(ShardDrained("a", epoch, (ChildShard("c", ("a",), WHOLE),)))
-    assert bench.machine.held() == {"c": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"c": LeasePhase.READING}
     bench.feed(ScanDone((bench.table.rows["a"], made_by_java), began_s=-1.0))  # it began before the take
     assert bench.machine.view.rows_set_aside == frozenset()
     assert bench.machine.stats.total_leases == 1
@@ -208,7 +208,7 @@ def test_an_application_whose_leases_cannot_be_made_again_at_once_is_no_new_one(
     bench.slow = ()
     bench.at(bench.now + 30.0)
     assert bench.table.rows["s"].checkpoint == at_record("7")
-    assert bench.machine.held() == {"s": LeasePhase.READING}
+    assert bench.machine.lease_phases() == {"s": LeasePhase.READING}
 
 
 def test_when_the_last_rows_vanish_what_the_stream_lists_is_read_from_its_beginning():
@@ -221,5 +221,5 @@ def test_when_the_last_rows_vanish_what_the_stream_lists_is_read_from_its_beginn
     bench.table.rows.clear()
     bench.at(90.0)
     assert bench.table.rows["new"].checkpoint == TRIM_HORIZON
-    assert bench.machine.held()["new"] is LeasePhase.READING
+    assert bench.machine.lease_phases()["new"] is LeasePhase.READING
     assert bench.reports(Topic.TABLE_GONE)

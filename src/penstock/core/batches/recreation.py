@@ -29,7 +29,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, TipMark, mark_at, new_lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
-from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing
+from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing_leases
 from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import ancestors_of
@@ -119,7 +119,7 @@ def find_outdated_leases(
 def is_table_complete(rows: Mapping[str, Lease], offset: StreamOffset) -> bool:
     """Return whether a table has everything that an offset needs, as far as that is known without a listing."""
     coverage = find_holes(rows.values(), {})
-    has_holes = bool(coverage.holes) and not coverage.unknown
+    has_holes = bool(coverage.holes) and not coverage.leases_without_range
     lineage = {key: row.parents for key, row in rows.items()}
     return not (
         find_missing_leases(rows, offset, {})
@@ -315,7 +315,9 @@ class _Plan:
         read = ancestors_of({**self._offset.shards, **self._rows}, self._parents_of)
         read |= ended.keys() - self._vanished.keys()
         start = StartingPosition(TRIM_HORIZON)
-        for missing in plan_missing(self._rows | ended, list(self._shards.values()), self._holes(), start):
+        for missing in plan_missing_leases(
+            self._rows | ended, list(self._shards.values()), self._holes(), start
+        ):
             lease = missing.lease
             if missing.why is not CreationReason.CHILD or lease.key not in keys:
                 continue
@@ -356,7 +358,7 @@ class _Plan:
 
     def _holes(self) -> tuple[HashRange, ...]:
         coverage = find_holes(self._rows.values(), self._ranges)
-        return () if coverage.unknown else coverage.holes
+        return () if coverage.leases_without_range else coverage.holes
 
     def _finish(self, ends: list[Reset]) -> Recreation:
         """Return the plan, with the shards of the last batch that are read again, and those that go on after it.

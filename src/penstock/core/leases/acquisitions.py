@@ -102,7 +102,7 @@ class Acquisitions:
         if write.key in self._held_leases or write.key in self._requests or is_left:
             return
         if isinstance(write, Take):
-            write = self._stream_check.for_this_stream(write, now_s)
+            write = self._stream_check.complete_take(write, now_s)
         self._writes.enqueue(write, ForAcquisition(acquisition.reason))
 
     def on_answer(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> bool:
@@ -189,7 +189,7 @@ class Acquisitions:
         else:
             # The reader may have written a Release or a renewal just now. Then this take, with the counter as read before, is
             # refused, and the next fetch shows the new row.
-            take = self._stream_check.for_this_stream(Take(key, row.counter, self.me), now_s)
+            take = self._stream_check.complete_take(Take(key, row.counter, self.me), now_s)
             self._writes.enqueue(take, ForAcquisition(Reason.HANDOVER_OVERDUE))
 
     def _on_handed_over(self, row: Lease) -> None:
@@ -267,6 +267,6 @@ class Acquisitions:
             position = None if late is None else late.position
             return Release(key, lease.counter, self.me, position, lease.owner)
         if lease.checkpoint == LATEST and not is_leaving:
-            return self._stream_check.for_this_stream(Take(key, lease.counter, self.me), now_s)
+            return self._stream_check.complete_take(Take(key, lease.counter, self.me), now_s)
         stream = self._stream_check.stream_to_write(lease)
         return Renew(key, lease.counter, self.me, during_handover=is_leaving, stream=stream)

@@ -83,7 +83,7 @@ def plan_kcl2(
     ]
     if very_old:
         room = len(very_old) if cap is None else max(0, cap - counts[me])
-        return [_take(entry, me, Reason.VERY_OLD) for entry in very_old[:room]]
+        return [take(entry, me, Reason.VERY_OLD) for entry in very_old[:room]]
     target = 1 if len(counts) >= len(fleet) else -(-len(fleet) // len(counts))
     if cap is not None:
         target = min(target, cap)
@@ -91,14 +91,14 @@ def plan_kcl2(
     if need <= 0:
         return []
     if available:
-        return [_take(entry, me, Reason.EXPIRED) for entry in available[:need]]
+        return [take(entry, me, Reason.EXPIRED) for entry in available[:need]]
     return _steal(fleet, me, counts, target=target, need=need, seed=seed)
 
 
 def _steal(
     fleet: Sequence[FleetLease], me: str, counts: dict[str, int], *, target: int, need: int, seed: str
 ) -> list[Acquisition]:
-    """Take one lease of the worker with the most, if that is above the target, or at it while this worker needs several."""
+    """Steal a lease from the worker with the most leases: more than the target, or as many if this worker needs several."""
     others = {worker: count for worker, count in counts.items() if worker != me}
     if not others:
         return []
@@ -107,15 +107,12 @@ def _steal(
     if over < 0 or (over == 0 and need <= 1):
         return []
     held = [entry for entry in fleet if entry.lease.owner == donor and entry.owner_state is OwnerState.ALIVE]
-    return [_take(min(held, key=lambda entry: tie_break(seed, entry.lease.key)), me, Reason.STEAL)]
+    return [take(min(held, key=lambda entry: tie_break(seed, entry.lease.key)), me, Reason.STEAL)]
 
 
-def _take(entry: FleetLease, me: str, reason: Reason) -> Acquisition:
-    return Acquisition(Take(entry.lease.key, entry.lease.counter, me), reason)
-
-
-OVERSHOOT: Final = 0.10
-"""Loads this close to the average are left alone by `by_throughput`: shards' rates change all the time."""
+_LOAD_TOLERANCE: Final = (
+    0.10  # of the mean load: smaller differences stay, as shards' rates change all the time
+)
 _PASSES_MAX: Final = 20
 _WEIGHT_FLOOR: Final = 0.05  # of the mean: an idle shard still costs calls and a lease
 
@@ -132,19 +129,22 @@ def plan_balance(
 ) -> list[Move]:
     """Plan which leases this worker acquires or releases now.
 
+    1. Assign the free leases, and live ones beyond their owners' shares, to new owners.
+    2. If workers have long left free leases of their shares, assign again: their current number becomes their share.
+    3. Plan this worker's part, within its limits.
+
     Args:
         workers: Live workers that own no lease.
         lease_duration_s: For `kcl2`, which treats leases of three times this age differently.
         chance: In [0, 1), for `kcl2`, whose choices are random.
 
     Returns:
-        Moves in the order in which they should be made: free leases first. With the same fleet, workers,
-        `max_leases` and policy the plans of all workers (except under `kcl2`) fit together: no lease is in two of them,
-        unless it was left over for long.
+        Moves in the order in which they should be made: free leases first. If all workers have the same fleet, `max_leases` and
+        policy (except `kcl2`), no lease is in the plans of two of them, unless it was free for long.
     """
     if policy is BalancePolicy.KCL2:
-        taken = plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
-        return list(taken[: limits.leases_to_acquire])
+        takes = plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
+        return list(takes[: limits.leases_to_acquire])
     counts = dict.fromkeys(live_workers(fleet, me) | set(workers), 0)
     alive = OwnerState.ALIVE  # looked up once: the fleet may have ten thousand leases
     free = []
@@ -156,27 +156,19 @@ def plan_balance(
             counts[owner] += 1
     caps = dict.fromkeys(counts, limits.max_leases)
     assigned = _assign_leases(fleet, free, counts, policy, caps)
-    left_to = {
+    left_over = {
         entry.lease.key: assigned[entry.lease.key]
         for entry in free
         if entry.free_s >= limits.left_over_s and assigned.get(entry.lease.key, me) != me
     }
-    if left_to:
-        # These workers have not taken their leases for a round: full, dead, or with another policy. Their current number
-        # becomes their share.
-        caps |= {worker: counts[worker] for worker in left_to.values()}
+    if left_over:
+        # These workers have not taken their leases for a round: full, dead, or with another policy.
+        caps |= {worker: counts[worker] for worker in left_over.values()}
         assigned = _assign_leases(fleet, free, counts, policy, caps)
-    moves = _own_moves(fleet, free, me, assigned, left_to, limits)
-    return [*_limit_acquisitions(moves, counts[me], limits), *_release_surplus(fleet, me, counts, limits)]
-
-
-def _limit_acquisitions(
-    moves: list[Acquisition], held_count: int, limits: BalanceLimits
-) -> list[Acquisition]:
-    """Cut the acquisitions to this worker's room and to `leases_to_acquire`."""
+    moves = _own_acquisitions(fleet, free, me, assigned, left_over, limits)
     if limits.max_leases is not None:
-        moves = moves[: max(0, limits.max_leases - held_count)]
-    return moves[: limits.leases_to_acquire]
+        moves = moves[: max(0, limits.max_leases - counts[me])]
+    return [*moves[: limits.leases_to_acquire], *_release_surplus(fleet, me, counts, limits)]
 
 
 # --- targets --------------------------------------------------------------------------------------------
@@ -188,32 +180,28 @@ def plan_targets(
     """Return every worker's number of leases.
 
     Args:
-        counts: The current number of each live worker.
+        counts: The current number of leases of each live worker.
         total: Leases to share, free ones included.
         policy: EVEN or BY_ZONE.
         caps: The limit of each worker; None for no limit.
     """
     if policy is not BalancePolicy.BY_ZONE:
         return _share_evenly(counts, total, caps)
-    members: dict[str, dict[str, int]] = {}
+    zones: dict[str, dict[str, int]] = {}
     for worker, count in counts.items():
-        members.setdefault(zone_of(worker), {})[worker] = count
-    zone_counts = {zone: sum(found.values()) for zone, found in members.items()}
-    zone_caps = {zone: _sum_of_caps(caps[worker] for worker in found) for zone, found in members.items()}
-    quotas = _share_evenly(zone_counts, total, zone_caps)
+        zones.setdefault(zone_of(worker), {})[worker] = count
+    zone_counts = {zone: sum(members.values()) for zone, members in zones.items()}
+    zone_caps = {zone: _sum_of_caps([caps[worker] for worker in members]) for zone, members in zones.items()}
+    zone_targets = _share_evenly(zone_counts, total, zone_caps)
     targets: dict[str, int] = {}
-    for zone, found in members.items():
-        targets.update(_share_evenly(found, quotas[zone], caps))
+    for zone, members in zones.items():
+        targets.update(_share_evenly(members, zone_targets[zone], caps))
     return targets
 
 
-def _sum_of_caps(caps: Iterable[int | None]) -> int | None:
-    total = 0
-    for cap in caps:
-        if cap is None:
-            return None
-        total += cap
-    return total
+def _sum_of_caps(caps: Sequence[int | None]) -> int | None:
+    limits = [cap for cap in caps if cap is not None]
+    return sum(limits) if len(limits) == len(caps) else None
 
 
 def _share_evenly(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
@@ -256,12 +244,16 @@ def _assign_leases(
     # A free lease that waits for its parents does not count.
     targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
     surplus = {worker: counts[worker] - target for worker, target in targets.items()}
-    wanting = {worker: -over for worker, over in surplus.items() if over < 0}
-    return _deal_leases([*sorted(offered, key=tie_break), *_surplus_leases(fleet, surplus)], wanting)
+    wanted = {worker: -over for worker, over in surplus.items() if over < 0}
+    return _deal_leases([*sorted(offered, key=tie_break), *_surplus_leases(fleet, surplus)], wanted)
 
 
 def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
-    """Return the leases that workers have beyond their targets. Leases that are not read yet are chosen first."""
+    """Return the leases that workers have beyond their targets, chosen from those that may move.
+
+    Args:
+        surplus: By worker, its number of leases beyond its target; negative below the target.
+    """
     by_donor: dict[str, list[FleetLease]] = {worker: [] for worker, over in surplus.items() if over > 0}
     if not by_donor:
         return []
@@ -272,7 +264,7 @@ def _surplus_leases(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> lis
     keys = []
     for donor, entries in by_donor.items():
         # A lease that is not read yet moves at no cost.
-        entries.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
+        entries.sort(key=lambda entry: (not entry.waits_for_parents, tie_break(entry.lease.key)))
         keys += [entry.lease.key for entry in entries[: surplus[donor]]]
     return sorted(keys, key=tie_break)
 
@@ -282,12 +274,15 @@ def _may_move(entry: FleetLease) -> bool:
     return entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
 
 
-def _deal_leases(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
+def _deal_leases(offered: Sequence[str], wanted: Mapping[str, int]) -> dict[str, str]:
     """Assign each lease to the next worker on a hash ring that still wants one.
 
     If the views of two workers differ a little, so do their results: they seldom choose the same lease.
+
+    Args:
+        wanted: By worker, the number of leases below its target; more than 0.
     """
-    left = dict(wanting)
+    left = dict(wanted)
     ring = sorted((tie_break(worker), worker) for worker in left)
     assigned: dict[str, str] = {}
     for key in offered:
@@ -302,7 +297,7 @@ def _deal_leases(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, s
     return assigned
 
 
-def _own_moves(  # noqa: PLR0917 - the inputs of a plan
+def _own_acquisitions(  # noqa: PLR0917 - the inputs of a plan
     fleet: Sequence[FleetLease],
     free: Sequence[FleetLease],
     me: str,
@@ -314,7 +309,7 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
 
     Args:
         assigned: The new owner of every lease that moves.
-        left_over: Leases that their new owners have not taken for a round.
+        left_over: Free leases that the workers to which they were assigned first have not taken for a round.
     """
     order = {key: place for place, (key, worker) in enumerate(assigned.items()) if worker == me}
     mine = [entry for entry in fleet if entry.lease.key in order] if order else []
@@ -335,16 +330,25 @@ def _own_moves(  # noqa: PLR0917 - the inputs of a plan
 
 
 def _acquire(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Acquisition:
-    lease = entry.lease
-    if entry.owner_state is OwnerState.ALIVE:
-        if limits.handover and not entry.ignores_handovers and lease.owner is not None:
-            return Acquisition(RequestHandover(lease.key, lease.owner, me), Reason.SHARE, is_live=True)
-        return Acquisition(Take(lease.key, lease.counter, me), Reason.SHARE, is_live=True)
-    return take_free(entry, me, reason)
+    """Return a hand-over request for a live lease whose owner answers requests; for any other lease a take.
+
+    Args:
+        reason: The reason of a take of a free lease, as in `take`.
+    """
+    if entry.owner_state is not OwnerState.ALIVE:
+        return take(entry, me, reason)
+    owner = entry.lease.owner
+    if limits.handover and not entry.ignores_handovers and owner is not None:
+        return Acquisition(RequestHandover(entry.lease.key, owner, me), Reason.SHARE)
+    return take(entry, me, Reason.SHARE)
 
 
-def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Acquisition:
-    """Return the take of a free lease; the reason is why it is free, unless another one is given."""
+def take(entry: FleetLease, me: str, reason: Reason | None = None) -> Acquisition:
+    """Return the take of a lease.
+
+    Args:
+        reason: None for a free lease that is taken since it has no owner, or has expired.
+    """
     if reason is None:
         reason = Reason.UNOWNED if entry.owner_state is OwnerState.UNOWNED else Reason.EXPIRED
     return Acquisition(Take(entry.lease.key, entry.lease.counter, me), reason)
@@ -353,11 +357,11 @@ def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Acqui
 def _release_surplus(
     fleet: Sequence[FleetLease], me: str, counts: Mapping[str, int], limits: BalanceLimits
 ) -> list[Move]:
-    """Release what this worker holds above `max_leases`: first leases that still wait for their parents."""
+    """Plan the release of this worker's leases above `max_leases`: first of leases that still wait for their parents."""
     if limits.max_leases is None or counts[me] <= limits.max_leases:
         return []
     held = [entry for entry in fleet if entry.lease.owner == me and _may_move(entry)]
-    held.sort(key=lambda entry: (not entry.waits, tie_break(entry.lease.key)))
+    held.sort(key=lambda entry: (not entry.waits_for_parents, tie_break(entry.lease.key)))
     return [ReleaseLease(entry.lease.key) for entry in held[: counts[me] - limits.max_leases]]
 
 
@@ -370,54 +374,102 @@ def _assign_by_throughput(
     counts: Mapping[str, int],
     caps: Mapping[str, int | None],
 ) -> dict[str, str]:
-    """Assign the free leases, heaviest first, each to the worker with the least load, then move leases to even out the loads.
-
-    Returns:
-        The new worker of each free lease and of each lease to move.
-    """
-    alive = OwnerState.ALIVE
-    weights = _weights(fleet)
-    loads = dict.fromkeys(counts, 0.0)  # kilobytes per second, divided by the capacity
-    capacity = {worker: capacity_of(worker) for worker in counts}
-    numbers = dict(counts)
-    movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}
-    for entry in fleet:
-        lease = entry.lease
-        owner = lease.owner
-        if owner in loads and entry.owner_state is alive:
-            weight = weights[lease.key]
-            loads[owner] += weight / capacity[owner]
-            if lease.checkpoint_owner is None:  # else a hand-over is in progress already
-                movable[owner].append((weight, lease.key))
-    assigned: dict[str, str] = {}
-    idle_first = [(load, tie_break(worker), worker) for worker, load in loads.items()]
-    heapq.heapify(idle_first)
-    offered = [entry.lease.key for entry in free]
-    for key in sorted(offered, key=lambda key: (-weights[key], tie_break(key))):
-        while idle_first and _is_full(idle_first[0][2], numbers, caps):
-            heapq.heappop(idle_first)
-        if not idle_first:
+    """Return the new worker of each free lease and of each lease to move, so that all workers have about the same load."""
+    plan = _LoadPlan(fleet, counts, caps)
+    plan.assign_free([entry.lease.key for entry in free])
+    for _ in range(_PASSES_MAX):  # if workers have different capacities, one move can make another one useful
+        if not plan.even_out():
             break
-        load, order, worker = heapq.heappop(idle_first)
-        assigned[key] = worker
-        numbers[worker] += 1
-        loads[worker] = load + weights[key] / capacity[worker]
-        movable[worker].append((weights[key], key))
-        heapq.heappush(idle_first, (loads[worker], order, worker))
-    passes = 0
-    # If workers have different capacities, one move can make another one useful.
-    while passes < _PASSES_MAX and _even_out(loads, numbers, movable, assigned, caps):
-        passes += 1
-    return assigned
+    return plan.assigned
 
 
-def _is_full(worker: str, numbers: Mapping[str, int], caps: Mapping[str, int | None]) -> bool:
-    cap = caps[worker]
-    return cap is not None and numbers[worker] >= cap
+class _LoadPlan:
+    """Assigns leases to even out the workers' loads. A load is the sum of a worker's weights, divided by its capacity.
+
+    Args:
+        counts: The current number of leases of each live worker.
+        caps: The most leases of each worker; None for no limit.
+    """
+
+    def __init__(
+        self, fleet: Sequence[FleetLease], counts: Mapping[str, int], caps: Mapping[str, int | None]
+    ) -> None:
+        self.assigned: dict[str, str] = {}
+        """The new worker of each lease that has got one."""
+        self._weights = _weights(fleet)
+        self._counts = dict(counts)
+        self._caps = caps
+        self._capacity = {worker: capacity_of(worker) for worker in counts}
+        self._loads = dict.fromkeys(counts, 0.0)
+        self._movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}  # weights, keys
+        alive = OwnerState.ALIVE
+        for entry in fleet:
+            owner = entry.lease.owner
+            if owner in self._loads and entry.owner_state is alive:
+                weight = self._weights[entry.lease.key]
+                self._loads[owner] += weight / self._capacity[owner]
+                if _may_move(entry):
+                    self._movable[owner].append((weight, entry.lease.key))
+
+    def assign_free(self, keys: Sequence[str]) -> None:
+        """Assign free leases, heaviest first, each to the worker with the least load."""
+        idle_first = [(load, tie_break(worker), worker) for worker, load in self._loads.items()]
+        heapq.heapify(idle_first)
+        for key in sorted(keys, key=lambda key: (-self._weights[key], tie_break(key))):
+            while idle_first and self._is_full(idle_first[0][2]):
+                heapq.heappop(idle_first)
+            if not idle_first:
+                return
+            _, order, worker = idle_first[0]
+            self._assign(key, worker)
+            self._movable[worker].append((self._weights[key], key))
+            heapq.heapreplace(idle_first, (self._loads[worker], order, worker))
+
+    def even_out(self) -> bool:
+        """Move leases from the most to the least loaded worker while that narrows the gap clearly; return whether any moved."""
+        has_moved = False
+        loads, capacity = self._loads, self._capacity
+        mean = sum(load * capacity[worker] for worker, load in loads.items()) / sum(capacity.values())
+        tolerance = mean * _LOAD_TOLERANCE
+        for leases in self._movable.values():
+            leases.sort()
+        order = sorted((load, tie_break(worker), worker) for worker, load in loads.items())
+        while len(order) > 1:
+            (low, _, receiver), (high, _, donor) = order[0], order[-1]
+            if high <= mean + tolerance and low >= mean - tolerance:
+                break
+            if self._is_full(receiver):
+                del order[0]
+                continue
+            ideal = (high - low) / (1 / capacity[donor] + 1 / capacity[receiver])
+            useful_max = (high - low - tolerance) * capacity[receiver]
+            place = _choose_lease(self._movable[donor], ideal, useful_max)
+            if place is None:
+                order.pop()  # no lease of the donor helps even the least loaded worker
+                continue
+            weight, key = self._movable[donor].pop(place)
+            self._counts[donor] -= 1
+            loads[donor] -= weight / capacity[donor]
+            self._assign(key, receiver)
+            insort(self._movable[receiver], (weight, key))
+            has_moved = True
+            del order[0], order[-1]
+            for worker in (donor, receiver):
+                insort(order, (loads[worker], tie_break(worker), worker))
+        return has_moved
+
+    def _is_full(self, worker: str) -> bool:
+        cap = self._caps[worker]
+        return cap is not None and self._counts[worker] >= cap
+
+    def _assign(self, key: str, worker: str) -> None:
+        self.assigned[key] = worker
+        self._counts[worker] += 1
+        self._loads[worker] += self._weights[key] / self._capacity[worker]
 
 
 def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
-    """Return the throughput of each lease, or the mean if it is unknown, plus a little: an idle lease has a weight too."""
+    """Return each lease's throughput in kilobytes per second, the mean if it is unknown, plus a little for every lease."""
     rates = {entry.lease.key: entry.lease.throughput_kbps for entry in fleet}
     known = [rate for rate in rates.values() if rate is not None]
     mean = sum(known) / len(known) if known else 1.0
@@ -426,7 +478,7 @@ def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
 
 
 def _choose_lease(leases: list[tuple[float, str]], ideal: float, useful_max: float) -> int | None:
-    """Choose the lease that best narrows the gap between two loads, or None if none does so clearly.
+    """Return the place in `leases` of the lease that best narrows the gap between two loads; None if none does so clearly.
 
     Args:
         leases: Weight and key, lightest first.
@@ -438,46 +490,3 @@ def _choose_lease(leases: list[tuple[float, str]], ideal: float, useful_max: flo
         return place - 1
     # No lease is lighter than the ideal: choose the lightest one if its move is still useful.
     return 0 if leases and leases[0][0] < useful_max else None
-
-
-def _even_out(
-    loads: dict[str, float],
-    numbers: dict[str, int],
-    movable: dict[str, list[tuple[float, str]]],
-    assigned: dict[str, str],
-    caps: Mapping[str, int | None],
-) -> bool:
-    """Move leases from the most to the least loaded worker while it narrows the gap clearly; True if any moved."""
-    has_moved = False
-    capacity = {worker: capacity_of(worker) for worker in loads}
-    mean = sum(load * capacity[worker] for worker, load in loads.items()) / sum(capacity.values())
-    for leases in movable.values():
-        leases.sort()
-    order = sorted((load, tie_break(worker), worker) for worker, load in loads.items())
-    while len(order) > 1:
-        high, _, donor = order[-1]
-        low, _, receiver = order[0]
-        if high <= mean * (1 + OVERSHOOT) and low >= mean * (1 - OVERSHOOT):
-            break
-        if _is_full(receiver, numbers, caps):
-            del order[0]
-            continue
-        gap, donor_capacity, receiver_capacity = high - low, capacity[donor], capacity[receiver]
-        ideal = gap / (1 / donor_capacity + 1 / receiver_capacity)
-        useful_max = (gap - mean * OVERSHOOT) * receiver_capacity
-        chosen = _choose_lease(movable[donor], ideal, useful_max)
-        if chosen is None:
-            order.pop()  # no lease of the donor helps even the least loaded worker
-            continue
-        weight, key = movable[donor].pop(chosen)
-        assigned[key] = receiver
-        insort(movable[receiver], (weight, key))
-        numbers[donor] -= 1
-        numbers[receiver] += 1
-        has_moved = True
-        loads[donor], loads[receiver] = high - weight / donor_capacity, low + weight / receiver_capacity
-        order.pop()
-        del order[0]
-        insort(order, (loads[donor], tie_break(donor), donor))
-        insort(order, (loads[receiver], tie_break(receiver), receiver))
-    return has_moved

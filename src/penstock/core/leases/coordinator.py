@@ -16,12 +16,12 @@ arguments. The machine never waits: `next_wake_s` is the moment of its next `Tic
 | `ExtendDelivery(key, epoch, deliver_until_s)` | nothing: move the deadline of that reader |
 | `FetchFleet(workers)` | `FleetFetched(rows, wall_s)` / `FleetFetchFailed` |
 | `ReportWorker(measures_cpu, is_full)` | `WorkerReported(problem or None)` |
-| `FindOwnLeases(known)` | `OwnLeasesFound(leases)` / `FindOwnLeasesFailed` |
+| `FindOwnLeases(known_keys)` | `OwnLeasesFound(leases)` / `FindOwnLeasesFailed` |
 | `LeaveFleet()` | `FleetLeft()` |
-| `AuditReaders()` | `ReadersFound(alive)`, at once |
+| `AuditReaders()` | `ReadersFound(readers)`, at once |
 | `CheckpointWritten(key, epoch, position)` | nothing: report it to the waiters for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
-| `TableRefused(foreign)` | nothing: the worker stops; raise the reason to the user |
+| `TableRefused(foreign_lease)` | nothing: the worker stops; raise the reason to the user |
 | `WorkerIdTaken(later_run)` | nothing: the worker stops; raise the reason to the user |
 | `FleetRefused(why, detail)` | nothing: the worker stops; raise the reason to the user |
 | `Stopped()` | nothing: the last effect of all |
@@ -86,7 +86,6 @@ from penstock.core.leases.fleet_view import (
     FleetLease,
     Move,
     Reason,
-    ReleaseLease,
     fleet_of,
     live_workers,
 )
@@ -116,7 +115,9 @@ from penstock.core.leases.table_scans import RowFetches, TableScans
 
 _EXTRA_SCAN_ROUNDS: Final = 0.2  # the shortest wait for a scan after a refused hand-over request
 _WRITES_IN_FLIGHT_MAX: Final = 50  # renewals not counted
-_RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
+_RESTING_PHASES: Final = frozenset(
+    {LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED}
+)
 
 
 class Coordinator:
@@ -125,7 +126,7 @@ class Coordinator:
     Args:
         worker: This worker's id, unique in the fleet; `zone/name` to name its zone. The same id after a
             restart gets the same leases back at once.
-        run_name: Distinguishes this process from others with the same worker id (`name_run`); empty: no check for them.
+        run_name: Distinguishes this process from others with the same worker id (`name_run`); empty: they are not detected.
     """
 
     def __init__(self, worker: str, options: CoordinatorOptions, run_name: str = "") -> None:
@@ -140,11 +141,11 @@ class Coordinator:
         self._writes = writes = PendingWrites(turn, _WRITES_IN_FLIGHT_MAX, later_runs)
         self._scans = scans = TableScans(worker, options, view, turn)
         context = CoordinatorContext(worker, options, view, turn, writes, scans)
-        self._failing = FailingCalls(
+        self._failing_calls = FailingCalls(
             turn, options.lease_duration_s, options.lease_duration_s - options.margin_s
         )
         self._late_checkpoints = late = LateCheckpoints(context)
-        held = HeldLeases(context, late, self._failing)
+        held = HeldLeases(context, late, self._failing_calls)
         self.held_leases: HeldLeases = held
         self._stream_check = stream_check = StreamCheck(options, view)
         self._damaged_rows = DamagedRows(view, turn)
@@ -157,7 +158,7 @@ class Coordinator:
         self._planner = MovePlanner(worker, options)
         self._stop = GracefulStop(context, held, acquisitions, membership)
         self._table_stats = CoordinatorStats()  # of the table alone
-        self._live: frozenset[str] = frozenset()  # as of the last scan of the whole table
+        self._live_workers: frozenset[str] = frozenset()  # as of the last scan of the whole table
         self._is_refused = False  # the table or the worker id cannot be used: the worker stops
 
     # --- the interface --------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Coordinator:
         if self.stopped:
             return []
         self._turn.begin(chance)
-        self._failing.on_event(event, now_s, self._writes.sent_s)
+        self._failing_calls.on_event(event, now_s, self._writes.sent_s)
         self._dispatch(event, now_s)
         self._stop_for_later_run(now_s)
         self._advance(now_s)
@@ -202,11 +203,11 @@ class Coordinator:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether this worker holds every lease that it can get for now: leases were seen, and only renewals are in flight.
+        """Whether this worker holds every lease that it can get for now.
 
-        False until the table was scanned after a loss or a take with an unknown outcome, and while rows still have to be
-        compared with the stream's shards. Hand-overs that wait for other workers do not count, nor does the end of a shard that
-        was merged with one whose parent is still read.
+        The table has leases, no scan is needed or in flight, no row still has to be compared with the stream's shards, and no
+        write but renewals is in flight. Two waits do not count: for hand-overs by other workers, and for the missing lease of a
+        finished shard's merge partner.
         """
         return (
             self._table_stats.table_leases > 0
@@ -218,14 +219,14 @@ class Coordinator:
                 except_renewals_of=self.held_leases
             )  # of many leases, one is always being renewed
             and all(
-                held.phase in _RESTING or held.missing_parents_of_children(self.view)
+                held.phase in _RESTING_PHASES or held.missing_parents_of_children(self.view)
                 for held in self.held_leases
             )
         )
 
-    def describe_unread(self, now_s: float) -> str | None:
-        """Return why some part of the streams may be without a live worker that reads it; None if every part has one."""
-        return self._streams.describe_unread(
+    def describe_unread_part(self, now_s: float) -> str | None:
+        """Return why some part of the streams may have no living reader; None if every part has one."""
+        return self._streams.describe_unread_part(
             self.worker,
             now_s,
             has_room=self.options.has_room(len(self.held_leases)),
@@ -245,13 +246,13 @@ class Coordinator:
     @property
     def failing_calls(self) -> tuple[FailingCall, ...]:
         """The calls about leases that keep failing."""
-        return self._failing.lasting()
+        return self._failing_calls.lasting_calls()
 
-    def describe_damaged(self) -> tuple[str, ...]:
+    def describe_damaged_leases(self) -> tuple[str, ...]:
         """Return a sentence for each lease whose row cannot be read, so that no worker reads its shard."""
-        return self._streams.describe_damaged()
+        return self._streams.describe_damaged_leases()
 
-    def held(self) -> dict[str, LeasePhase]:
+    def lease_phases(self) -> dict[str, LeasePhase]:
         """Return the phase of every lease that this worker holds."""
         return {held.key: held.phase for held in self.held_leases}
 
@@ -271,22 +272,22 @@ class Coordinator:
             case ScanDone():
                 self._on_scan(event, now_s)
             case ScanFailed(problem):
-                self._check_calls(now_s)
+                self._update_failing_calls(now_s)
                 if self._scans.on_scan_failed(problem, now_s):
                     self._streams.on_table_missing()
             case WriteDone():
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
-                self._on_fetched(key, lease, now_s)
+                self._on_lease_fetched(key, lease, now_s)
             case FetchFailed(key):
                 self.held_leases.on_fetch_failed(key, now_s)
                 self._row_fetches.on_failed(key, now_s)
                 self._acquisitions.on_fetch_ended(key, now_s, is_read=False)
             case ListingDone():
-                self._damaged_rows.report_new(shard.shard_id for shard in event.shards)
+                self._damaged_rows.report_new_rows(shard.shard_id for shard in event.shards)
                 self._on_listing(event, now_s)
             case ListingFailed():
-                self._streams[event.stream_id].listing.fail(now_s)
+                self._streams[event.stream_id].listing.on_failed(now_s)
             case CheckpointRequested():
                 self.held_leases.on_checkpoint_requested(event, now_s)
             case ReaderProgress():
@@ -298,24 +299,25 @@ class Coordinator:
             case ReaderFailed():
                 if self.held_leases.on_reader_failed(event, now_s):
                     self._acquisitions.leave_to_others(event.key, now_s)
-            case ReadersFound(alive):
-                self.held_leases.on_readers_found(alive, now_s)
+            case ReadersFound(readers):
+                self.held_leases.on_readers_found(readers, now_s)
             case StopRequested():
                 self._stop.begin(now_s)
             case _:
-                self._on_fleet(event, now_s)
+                self._on_fleet_event(event, now_s)
 
     def _advance(self, now_s: float) -> None:
+        """Begin the calls that are due."""
         self.held_leases.tick(now_s)
         self._late_checkpoints.enqueue_writes(now_s)
         self._scans.advance(now_s)
         self._fetch_rows(now_s)
         self._acquisitions.begin_due_fetches(now_s)
-        self._membership.advance(self._live, self._own_keys, now_s)
+        self._membership.advance(self._live_workers, self._own_keys, now_s)
         self._writes.send_queued(now_s)
         self._stop.advance(now_s)
 
-    def _on_fleet(self, event: FleetEvent, now_s: float) -> None:
+    def _on_fleet_event(self, event: FleetEvent, now_s: float) -> None:
         """Handle an answer about KCL 3 workers. Scans begin once it is known whether those have a leader."""
         was_known = self._membership.is_mode_known
         is_full = not self.options.has_room(len(self.held_leases))
@@ -326,11 +328,11 @@ class Coordinator:
         if self._membership.is_refused:
             self._stop.begin(now_s)
         if isinstance(event, OwnLeasesFound) and not self._stop.is_begun:
-            self._on_assigned(event.leases, now_s)
+            self._on_own_leases(event.leases, now_s)
 
-    def _on_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
+    def _on_own_leases(self, found: tuple[Lease, ...], now_s: float) -> None:
         """Handle leases that the index lists under this worker's name: a round without a scan, in a fleet with a leader."""
-        leases = self._keep_own_streams(assigned)
+        leases = self._keep_own_streams(found)
         for lease in leases:
             self.view.on_row_found_by_index(lease, now_s)
             self._later_runs.on_row(lease)
@@ -338,7 +340,7 @@ class Coordinator:
         self._streams.begin_comparing(
             self._stream_check.on_scan(leases, held=self.held_leases, is_whole_table=False), now_s
         )
-        self._refuse_foreign(now_s)
+        self._stop_for_foreign_lease(now_s)
         self._acquisitions.on_rows(leases, now_s)
         self._row_fetches.request(self.held_leases.parents_to_fetch(), now_s)
         self._check_held_leases(now_s)
@@ -352,7 +354,7 @@ class Coordinator:
     def _keep_own_streams(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
         """Return the rows of streams that this worker reads, and report the others if a leader assigns them."""
         kept = self._stream_check.keep_own_streams(rows)
-        if len(kept) < len(rows) and self._stream_check.foreign is None:
+        if len(kept) < len(rows) and self._stream_check.foreign_lease is None:
             self._membership.report_unread_streams(
                 row for row in rows if self.options.stream_of(row.key) is None
             )
@@ -364,25 +366,26 @@ class Coordinator:
     def _on_listing(self, event: ListingDone, now_s: float) -> None:
         self._streams[event.stream_id].on_listing(event, now_s)
         if event.purpose is ListingPurpose.COMPARE:
-            self._stream_check.compare(event.stream_id, event.shards, event.moment_ms, now_s)
-            self._refuse_foreign(now_s)
+            self._stream_check.compare_rows(event.stream_id, event.shards, event.moment_ms, now_s)
+            self._stop_for_foreign_lease(now_s)
             self._scans.request_whole_scan()
 
     # --- rounds ---------------------------------------------------------------------------------------
 
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
         """Handle a scan: a regular one runs a round, one that is only for free leases takes them. Schedule the next scans."""
-        self._check_calls(now_s)
+        self._update_failing_calls(now_s)
         is_free_lease_scan = self._scans.is_free_lease_scan
         self._scans.on_scan_done()
-        self._streams.remember_known_rows(self._last_known())
+        self._streams.remember_answered_rows(self._known_rows())
         scan = replace(scan, leases=self._keep_own_streams(scan.leases))
         self._on_scanned_rows(scan, now_s, runs_round=not is_free_lease_scan)
         if is_free_lease_scan:
             self._take_free_leases(now_s)
             self.held_leases.advance_waiting_leases(now_s)
         else:
-            plan = self._run_round(scan, now_s)
+            run = self._run_whole_round if scan.is_whole_table else self._run_part_round
+            plan = NOTHING_TO_MOVE if self._stop.is_begun else run(scan, now_s)
             self._check_held_leases(now_s)
             self._schedule_round(plan, now_s, is_whole_table=scan.is_whole_table)
         if not self._stop.is_begun and not self._membership.has_leader:
@@ -391,7 +394,7 @@ class Coordinator:
     def _on_scanned_rows(self, scan: ScanDone, now_s: float, *, runs_round: bool) -> None:
         """Update the view from a scan; check its rows against the held leases, this process and the stream."""
         missing = self.view.on_scan(
-            scan.leases, now_s, scan.began_s, self.held_leases, scan.skipped, scan.part
+            scan.leases, now_s, scan.began_s, self.held_leases, scan.skipped_rows, scan.part
         )
         for key in missing:
             self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
@@ -401,23 +404,24 @@ class Coordinator:
         to_compare = self._stream_check.on_scan(
             scan.leases, held=self.held_leases, is_whole_table=scan.is_whole_table
         )
-        self._refuse_foreign(now_s)
-        self._damaged_rows.report_new()
+        self._stop_for_foreign_lease(now_s)
+        self._damaged_rows.report_new_rows()
         for lease in scan.leases:
             self._later_runs.on_row(lease)
             self.held_leases.on_row_scanned(lease, now_s, scan.began_s)
         if not self._stop.is_begun:
             self._streams.begin_comparing(to_compare, now_s)
 
-    def _check_calls(self, now_s: float) -> None:
+    def _update_failing_calls(self, now_s: float) -> None:
+        """Count writes that have no answer for long as failing, and forget failing calls that are not made any more."""
         for pending in self._writes.oldest_of_each(call_of):
-            self._failing.on_unanswered(pending.write, pending.sent_s, now_s)
-        self._failing.forget(now_s, self.round_s)
+            self._failing_calls.on_unanswered_write(pending.write, pending.sent_s, now_s)
+        self._failing_calls.forget_old_calls(now_s, self.round_s)
 
-    def _refuse_foreign(self, now_s: float) -> None:
-        if self._stream_check.foreign is not None and not self._is_refused:
+    def _stop_for_foreign_lease(self, now_s: float) -> None:
+        if self._stream_check.foreign_lease is not None and not self._is_refused:
             self._is_refused = True
-            self._turn.emit(TableRefused(self._stream_check.foreign))
+            self._turn.emit(TableRefused(self._stream_check.foreign_lease))
             self._stop.begin(now_s)
 
     def _stop_for_later_run(self, now_s: float) -> None:
@@ -426,24 +430,17 @@ class Coordinator:
             self._turn.emit(WorkerIdTaken(self._later_runs.later_run))
             self._stop.begin(now_s)
 
-    def _last_known(self) -> dict[str, Lease]:
-        """Return the latest known rows: of the watched part, or of the whole table."""
+    def _known_rows(self) -> dict[str, Lease]:
+        """Return the latest known rows by key: of the watched part, or of the whole table."""
         return {**self.view.watched_rows(), **{held.key: held.lease for held in self.held_leases}}
 
     def _remember_row(self, key: str) -> None:
-        """Remember the last known row of a lease that a call did not find, before it is forgotten."""
-        known = next((held.lease for held in self.held_leases if held.key == key), None) or self.view.get(key)
-        if known is not None:
-            self._streams.remember_known_rows({key: known})
+        """Remember the known row of a lease that a call did not find, before the view forgets that row."""
+        row = next((held.lease for held in self.held_leases if held.key == key), None) or self.view.get(key)
+        if row is not None:
+            self._streams.remember_answered_rows({key: row})
 
-    def _run_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
-        """Run a round on a scan and return its moves; a worker that stops makes none."""
-        if self._stop.is_begun:
-            return NOTHING_TO_MOVE
-        run = self._run_whole_round if scan.is_whole_table else self._run_part_round
-        return run(scan, now_s)
-
-    def _run_whole_round(self, event: ScanDone, now_s: float) -> RoundPlan:
+    def _run_whole_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the whole table and return its moves.
 
         1. List the shards of streams without rows, for their first leases. If the table was deleted, create its leases again.
@@ -453,13 +450,13 @@ class Coordinator:
         4. Per stream: create missing leases and delete finished ones.
         5. Begin this worker's moves of the balance.
         """
-        existing = {lease.key for lease in event.leases} | self.view.damaged_rows.keys()
-        streams = self._streams.start_new(existing, now_s)  # those that have leases
+        existing = {lease.key for lease in scan.leases} | self.view.damaged_rows.keys()
+        streams = self._streams.list_new_streams(existing, now_s)  # the others, which have leases
         if not streams:
             self._table_stats = CoordinatorStats(ended_leases=len(self.view))
-        if not streams or streams.restore_if_gone(existing, now_s):
+        if not streams or streams.restore_if_table_gone(existing, now_s):
             return NOTHING_TO_MOVE
-        streams.remember(self._last_known(), now_s)
+        streams.remember_scan(self._known_rows(), now_s)
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
@@ -469,27 +466,27 @@ class Coordinator:
             unclaimed_leases=sum(entry.owner_state is not OwnerState.ALIVE for entry in fleet),
             worker_count=len(live),
         )
-        self._live = frozenset(live)
+        self._live_workers = frozenset(live)
         self._membership.on_live_workers(live)
-        self._scans.on_whole_table(live)
-        if streams.sync(sorted(live), self.held_leases.missing_parents(), now_s):
+        self._scans.on_whole_table_scanned(live)
+        if streams.sync_leases(sorted(live), self.held_leases.missing_parents(), now_s):
             self._scans.request_whole_scan_in_a_round(now_s, are_scans_rare=self._membership.finds_by_index)
-        plan = self._planner.plan(
+        plan = self._planner.plan_round(
             fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
         )
-        return self._begin(plan, now_s)
+        return self._begin_plan(plan, now_s)
 
-    def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
+    def _run_part_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the watched part: reacquire own leases and take unread ones."""
-        self._streams.remember(self._last_known(), now_s)
-        self._acquisitions.on_rows(event.leases, now_s)
+        self._streams.remember_scan(self._known_rows(), now_s)
+        self._acquisitions.on_rows(scan.leases, now_s)
         part = fleet_of(self.view, now_s, self.worker, self.view.watched_keys)
-        self._scans.on_part(part, now_s)
+        self._scans.on_part_scanned(part, now_s)
         self._fetch_parents(part, now_s)
-        if event.part != self._scans.plan.part:
+        if scan.part != self._scans.plan.part:
             return NOTHING_TO_MOVE  # other workers watch this part
-        plan = self._planner.plan_part(part, now_s, self._scans.plan, held_count=len(self.held_leases))
-        return self._begin(plan, now_s)
+        plan = self._planner.plan_part_takes(part, now_s, self._scans.plan, held_count=len(self.held_leases))
+        return self._begin_plan(plan, now_s)
 
     def _take_free_leases(self, now_s: float) -> None:
         """Take free leases, after a scan that was only for them."""
@@ -497,7 +494,7 @@ class Coordinator:
             return
         self._acquisitions.on_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
-        self._begin_moves(self._planner.plan_free(fleet, self._scans.plan), now_s)
+        self._begin_moves(self._planner.plan_free_takes(fleet, self._scans.plan), now_s)
 
     def _fetch_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
         """Fetch the parents for which free leases of the watched part wait, and those for which held leases wait.
@@ -506,7 +503,7 @@ class Coordinator:
         parents itself.
         """
         for entry in part:
-            if entry.waits and entry.owner_state is not OwnerState.ALIVE:
+            if entry.waits_for_parents and entry.owner_state is not OwnerState.ALIVE:
                 self._row_fetches.request(self.view.blocking_parents(entry.lease), now_s)
         self._row_fetches.request(self.held_leases.parents_to_fetch(), now_s)
 
@@ -517,36 +514,36 @@ class Coordinator:
 
     def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole_table: bool) -> None:
         """Schedule the scan of the next round: earlier for an overdue hand-over or first leases, later if an index shows own leases."""
-        scan_s = plan.scan_s
+        extra_scan_s = plan.extra_scan_s
         if self._scans.plan.part is None:
-            scan_s = min(scan_s, self.view.handovers.next_overdue_s(now_s))
-        self._scans.schedule_next(now_s, scan_s, is_whole_table=is_whole_table, is_moving=bool(plan.moves))
+            extra_scan_s = min(extra_scan_s, self.view.handovers.next_overdue_s(now_s))
+        self._scans.schedule_scans(
+            now_s, extra_scan_s, is_whole_table=is_whole_table, is_moving=bool(plan.moves)
+        )
         if self._membership.finds_by_index:
-            self._scans.schedule_at(now_s + LED_SCAN_ROUNDS * self.round_s)
+            self._scans.schedule_regular_scan_at(now_s + LED_SCAN_ROUNDS * self.round_s)
         first_listing_s = self._streams.first_listing_s
         if first_listing_s is not None and not self._stop.is_begun:
             # Only a scan of the whole table shows that a stream still has no leases.
             self._scans.request_whole_scan_by(max(first_listing_s, now_s + 0.01 * self.round_s))
 
-    def _begin(self, plan: RoundPlan, now_s: float) -> RoundPlan:
-        """Begin the moves of a plan that the fleet's mode leaves to this worker, and return them."""
+    def _begin_plan(self, plan: RoundPlan, now_s: float) -> RoundPlan:
+        """Begin those moves of a plan that the fleet's mode allows this worker; return a plan of these alone."""
         plan = self._membership.limit_to_mode(plan)
         self._begin_moves(plan.moves, now_s)
         return plan
 
     def _begin_moves(self, moves: Sequence[Move], now_s: float) -> None:
         for move in moves:
-            match move:
-                case ReleaseLease(key):
-                    self.held_leases.release(key, StopWhy.SURPLUS, now_s)
-                case Acquisition():
-                    self._acquisitions.begin(move, now_s)
-                case _:
-                    assert_never(move)
+            if isinstance(move, Acquisition):
+                self._acquisitions.begin(move, now_s)
+            else:
+                self.held_leases.release(move.key, StopWhy.SURPLUS, now_s)
 
     # --- answers --------------------------------------------------------------------------------------
 
     def _on_write(self, event: WriteDone, now_s: float) -> None:
+        """Handle the answer to a write: check its row, then hand it to the part that made the write."""
         pending = self._writes.settle(event.write_id)
         if pending is None:
             return
@@ -568,6 +565,7 @@ class Coordinator:
     def _on_other_write(
         self, pending: PendingWrite, purpose: OtherPurpose, outcome: WriteOutcome, now_s: float
     ) -> None:
+        """Handle the answer to a write that is not a held lease's own."""
         key, row = pending.write.key, row_of(outcome)
         if row is not None and row.key == key:
             self.view.on_row(row, now_s)
@@ -577,11 +575,11 @@ class Coordinator:
             case ForAcquisition(reason):
                 self._on_acquisition(pending, reason, outcome, now_s)
             case ForFirstLease():
-                self._streams.of(key).syncer.on_first_created(outcome)
+                self._streams.stream_of(key).syncer.on_first_lease_created(outcome)
             case ForMissingLease():
-                self._streams.of(key).syncer.on_created(pending, purpose, outcome)
+                self._streams.stream_of(key).syncer.on_lease_created(pending, purpose, outcome)
             case ForCleanup(reason):
-                self._streams.of(key).cleanup.on_deleted(key, reason, outcome)
+                self._streams.stream_of(key).cleanup.on_deleted(key, reason, outcome)
             case ForLateCheckpoint(write):
                 self._late_checkpoints.on_answer(write, outcome, now_s)
             case _:
@@ -594,15 +592,16 @@ class Coordinator:
         if is_forestalled and not self._planner.is_settled(now_s):
             # Another newcomer: RequestHandover of the same lease. This worker: its own request, refused. The others count this
             # worker only once it has requested a lease, so it soon scans to find another lease to request.
-            self._scans.request_whole_scan_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_s)
+            self._scans.request_whole_scan_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_scan_s)
 
     def _fetch_rows(self, now_s: float) -> None:
         """Fetch rows by key if scans of the part will not show them."""
         if self._scans.part is not None and not self._stop.is_begun:
-            self._row_fetches.request(self._scans.owner_unknown, now_s)
+            self._row_fetches.request(self._scans.leases_of_unknown_owner, now_s)
         self._row_fetches.fetch_due(now_s)
 
-    def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
+    def _on_lease_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
+        """Handle a row that was read by its key; None: there is no such row."""
         if lease is None:
             self._remember_row(key)
             self.view.on_row_absent(key)

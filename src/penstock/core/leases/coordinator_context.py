@@ -12,10 +12,10 @@ from penstock.core.leases.table_scans import TableScans
 
 
 class CoordinatorContext(Struct, frozen=True, eq=False):
-    """Passed to every part of one coordinator; a table of several streams has one for each stream.
+    """The shared parts of one coordinator. In a table of several streams each stream has one, with the stream's options.
 
     Args:
-        options: The coordinator's options; for the parts of one stream those of the stream.
+        me: This worker's id.
         turn: Collects effects, and is the source of jitter.
     """
 

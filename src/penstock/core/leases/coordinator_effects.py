@@ -1,7 +1,4 @@
-"""The effects of the lease coordinator: plain values, run in the order in which they are returned.
-
-The table in the docstring of `penstock.core.leases.coordinator` lists the event that answers each effect.
-"""
+"""The effects of the lease coordinator: plain values. The docstring of `penstock.core.leases.coordinator` has them in a table."""
 
 from __future__ import annotations
 
@@ -65,8 +62,8 @@ class ReportWorker(Struct, frozen=True):
     """Write this worker's metrics for the leader of KCL 3 workers; answer `WorkerReported`.
 
     Args:
-        measures_cpu: Whether the other workers report their processor use.
-        is_full: This worker takes no more leases.
+        measures_cpu: Whether to report this worker's processor use, as the Java workers report theirs.
+        is_full: This worker has no room for further leases.
     """
 
     measures_cpu: bool
@@ -78,15 +75,13 @@ class LeaveFleet(Struct, frozen=True):
 
 
 class FindOwnLeases(Struct, frozen=True):
-    """Find the leases of this worker by the index, and read those that are not known yet.
-
-    Answer `OwnLeasesFound` or `FindOwnLeasesFailed`.
+    """Find the leases in this worker's name by the index, and read their rows; answer `OwnLeasesFound` or `FindOwnLeasesFailed`.
 
     Args:
-        known: Keys of leases that are not read.
+        known_keys: Leases whose rows are not read, because this worker holds or has requested them.
     """
 
-    known: frozenset[str]
+    known_keys: frozenset[str]
 
 
 class ListShards(Struct, frozen=True):
@@ -95,7 +90,8 @@ class ListShards(Struct, frozen=True):
     Args:
         filter_type: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP, or None for everything.
         timestamp_ms: With AT_TIMESTAMP.
-        stream_id: The stream, if several share the table: the answer's ids are lease keys then.
+        stream_id: The stream, if several share the table: the shard ids in the answer then have its id as a prefix, as lease
+            keys have.
     """
 
     purpose: ListingPurpose
@@ -108,7 +104,7 @@ class StartReader(Struct, frozen=True):
     """Read a shard and deliver its records.
 
     Args:
-        epoch: Identifies this ownership; every event about the reader carries it.
+        epoch: Identifies this period of ownership; every event about the reader carries it.
         position: Everything up to and including it is done, or a starting sentinel.
         deliver_until_s: No delivery begins at or after this monotonic moment, until `ExtendDelivery` moves it.
             The delivering thread must check the clock itself: a worker that was paused gets no message in time.
@@ -122,7 +118,7 @@ class StartReader(Struct, frozen=True):
 
 
 class ExtendDelivery(Struct, frozen=True):
-    """Move a reader's deadline, because its lease was renewed."""
+    """Move the deadline of a reader's deliveries, because its lease was renewed."""
 
     key: str
     epoch: int
@@ -130,7 +126,7 @@ class ExtendDelivery(Struct, frozen=True):
 
 
 class StopWhy(Enum):
-    """The reason why a reader stops."""
+    """Why a reader stops."""
 
     LOST = "another worker has the lease, or its row is gone"
     EXPIRED = "the lease could not be renewed in time"
@@ -151,7 +147,7 @@ class StopReader(Struct, frozen=True):
 
 
 class CheckpointWritten(Struct, frozen=True):
-    """A requested checkpoint is durable."""
+    """Report that a requested checkpoint is durable."""
 
     key: str
     epoch: int
@@ -230,14 +226,14 @@ class ForeignLease(Struct, frozen=True):
 class TableRefused(Struct, frozen=True):
     """The lease table belongs to another stream: this worker stops, and has taken no lease since it saw that."""
 
-    foreign: ForeignLease
+    foreign_lease: ForeignLease
 
 
 class LaterRun(Struct, frozen=True):
-    """Another living process of the same worker, which is the later one.
+    """A living process that began later than this one, under the same worker id.
 
     Args:
-        key: A lease that it renews.
+        key: A lease that the later process renews.
     """
 
     key: str
@@ -293,24 +289,24 @@ _GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
 
 
 class Turn:
-    """The effects and the random number of one call, shared by the coordinator's parts. Not thread-safe."""
+    """The effects and the random numbers of one `Coordinator.handle`, shared by the coordinator's parts. Not thread-safe."""
 
     def __init__(self) -> None:
         self.effects: list[Effect] = []
         self._chance = 0.5
 
     def begin(self, chance: float) -> None:
-        """Start the next turn, with a fresh number in [0, 1)."""
+        """Drop the effects of the last turn, and begin the next one with a fresh number in [0, 1)."""
         self.effects = []
         self._chance = chance
 
     def draw(self) -> float:
-        """Return a number in [0, 1): several per turn, all derived from the turn's one."""
+        """Return the turn's next random number in [0, 1); all are derived from the first one."""
         self._chance = (self._chance + _GOLDEN) % 1.0
         return self._chance
 
     def jittered(self, mean_s: float, share: float) -> float:
-        """Return a random duration, at most this share shorter or longer than the mean, so that workers do not act together."""
+        """Return a random duration within `share` (0.1: a tenth) of the mean, so that workers do not act together."""
         return mean_s * (1 - share + 2 * share * self.draw())
 
     def emit(self, effect: Effect) -> None:

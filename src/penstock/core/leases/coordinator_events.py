@@ -1,8 +1,4 @@
-"""The events of the lease coordinator, all plain values; its effects are in `coordinator_effects`.
-
-The machine is `penstock.core.leases.coordinator.Coordinator`; its module docstring has the table of events and effects.
-The consumer's runtime and the simulator exchange these values with it; they contain no state of the machine.
-"""
+"""The events of the lease coordinator: plain values. The docstring of `penstock.core.leases.coordinator` has them in a table."""
 
 from __future__ import annotations
 
@@ -53,12 +49,12 @@ class ScanDone(Struct, frozen=True):
     """Every row of the table, or of a part of it.
 
     Args:
-        skipped: (key, reason) of rows that are not leases, or cannot be read as leases.
+        skipped_rows: Key and reason of each row that is not a lease, or cannot be read as one.
         began_s: Monotonic seconds when the scan began, on the clock of `handle`.
     """
 
     leases: tuple[Lease, ...]
-    skipped: tuple[tuple[str, str], ...] = ()
+    skipped_rows: tuple[tuple[str, str], ...] = ()
     began_s: float | None = None
     part: TablePart | None = None
 
@@ -76,7 +72,7 @@ class ScanFailed(Struct, frozen=True):
 
 
 class Unknown(Enum):
-    """The third outcome of a write."""
+    """The outcome of a write that was sent and not answered: it may have been applied, or may be applied later."""
 
     UNKNOWN = "sent, no answer"
 
@@ -133,7 +129,7 @@ class FleetFetched(Struct, frozen=True):
     """The answer to a `FetchFleet`.
 
     Args:
-        wall_s: Seconds since the epoch when they were read: KCL 3 workers date their metrics.
+        wall_s: When the rows were read, in seconds since the epoch: the metrics in them have such times.
     """
 
     rows: Kcl3Rows
@@ -206,7 +202,7 @@ class CheckpointRequested(Struct, frozen=True):
     """Everything up to and including `position` is done.
 
     Args:
-        urgent: Write it now; else with the next renewal.
+        urgent: True writes the checkpoint now, False with the next renewal.
     """
 
     key: str
@@ -222,7 +218,7 @@ class ReaderProgress(Struct, frozen=True):
         progress_text: A text that changes when reading or delivery advances.
         millis_behind_latest: The last known lag, or None.
         throughput_kbps: Kilobytes per second delivered since the previous event of this kind.
-        tip: The position done at which the reader reached the tip, and when; written with the next renewal.
+        tip: The last moment at which no record was behind the done position; written with the next renewal.
     """
 
     key: str
@@ -237,7 +233,7 @@ class ShardDrained(Struct, frozen=True):
     """The shard is closed, read to its end, and everything in it is done. The reader has stopped by itself.
 
     Args:
-        position: The last record that is done: the checkpoint until the end can be written, or None.
+        position: The last done record: the checkpoint until SHARD_END can be written. None if no record was read.
     """
 
     key: str
@@ -251,8 +247,9 @@ class ReaderStopped(Struct, frozen=True):
 
     Args:
         position: Everything up to and including it is done; None when nothing was done beyond the start.
-        tip: The position done at which the reader reached the tip, and when, or None.
-        seen_claim: If the reader is a query: the claim that it saw last. A late checkpoint needs it on the row.
+        tip: As in `ReaderProgress`.
+        seen_claim: The claim that a query's reader saw last. If the lease is lost, its last position is written only while
+            the row has this claim.
     """
 
     key: str
@@ -281,9 +278,9 @@ class ReaderFailed(Struct, frozen=True):
 
 
 class ReadersFound(Struct, frozen=True):
-    """The answer to `AuditReaders`: (key, epoch) of every reader that has not stopped."""
+    """The answer to `AuditReaders`: key and epoch of every reader that has not stopped."""
 
-    alive: frozenset[tuple[str, int]]
+    readers: frozenset[tuple[str, int]]
 
 
 class StopRequested(Struct, frozen=True):

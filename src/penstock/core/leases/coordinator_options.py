@@ -17,9 +17,9 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 
 RENEWALS_PER_S_MAX: Final = 50.0
-"""A query with more leases than it can renew at this rate within a third of the lease duration renews them less often."""
+"""A query renews at most this many leases per second: with many leases it renews each one less often."""
 TERM_MAX_S: Final = 120.0
-"""The longest duration that such a query gives its leases, unless the application's lease duration is longer."""
+"""The longest duration that a query with many leases gives them, unless the application's lease duration is longer."""
 
 _COLD_START_PER_SHARD_S: Final = 0.01
 
@@ -27,8 +27,8 @@ _COLD_START_PER_SHARD_S: Final = 0.01
 def cold_start_jitter_s(jitter_max_s: float, open_shard_count: int) -> float:
     """Return the longest time that a worker waits when it finds an empty table.
 
-    Workers that start together all find an empty table, and without a wait each would try to create every lease: the table
-    would refuse all but one of the writes for each. A stream with few shards has few leases, so its workers wait less.
+    Without a wait, workers that start together would all list the shards and try to create every lease. A stream with few
+    shards has few leases, so its workers wait less.
     """
     return min(jitter_max_s, _COLD_START_PER_SHARD_S * open_shard_count)
 
@@ -71,7 +71,7 @@ class CoordinatorOptions(Struct, frozen=True):
             exceed the limit.
         max_leases: The most unfinished leases that this worker holds. None: no limit.
         leases_to_acquire: The most takes and hand-overs begun per round. None: the whole share.
-        handover: Ask live owners to finish before their leases move; False takes them as KCL 2.x does.
+        handover: Whether a live owner is asked to finish before a lease moves; False takes the lease as KCL 2.x does.
         handover_timeout_s: Longest duration of a hand-over before the lease is taken.
         keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A renewal then never
             writes a checkpoint, which would end a claim. After a restart the worker resumes leases that it was handing over,
@@ -131,8 +131,8 @@ class CoordinatorOptions(Struct, frozen=True):
         check_range(self, 0, None, "cold_start_jitter_s")
         check_range(self, 1, None, "max_leases", "leases_to_acquire", "part_watchers_min")
 
-    def own(self, lease: Lease) -> Lease:
-        """Return a lease to create, with its stream's identity."""
+    def with_stream(self, lease: Lease) -> Lease:
+        """Return a lease with its stream's identity, if that is known."""
         stream = self.stream_of(lease.key)
         return lease if stream is None else replace(lease, stream=stream)
 
@@ -155,7 +155,7 @@ class CoordinatorOptions(Struct, frozen=True):
         return stream_id_of(key) if self.streams else ""
 
     def stream_of(self, key: str) -> StreamIdentity | None:
-        """Return the stream of a lease; None if it is unknown, or this worker does not read it."""
+        """Return the stream of a lease; None if the stream is unknown, or not read by this worker."""
         if not self.streams:
             return self.stream
         shared = self.streams.get(stream_id_of(key))
@@ -167,22 +167,19 @@ class CoordinatorOptions(Struct, frozen=True):
 
     @property
     def margin_s(self) -> float:
-        """Seconds between the end of delivery and the earliest moment at which another worker may take the lease.
-
-        The margin pays for clocks that run at different speeds.
-        """
+        """Seconds between the end of delivery and the earliest take by another worker: clocks run at different speeds."""
         return self.lease_duration_s / 10
 
     @property
     def renew_interval_s(self) -> float:
-        """Seconds between two renewals."""
+        """Seconds between two renewals of a lease; `renew_interval_of` has the exception."""
         return self.lease_duration_s / 3
 
     def renew_interval_of(self, held_count: int) -> float:
         """Return the seconds between two renewals of each lease.
 
-        A worker whose batches claim their ends is not fenced by time, so it may give its leases a longer duration
-        (`LeaseTerm`) and renew them less often.
+        Claims, not time, fence a worker with `keeps_claims`. So it may give its leases a longer duration (`LeaseTerm`) and renew
+        them less often.
         """
         usual_s = self.renew_interval_s
         if not self.keeps_claims:
@@ -191,5 +188,5 @@ class CoordinatorOptions(Struct, frozen=True):
 
     @property
     def interval_s(self) -> float:
-        """Mean seconds between two rounds in a fleet of ordinary size."""
+        """Mean seconds between two scans of the lease table, unless the table or the fleet is large."""
         return 0.8 * self.lease_duration_s if self.round_interval_s is None else self.round_interval_s

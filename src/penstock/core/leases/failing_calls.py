@@ -54,9 +54,9 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 
-_AGAIN_S: Final = 60.0
+_REPORT_INTERVAL_S: Final = 60.0
 _PATIENCE: Final = 0.6  # of the lease duration: a lease is lost after nine tenths
-_RARE_PAUSE_S: Final = 300.0
+_RARE_CALL_INTERVAL_S: Final = 300.0
 
 
 class LeaseCall(Enum):
@@ -94,28 +94,34 @@ _WRITES: Final[dict[type[LeaseWrite], LeaseCall]] = {
 
 
 def call_of(write: LeaseWrite) -> LeaseCall:
-    """Return the kind of a write."""
+    """Return the kind of call that makes a write."""
     return _WRITES[type(write)]
 
 
 class CallAnswer(Struct, frozen=True):
-    """The result of a call, from its event.
+    """The answer to a call, from its event.
 
     Args:
-        problem: Why it failed; None if it did not.
-        key: The lease that it was about, if it was about one.
-        scope: The id of the stream that the call was about, if the table has several streams; else empty.
+        problem: Why the call failed; None if it succeeded.
+        detail: The error's text, if there is one.
+        key: The call's lease; None if the call was not about one lease.
+        stream_id: The stream of a listing, if the table has several streams; else empty.
     """
 
     call: LeaseCall
     problem: Problem | None = None
     detail: str = ""
     key: str | None = None
-    scope: str = ""
+    stream_id: str = ""
+
+    @property
+    def kind(self) -> tuple[LeaseCall, str]:
+        """The call and its stream: the failures of one kind are counted together."""
+        return (self.call, self.stream_id)
 
 
 def answer_of(event: Event) -> CallAnswer | None:
-    """Return which call an event answers, and how; None if it answers no call that can fail."""
+    """Return the answer that an event carries; None if it answers no call that can fail."""
     match event:
         case WriteDone():
             return _answer_of_write(event)
@@ -157,7 +163,10 @@ class FailingCall(Struct):
     """One kind of call that has failed since its last success.
 
     Args:
+        answer: The last failure.
         since_s: When the first failure was seen, monotonic.
+        last_s: When the last failure was seen, monotonic.
+        is_lasting: Whether the call keeps failing, by the rule of this module.
     """
 
     answer: CallAnswer
@@ -168,13 +177,13 @@ class FailingCall(Struct):
 
     @property
     def call(self) -> LeaseCall:
-        """The kind."""
+        """The kind of the call."""
         return self.answer.call
 
     def describe(self, now_s: float) -> str:
         """Return what fails, for how long, and the last error."""
         answer = self.answer
-        what = f"{self.call.value} of stream {answer.scope}" if answer.scope else self.call.value
+        what = f"{self.call.value} of stream {answer.stream_id}" if answer.stream_id else self.call.value
         for_s = now_s - self.since_s
         fails = f"has failed for {for_s:.0f} s" if for_s >= 1 else "fails"
         lease = f" (lease {answer.key})" if answer.key is not None else ""
@@ -200,7 +209,7 @@ class FailingCalls:
         # Reported calls that work again while others fail, each with the moment of its first failure.
         self._recovered: dict[LeaseCall, float] = {}
 
-    def lasting(self) -> tuple[FailingCall, ...]:
+    def lasting_calls(self) -> tuple[FailingCall, ...]:
         """Return the calls that keep failing."""
         return tuple(each for each in self._failing.values() if each.is_lasting)
 
@@ -216,14 +225,14 @@ class FailingCalls:
         if answer.problem is None and isinstance(event, WriteDone):
             answer = self._fail_if_late(answer, sent_s(event.write_id), now_s)
         if answer.problem is None:
-            known = self._failing.pop((answer.call, answer.scope), None)
-            if known is not None:
-                self._on_recovered(known, now_s)
+            failure = self._failing.pop(answer.kind, None)
+            if failure is not None:
+                self._on_recovered(failure, now_s)
         else:
             self._on_failed(answer, now_s)
 
     def _fail_if_late(self, answer: CallAnswer, sent_s: float | None, now_s: float) -> CallAnswer:
-        """Return the answer, or a failure if it was too late to keep a lease."""
+        """Return the answer to a write; a failure in its place if it was too late to keep a lease."""
         if sent_s is None or now_s - sent_s < self._answer_due_s:
             return answer
         slow = (
@@ -232,64 +241,60 @@ class FailingCalls:
         )
         return replace(answer, problem=Problem.UNAVAILABLE, detail=slow)
 
-    def on_unanswered(self, write: LeaseWrite, sent_s: float, now_s: float) -> None:
-        """Handle a write that is still in flight."""
+    def on_unanswered_write(self, write: LeaseWrite, sent_s: float, now_s: float) -> None:
+        """Handle a write that is still in flight: it counts as failed if it was sent long ago."""
         age_s = now_s - sent_s
         if age_s < self._patience_s:
             return
         answer = CallAnswer(call_of(write), Problem.UNAVAILABLE, f"no answer for {age_s:.0f} s", write.key)
-        known = self._failing.get((answer.call, answer.scope))
-        if known is not None and not known.answer.detail.startswith("no answer"):
-            answer = known.answer  # an error is more specific
+        failure = self._failing.get(answer.kind)
+        if failure is not None and not failure.answer.detail.startswith("no answer"):
+            answer = failure.answer  # an error is more specific
         self._on_failed(answer, now_s)
 
     def on_lost_lease(self, key: str, error: str, now_s: float) -> None:
         """Handle a lease that was lost because writing it failed."""
         answer = CallAnswer(LeaseCall.RENEW, Problem.UNAVAILABLE, error, key)
-        known = self._failing.get((answer.call, answer.scope))
-        if known is None:
-            known = self._add(answer, now_s)
-        self._report_if_due(known, now_s, is_lasting=True)
+        failure = self._failure_of(answer, now_s)
+        failure.is_lasting = True
+        self._report_if_due(failure, now_s)
 
-    def _add(self, answer: CallAnswer, now_s: float) -> FailingCall:
-        added = FailingCall(answer, since_s=now_s, last_s=now_s)
-        self._failing[answer.call, answer.scope] = added
-        return added
+    def _failure_of(self, answer: CallAnswer, now_s: float) -> FailingCall:
+        return self._failing.setdefault(answer.kind, FailingCall(answer, since_s=now_s, last_s=now_s))
 
     def _on_failed(self, answer: CallAnswer, now_s: float) -> None:
-        known = self._failing.get((answer.call, answer.scope)) or self._add(answer, now_s)
-        known.answer, known.last_s = answer, now_s
-        self._report_if_due(known, now_s, is_lasting=now_s - known.since_s >= self._patience_s)
+        failure = self._failure_of(answer, now_s)
+        failure.answer, failure.last_s = answer, now_s
+        failure.is_lasting |= now_s - failure.since_s >= self._patience_s
+        self._report_if_due(failure, now_s)
 
-    def _report_if_due(self, known: FailingCall, now_s: float, *, is_lasting: bool) -> None:
-        known.is_lasting = known.is_lasting or is_lasting
-        answer = known.answer
-        if known.is_lasting:
-            self._recovered.pop(known.call, None)
-        kind = (answer.call, answer.scope)
-        is_loud = known.is_lasting or answer.problem is Problem.REFUSED
-        if is_loud and now_s >= self._quiet_until_s.get(kind, -math.inf):
-            self._quiet_until_s[kind] = now_s + _AGAIN_S
-            known.is_reported = True
+    def _report_if_due(self, failure: FailingCall, now_s: float) -> None:
+        answer = failure.answer
+        if failure.is_lasting:
+            self._recovered.pop(failure.call, None)
+        is_loud = failure.is_lasting or answer.problem is Problem.REFUSED
+        if is_loud and now_s >= self._quiet_until_s.get(answer.kind, -math.inf):
+            self._quiet_until_s[answer.kind] = now_s + _REPORT_INTERVAL_S
+            failure.is_reported = True
             reason = "" if answer.problem is None else answer.problem.name.lower()
-            self._turn.report(Topic.CALL_FAILED, Level.ERROR, known.describe(now_s), answer.key, reason)
+            self._turn.report(Topic.CALL_FAILED, Level.ERROR, failure.describe(now_s), answer.key, reason)
 
-    def forget(self, now_s: float, round_s: float) -> None:
-        """Forget calls that are not made any more, for instance because other workers have the leases now."""
+    def forget_old_calls(self, now_s: float, round_s: float) -> None:
+        """Forget failing calls that are not made any more, for instance because other workers have the leases now."""
         writes_pause_s = 3 * max(self._lease_duration_s, round_s)
-        for kind, known in list(self._failing.items()):
-            pause_s = writes_pause_s if known.call in _WRITES.values() else max(writes_pause_s, _RARE_PAUSE_S)
-            if now_s - known.last_s > pause_s:
+        for kind, failure in list(self._failing.items()):
+            is_write = failure.call in _WRITES.values()
+            if now_s - failure.last_s > max(writes_pause_s, 0.0 if is_write else _RARE_CALL_INTERVAL_S):
                 del self._failing[kind]
-                self._on_recovered(known, now_s)
+                self._on_recovered(failure, now_s)
 
-    def _on_recovered(self, known: FailingCall, now_s: float) -> None:
+    def _on_recovered(self, failure: FailingCall, now_s: float) -> None:
         """Handle a failing call that works again or is not needed any more; report it once no call keeps failing."""
-        if not known.is_lasting:
+        if not failure.is_lasting:
             return
-        if known.is_reported:
-            self._recovered[known.call] = known.since_s
-        if self.lasting() or not self._recovered:
+        if failure.is_reported:
+            self._recovered[failure.call] = failure.since_s
+        if self.lasting_calls() or not self._recovered:
             return
         what = ", ".join(call.value for call in self._recovered)
         for_s = now_s - min(self._recovered.values())

@@ -29,11 +29,11 @@ class Reason(Enum):
     OWN = "own"  # this worker owned it before a restart
     ASSIGNED = "assigned"  # the leader of a native KCL 3 fleet gave it to this worker
     CHILD = "child"  # this worker ended its parent
-    SHARE = "share"  # this worker has fewer than its share
+    SHARE = "share"  # another worker has it, and this worker has fewer than its share
     LEFT_OVER = "left_over"  # free for long: the worker whose share it is does not take it
     HANDED_OVER = "handed_over"
     HANDOVER_OVERDUE = "handover_overdue"
-    STEAL = "steal"  # kcl2: from the most loaded worker
+    STEAL = "steal"  # kcl2: from the worker with the most leases
     VERY_OLD = "very_old"  # kcl2: not renewed for three lease durations
 
 
@@ -41,35 +41,36 @@ class FleetLease(NamedTuple):
     """One unfinished lease with its owner's state.
 
     Args:
-        lease: The row. A hand-over that will not be answered is removed from it: `owner` is the worker that it counts for.
+        lease: The row. A hand-over that will not be answered is removed from it: `owner` is the worker for which the lease counts.
         unchanged_s: Seconds since the row was seen to change.
-        waits: The shard may not be read before its parents are finished.
-        free_s: Seconds since any worker may take it.
+        waits_for_parents: The shard may not be read before its parents are finished.
+        free_s: Seconds since the lease became free.
+        ignores_handovers: The owner has not answered a hand-over request: the lease is taken without one.
     """
 
     lease: Lease
     owner_state: OwnerState
     unchanged_s: float = 0.0
-    waits: bool = False
+    waits_for_parents: bool = False
     free_s: float = 0.0
     ignores_handovers: bool = False
 
     @property
     def is_takable(self) -> bool:
         """Whether the shard has no reader although it may be read."""
-        return self.owner_state is not OwnerState.ALIVE and not self.waits
+        return self.owner_state is not OwnerState.ALIVE and not self.waits_for_parents
 
 
 class Acquisition(Struct, frozen=True):
-    """Acquire a lease by this write: a `Take`, or a `RequestHandover` if its reader would answer.
-
-    Args:
-        is_live: Whether another worker holds the lease.
-    """
+    """Acquire a lease by this write: a `Take`, or a `RequestHandover` if its reader would answer."""
 
     write: Take | RequestHandover
     reason: Reason
-    is_live: bool = False
+
+    @property
+    def is_live(self) -> bool:
+        """Whether another worker holds the lease and renews it."""
+        return self.reason in (Reason.SHARE, Reason.STEAL)
 
 
 class ReleaseLease(Struct, frozen=True):
@@ -87,7 +88,7 @@ class BalanceLimits(Struct, frozen=True):
     Args:
         max_leases: The most leases of this worker; the other workers are assumed to have the same limit.
         leases_to_acquire: The most acquisitions per plan.
-        handover: False takes live leases without a hand-over request.
+        handover: Whether a live lease is requested from its owner; False takes it at once.
         left_over_s: A worker that has not taken a lease of its share for this long has no room for it; after twice the time
             any worker with room takes it.
     """
@@ -109,7 +110,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str, keys: Iterable[str] | None 
 
     Args:
         me: This worker, which lives even if it has no lease.
-        keys: Known rows; None for all.
+        keys: The rows to return; each is in the view. None for all.
     """
     handovers = view.handovers
     fleet = [
@@ -117,7 +118,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str, keys: Iterable[str] | None 
             lease,
             owner_state,
             unchanged_s,
-            waits=view.waits_for_parents(lease),
+            waits_for_parents=view.waits_for_parents(lease),
             free_s=unchanged_s
             if owner_state is OwnerState.UNOWNED
             else max(0.0, unchanged_s - view.duration_s_of(lease)),
@@ -126,23 +127,23 @@ def fleet_of(view: LeaseView, now_s: float, me: str, keys: Iterable[str] | None 
         for lease, owner_state, unchanged_s in view.with_owner_states(now_s, keys)
         if owner_state is not OwnerState.ENDED and view.is_usable(lease.key)
     ]
-    _settle_overdue(fleet, view, now_s, me)
+    _settle_overdue_handovers(fleet, view, now_s, me)
     return fleet
 
 
-def _settle_overdue(fleet: list[FleetLease], view: LeaseView, now_s: float, me: str) -> None:
-    """Replace each lease with an overdue hand-over by one that has only the owner for whom it counts."""
+def _settle_overdue_handovers(fleet: list[FleetLease], view: LeaseView, now_s: float, me: str) -> None:
+    """Remove each overdue hand-over from its lease, and set `owner` to the worker for whom the lease counts."""
     handovers = view.handovers
-    overdue = [
+    overdue = {
         place
         for place, entry in enumerate(fleet)
         if entry.owner_state is OwnerState.ALIVE and handovers.is_overdue(entry.lease, now_s)
-    ]
+    }
     if not overdue:
         return
     # The other leases show which workers live.
-    left_out = set(overdue)
-    living = live_workers((entry for place, entry in enumerate(fleet) if place not in left_out), me)
+    others = (entry for place, entry in enumerate(fleet) if place not in overdue)
+    living = live_workers(others, me)
     for place in sorted(overdue, key=lambda place: fleet[place].lease.key):
         lease = fleet[place].lease
         handovers.on_request_unanswered(lease, now_s)
@@ -174,12 +175,12 @@ def capacity_of(worker: str) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def tie_break(*parts: str) -> int:
-    """Return a tie-breaker: a hash that is the same on every worker and different for every lease."""
+    """Return a hash of some texts that is the same on every worker; it puts leases and workers in one random order."""
     return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")
 
 
 def chosen_worker(workers: Iterable[str], task: str) -> str:
-    """Return the worker responsible for a once-per-fleet task: the next one on a hash ring of the live workers."""
+    """Return the one worker that does a task for its fleet: the next one on a hash ring of the live workers."""
     ring = sorted((tie_break(worker), worker) for worker in workers)
     return ring[bisect_left(ring, (tie_break(task), "")) % len(ring)][1]
 
@@ -192,8 +193,8 @@ class CoordinatorStats(Struct, frozen=True):
         ended_leases: Finished ones that are not deleted yet.
         unclaimed_leases: Unfinished ones without a live owner.
         worker_count: Live owners, this worker included.
-        lost_leases: Lost since the start.
-        takes: By reason, since the start.
+        lost_leases: The number of leases lost since the start.
+        takes: The number of acquired leases since the start, by reason.
     """
 
     total_leases: int = 0
@@ -206,5 +207,5 @@ class CoordinatorStats(Struct, frozen=True):
 
     @property
     def table_leases(self) -> int:
-        """Every lease in the table."""
+        """The number of leases in the table."""
         return self.total_leases + self.ended_leases

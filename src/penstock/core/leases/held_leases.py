@@ -287,7 +287,7 @@ class HeldLeases:
                 case SendWrite(write):
                     self._writes.send(write, ForHeldLease(held.epoch), now_s, held.deadline_s)
                 case CreateChild(lease):
-                    create = Create(self.options.own(lease))
+                    create = Create(self.options.with_stream(lease))
                     self._writes.enqueue(create, ForChildOf(held.key, held.epoch))
                 case LeaseReleased():
                     del self._held[held.key]

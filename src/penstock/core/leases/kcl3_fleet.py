@@ -17,9 +17,10 @@ from msgspec import Struct, field
 
 REPORT_INTERVAL_S: Final = 30.0
 """The interval at which KCL 3 workers report their metrics."""
-FRESH_S: Final = 2 * REPORT_INTERVAL_S
-"""The age beyond which metrics belong to a worker that has stopped."""
+METRICS_AGE_MAX_S: Final = 2 * REPORT_INTERVAL_S
+"""A worker whose metrics are older has stopped."""
 CPU: Final = "C"
+"""The name of the processor metric in the rows."""
 SAMPLES_MAX: Final = 10
 FAILED_SAMPLE: Final = -1.0
 """The leader assigns nothing to a worker whose last sample is this."""
@@ -33,7 +34,8 @@ class LeaderLock(Struct, frozen=True):
 
     Args:
         record_version: Changes with every renewal of the lock.
-        lease_s: The lock is free if it has not changed for this long.
+        lease_s: The lock is free if it was not renewed for this long.
+        is_released: Whether its owner has given it up.
     """
 
     owner: str
@@ -46,7 +48,7 @@ class WorkerStats(Struct, frozen=True):
     """The metrics that one worker reports.
 
     Args:
-        reported_s: When, in seconds since the epoch.
+        reported_s: When the worker wrote them, in seconds since the epoch.
         samples: The last values of each metric by its short name, oldest first; empty if throughput alone counts.
         limits: The limit of each metric, above which a worker is overloaded.
     """
@@ -59,7 +61,7 @@ class WorkerStats(Struct, frozen=True):
 
     def is_fresh(self, wall_s: float) -> bool:
         """Return whether the leader counts this worker as alive."""
-        return wall_s - self.reported_s <= FRESH_S
+        return wall_s - self.reported_s <= METRICS_AGE_MAX_S
 
 
 class Kcl3Rows(Struct, frozen=True):
@@ -133,12 +135,12 @@ def describe_refusal(why: FleetRefusal, table: str, detail: str) -> str:
 
 
 def is_known_version(version: str | None) -> bool:
-    """Return whether a state of the migration is known."""
+    """Return whether this version of Penstock knows a state of the migration (None: there is none)."""
     return version is None or version in _NATIVE or version in _PLAIN_2X or version == _UPGRADING
 
 
 def wants_reports(version: str | None) -> bool:
-    """Return whether workers of such a fleet report their metrics."""
+    """Return whether the workers of a fleet in this state of the migration report their metrics."""
     return version in _NATIVE or version == _UPGRADING
 
 
@@ -150,7 +152,9 @@ class FleetModeDetector:
         self._lock: LeaderLock | None = None
         self._changed_s = 0.0  # when the lock was last seen to change
         self._has_changed = False
-        self._reports: dict[str, tuple[int, float]] = {}  # by worker: its report, and when it was first seen
+        self._reports: dict[
+            str, tuple[int, float]
+        ] = {}  # by worker: `reported_s`, and when that was first seen
 
     def detect(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> FleetMode:
         """Return the fleet's mode.
@@ -184,7 +188,7 @@ class FleetModeDetector:
             self._has_changed = lock is not None and before is not None
 
     def _on_reports(self, workers: Sequence[WorkerStats], now_s: float) -> None:
-        """Keep the moment of each worker's report, with the moment at which this observer first saw it."""
+        """Keep the time in each worker's report, and the moment at which this observer first saw that time."""
         before, self._reports = self._reports, {}
         for stats in workers:
             report = before.get(stats.worker)
@@ -195,7 +199,7 @@ class FleetModeDetector:
     def _is_alive(self, stats: WorkerStats, now_s: float, wall_s: float) -> bool:
         # A report with a fast clock stays fresh for as long as the clock was ahead, but it does not change any more.
         _, since_s = self._reports[stats.worker]
-        return stats.is_fresh(wall_s) and now_s - since_s <= FRESH_S
+        return stats.is_fresh(wall_s) and now_s - since_s <= METRICS_AGE_MAX_S
 
     def _has_leader(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> bool:
         lock = self._lock
@@ -207,7 +211,7 @@ class FleetModeDetector:
 
 
 def metrics_to_report(rows: Kcl3Rows, wall_s: float) -> frozenset[str]:
-    """Return the metrics that the Java workers report: the leader compares workers by the common ones."""
+    """Return the names of the metrics that the Java workers report: the leader compares workers by those that all report."""
     return frozenset(
         name
         for stats in rows.workers
@@ -222,7 +226,7 @@ def stats_to_report(
     """Return the metrics that a worker reports.
 
     Args:
-        cpu: Means of its processor use in percent, oldest first; None if throughput alone is to count.
+        cpu: Means of its processor use in percent, oldest first; None if the leader compares throughput alone.
         is_full: The worker has no room for further leases. It reports a failed sample, since the leader then assigns it none.
     """
     samples = () if cpu is None else tuple(round(value, 6) for value in cpu)
@@ -233,7 +237,7 @@ def stats_to_report(
     return WorkerStats(worker, int(wall_s), {CPU: samples[-SAMPLES_MAX:]}, {CPU: 100}, is_penstock=True)
 
 
-def unseen_by_leader(rows: Kcl3Rows, owners: Collection[str], wall_s: float) -> list[str]:
-    """Return the live owners of leases that report no metrics: a leader can neither balance nor replace them."""
+def owners_without_metrics(rows: Kcl3Rows, owners: Collection[str], wall_s: float) -> list[str]:
+    """Return those of some live owners that report no metrics, sorted: a leader can neither balance nor replace them."""
     fresh = {stats.worker for stats in rows.workers if stats.is_fresh(wall_s)}
     return sorted(set(owners) - fresh)

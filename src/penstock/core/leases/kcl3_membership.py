@@ -1,4 +1,4 @@
-"""One worker's coordination with KCL 3 workers: reads their rows, reports metrics, and follows their leader."""
+"""One worker's membership in a KCL 3 fleet: it reads the fleet's rows, reports metrics, and follows the leader."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from penstock.core.leases.kcl3_fleet import (
     Kcl3Rows,
     is_known_version,
     metrics_to_report,
-    unseen_by_leader,
+    owners_without_metrics,
     wants_reports,
 )
 from penstock.core.leases.lease import Lease, stream_id_of
@@ -50,11 +50,11 @@ _FIRST_FETCH_RETRY_S: Final = 2.0  # after a failed first read: the worker begin
 _REPORTS_REFUSED_MAX: Final = 2  # in a row; a changed policy takes effect with a delay
 _FETCHED_WORKERS_MAX: Final = 100  # workers whose metrics are read at once
 LED_SCAN_ROUNDS: Final = 10
-"""A worker that finds its leases by the index scans the table this many times less often."""
+"""Rounds between two scans of the table by a worker that finds its leases by the index."""
 
 
 class Kcl3Membership:
-    """One worker's coordination with KCL 3 workers, if there are any. Not thread-safe."""
+    """One worker's membership in a KCL 3 fleet, if the table has one. Not thread-safe."""
 
     def __init__(self, context: CoordinatorContext) -> None:
         self.me: str = context.me
@@ -79,9 +79,9 @@ class Kcl3Membership:
         self._is_stopping = False
         self._is_leaving = False  # its row for the leader is being deleted
         self._reported_mode = ""  # of the last report in the log
-        self._fetched_workers: frozenset[str] = frozenset()  # the last fetch was of their metrics
-        self._unseen: frozenset[str] = frozenset()  # live workers without metrics for the leader
-        self._reported_unseen: set[str] = set()
+        self._fetched_workers: frozenset[str] = frozenset()  # those whose metrics the last fetch read
+        self._without_metrics: frozenset[str] = frozenset()  # live workers that report none to the leader
+        self._warned_of: set[str] = set()  # workers without metrics that were reported
         self._reported_unread_streams: set[str] = set()
 
     @property
@@ -109,14 +109,14 @@ class Kcl3Membership:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no report and no deletion of one is in flight."""
+        """Whether neither a report of metrics nor their deletion is in flight."""
         return not self._is_leaving and not self._is_reporting
 
     def handle(self, event: FleetEvent, now_s: float, *, is_full: bool) -> bool:
         """Handle the answer to a call about the fleet.
 
         Args:
-            is_full: This worker has `max_leases` leases.
+            is_full: Whether this worker has `max_leases` leases.
 
         Returns:
             Whether the table must be scanned again: the fleet's mode has changed, or this worker may not query the index.
@@ -131,11 +131,11 @@ class Kcl3Membership:
             case FleetLeft():
                 self._is_leaving = self._is_listed = False
             case OwnLeasesFound():
-                self._on_found(now_s)
+                self._on_index_query_ended(now_s)
             case FindOwnLeasesFailed(problem):
                 # An IAM policy that is older than the index does not allow the query. Scans show the same leases.
                 self._may_query_index = problem is not Problem.REFUSED
-                self._on_found(now_s)
+                self._on_index_query_ended(now_s)
                 return not self._may_query_index
             case _:
                 assert_never(event)
@@ -144,22 +144,24 @@ class Kcl3Membership:
     # --- reading ------------------------------------------------------------------------------------------
 
     def begin(self, now_s: float) -> None:
-        """Schedule the first read: the lease table exists."""
+        """Schedule the first read of the fleet's rows, now that the lease table exists."""
         if self.options.kcl3 and self._fetch_due_s == math.inf:
             self._fetch_due_s = now_s
 
-    def advance(self, live: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float) -> None:
+    def advance(
+        self, live_workers: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float
+    ) -> None:
         """Begin the reads that are due: of KCL 3's own rows, and of the index that shows newly assigned leases.
 
         Args:
-            own_keys: Returns the leases that this worker holds or has requested; the others in its name are new.
+            own_keys: Returns the keys of the leases that this worker holds or has requested; others in its name are new.
         """
         if self._is_stopping:
             return
         if now_s >= self._fetch_due_s and not self._is_fetching:
             self._is_fetching = True
             # In a large fleet each worker checks others, so that together they check all.
-            others = sorted(set(live) - {self.me}, key=lambda worker: tie_break(self.me, worker))
+            others = sorted(set(live_workers) - {self.me}, key=lambda worker: tie_break(self.me, worker))
             self._fetched_workers = frozenset(others[:_FETCHED_WORKERS_MAX])
             self._turn.emit(FetchFleet(self._fetched_workers))
         if now_s >= self._find_due_s and not self._is_finding:
@@ -198,7 +200,7 @@ class Kcl3Membership:
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, 0.5)
 
     def _schedule_reads(self, now_s: float) -> None:
-        """Schedule the next read of the fleet's rows, and the first one of an index that now shows this worker's leases."""
+        """Schedule the next read of the fleet's rows, and the first query of the index when it becomes usable."""
         # Without a leader this worker takes free leases itself, so it checks for the next leader in every round.
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
         self._fetch_due_s = now_s + self._turn.jittered(pause_s, _JITTER)
@@ -211,14 +213,17 @@ class Kcl3Membership:
             self._find_due_s = now_s
 
     def _report_mode(self, *, was_known: bool) -> None:
-        """Report the fleet's mode if it has changed. The first mode is reported only in a table that KCL 3 workers have used."""
+        """Report the fleet's mode if it has changed.
+
+        Args:
+            was_known: Whether an earlier read has shown a mode. If not, it is reported only if KCL 3 workers have used the table.
+        """
         rows = self._rows
         leader = rows.leader.owner if self.has_leader and rows.leader is not None else ""
         mode = f"{self.mode.name} {leader}"
-        if mode == self._reported_mode or (rows.version is None and not was_known):
-            self._reported_mode = mode
+        is_same, self._reported_mode = mode == self._reported_mode, mode
+        if is_same or (rows.version is None and not was_known):
             return
-        self._reported_mode = mode
         who = f"; the leader is {leader}" if leader else ""
         state = "no KCL 3 worker" if rows.version is None else rows.version
         self._turn.report(
@@ -227,7 +232,7 @@ class Kcl3Membership:
 
     # --- leases that the leader has assigned --------------------------------------------------------------
 
-    def _on_found(self, now_s: float) -> None:
+    def _on_index_query_ended(self, now_s: float) -> None:
         self._is_finding = False
         pause_s = self._turn.jittered(self.options.interval_s, _JITTER) if self.finds_by_index else math.inf
         self._find_due_s = now_s + pause_s
@@ -253,7 +258,7 @@ class Kcl3Membership:
             )
 
     def limit_to_mode(self, plan: RoundPlan) -> RoundPlan:
-        """Return the moves of a plan that the fleet's mode leaves to this worker.
+        """Return a plan of those moves alone that the fleet's mode allows this worker.
 
         A leader assigns every lease, so this worker only releases some, and needs no extra scan for leases to take. Without a
         leader it also takes leases that have no live reader; live ones stay where they are until there is one.
@@ -261,29 +266,29 @@ class Kcl3Membership:
         match self.mode:
             case FleetMode.LED:
                 releases = [move for move in plan.moves if not isinstance(move, Acquisition)]
-                return RoundPlan(releases, scan_s=math.inf)
+                return RoundPlan(releases, extra_scan_s=math.inf)
             case FleetMode.LEADERLESS:
                 kept = [move for move in plan.moves if not (isinstance(move, Acquisition) and move.is_live)]
                 return replace(plan, moves=kept)
             case _:
                 return plan
 
-    def on_live_workers(self, live: Collection[str]) -> None:
-        """Warn, once each, of live workers that twice in a row have not reported metrics, which their leader needs."""
+    def on_live_workers(self, workers: Collection[str]) -> None:
+        """Warn once of each live worker that had no metrics for its leader twice in a row."""
         if not self._is_native:
-            self._unseen = frozenset()
+            self._without_metrics = frozenset()
             return
-        before = self._unseen
-        self._unseen = frozenset(
-            unseen_by_leader(self._rows, set(live) & self._fetched_workers, self._wall_s)
+        before = self._without_metrics
+        self._without_metrics = frozenset(
+            owners_without_metrics(self._rows, set(workers) & self._fetched_workers, self._wall_s)
         )
-        news = sorted((self._unseen & before) - self._reported_unseen)
-        self._reported_unseen.update(news)
-        if news:
+        new = sorted((self._without_metrics & before) - self._warned_of)
+        self._warned_of.update(new)
+        if new:
             self._turn.report(
                 Topic.FLEET,
                 Level.WARNING,
-                f"workers {', '.join(news[:5])} renew leases in a native KCL 3 fleet and report no metrics, so its leader "
+                f"workers {', '.join(new[:5])} renew leases in a native KCL 3 fleet and report no metrics, so its leader "
                 "cannot count on them, and a KCL 2.x worker keeps what was handed to another one: stop them, or update "
                 "them to KCL 3 or this version of Penstock",
                 reason="unseen",
@@ -302,15 +307,15 @@ class Kcl3Membership:
             if self._is_native and self._reports_refused >= _REPORTS_REFUSED_MAX:
                 self._refuse(FleetRefusal.UNREPORTED, detail)
         if self._is_stopping:
-            self._withdraw()
+            self._delete_metrics()
 
     def leave(self) -> None:
         """Leave the fleet: delete this worker's metrics, so that no more leases are assigned to it."""
         self._is_stopping = True
         if not self._is_reporting:
-            self._withdraw()
+            self._delete_metrics()
 
-    def _withdraw(self) -> None:
+    def _delete_metrics(self) -> None:
         if self._is_listed and not self._is_leaving:
             self._is_leaving = True
             self._turn.emit(LeaveFleet())

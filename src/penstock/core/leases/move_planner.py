@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from penstock.core.leases.balance import plan_balance, take_free
+from penstock.core.leases.balance import plan_balance, take
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import (
     Acquisition,
@@ -21,9 +21,9 @@ from penstock.core.leases.fleet_view import (
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.table_scans import ScanPlan
 
-_MOMENT_ROUNDS: Final = 0.25  # wait after a new worker was seen: others may be starting too
+_NEWCOMER_ROUNDS: Final = 0.25  # wait after a new worker was seen: others may be starting too
 _WAIT_ROUNDS_MAX: Final = 3.0  # longest wait while workers start one after the other
-_MEMORY_ROUNDS: Final = 4.0  # a worker that was without a lease for less than this is not new
+_ABSENCE_ROUNDS: Final = 4.0  # a worker that was without a lease for less than this is not new
 
 
 class FleetSettling:
@@ -49,10 +49,10 @@ class FleetSettling:
         Args:
             workers: All live workers, this one included.
             whole_scan_s: Mean time between two scans that show all workers, if it is longer. A worker is new if
-                it was not seen for `_MEMORY_ROUNDS` times the longer of the two.
+                it was not seen for `_ABSENCE_ROUNDS` times the longer of the two.
         """
         is_first = not self._last_seen_s
-        known_s = now_s - _MEMORY_ROUNDS * max(round_s, whole_scan_s)
+        known_s = now_s - _ABSENCE_ROUNDS * max(round_s, whole_scan_s)
         seen = set(workers)
         has_newcomers = any(self._last_seen_s.get(worker, -math.inf) < known_s for worker in seen)
         self._last_seen_s = {worker: at_s for worker, at_s in self._last_seen_s.items() if at_s >= known_s}
@@ -60,7 +60,7 @@ class FleetSettling:
         if has_newcomers:
             if self.is_settled(now_s):
                 self._began_s = self.due_s = now_s
-            wait_s = round_s * (1.0 if is_first else _MOMENT_ROUNDS)
+            wait_s = round_s * (1.0 if is_first else _NEWCOMER_ROUNDS)
             began_s = now_s if self._began_s is None else self._began_s
             self.due_s = min(max(self.due_s, now_s + wait_s), began_s + _WAIT_ROUNDS_MAX * round_s)
 
@@ -70,10 +70,12 @@ class FleetSettling:
 
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then; see `BalanceLimits.left_over_s`
-_WATCHERS_ROUNDS: Final = 2  # for which a free lease is left to the watchers of its part
+_WATCHERS_ROUNDS: Final = 2  # a free lease is left to the watchers of its part for this long
 _PART_SCAN_ROUNDS: Final = 0.25  # until the next scan of a part with free leases
 _DOUBLINGS_MAX: Final = 6
-_CROWDED_SHARES: Final = 2  # times its share: a worker's limit until the other watchers have scanned
+_FIRST_SHARES_MAX: Final = (
+    2  # times the leases per worker: a worker's limit until the other watchers have scanned
+)
 
 
 class RoundPlan(Struct, frozen=True):
@@ -81,14 +83,14 @@ class RoundPlan(Struct, frozen=True):
 
     Args:
         moves: In the order in which they should be made.
-        scan_s: When an extra scan will find more leases to move; infinity if the regular round is soon enough.
+        extra_scan_s: When an extra scan will find more leases to move; infinity if the regular round is soon enough.
     """
 
     moves: Sequence[Move]
-    scan_s: float
+    extra_scan_s: float
 
 
-NOTHING_TO_MOVE: Final = RoundPlan((), scan_s=math.inf)
+NOTHING_TO_MOVE: Final = RoundPlan((), extra_scan_s=math.inf)
 
 
 class MovePlanner:
@@ -103,11 +105,11 @@ class MovePlanner:
         """Return whether the fleet has settled: no new worker has appeared lately."""
         return self._settling.is_settled(now_s)
 
-    def plan(
+    def plan_round(
         self,
         fleet: Sequence[FleetLease],
         now_s: float,
-        scans: ScanPlan,
+        scan_plan: ScanPlan,
         *,
         held_count: int,
         chance: float,
@@ -117,9 +119,9 @@ class MovePlanner:
         Args:
             chance: In [0, 1), for policies whose choices are random.
         """
-        options, round_s = self.options, scans.settling_s
-        self._settling.on_workers(live_workers(fleet, self.me), now_s, round_s, scans.whole_s)
-        left_over_s = _LEFT_OVER_ROUNDS * round_s
+        options, settling_s = self.options, scan_plan.settling_s
+        self._settling.on_workers(live_workers(fleet, self.me), now_s, settling_s, scan_plan.whole_scan_s)
+        left_over_s = _LEFT_OVER_ROUNDS * settling_s
         moves = plan_balance(
             fleet,
             self.me,
@@ -128,26 +130,26 @@ class MovePlanner:
             lease_duration_s=options.lease_duration_s,
             chance=chance,
         )
-        scan_s = math.inf
+        extra_scan_s = math.inf
         if options.has_room(held_count):
-            scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
+            extra_scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
         if options.policy is not BalancePolicy.KCL2 and not self._settling.is_settled(now_s):
             live_moves = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
             if live_moves:
                 moves = self._limit_live_moves(live_moves, moves, fleet)
-                scan_s = min(scan_s, self._settling.due_s)
-        if scans.part is not None:
-            moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
-        return RoundPlan(moves, scan_s)
+                extra_scan_s = min(extra_scan_s, self._settling.due_s)
+        if scan_plan.part is not None:
+            moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * settling_s)
+        return RoundPlan(moves, extra_scan_s)
 
-    def plan_free(self, fleet: Sequence[FleetLease], scans: ScanPlan) -> list[Acquisition]:
+    def plan_free_takes(self, fleet: Sequence[FleetLease], scan_plan: ScanPlan) -> list[Acquisition]:
         """Plan only the takes of this worker's share of the free leases, between two rounds.
 
         A lease that never had an owner is left to the rounds: the worker that has just ended its parent takes it.
         """
         if not any(entry.is_takable for entry in fleet):
             return []
-        limits = BalanceLimits(self.options.max_leases, left_over_s=_LEFT_OVER_ROUNDS * scans.settling_s)
+        limits = BalanceLimits(self.options.max_leases, left_over_s=_LEFT_OVER_ROUNDS * scan_plan.settling_s)
         moves = plan_balance(fleet, self.me, self.options.policy, limits)
         had_owner = {entry.lease.key for entry in fleet if entry.lease.counter > 0}
         return [
@@ -156,47 +158,49 @@ class MovePlanner:
             if isinstance(move, Acquisition) and not move.is_live and move.write.key in had_owner
         ]
 
-    def plan_part(
+    def plan_part_takes(
         self,
         part: Sequence[FleetLease],
         now_s: float,
-        scans: ScanPlan,
+        scan_plan: ScanPlan,
         *,
         held_count: int,
     ) -> RoundPlan:
         """Plan the takes of free leases in the part of the table that this worker watches.
 
-        The watchers of a part scan it at different moments, and each takes a share of the free leases that it finds. If some
-        are left, it scans again soon and takes twice as many: some of the other watchers may be gone too.
+        The watchers of a part scan it at different moments, and each takes a share of the free leases that it finds. A
+        watcher that leaves some scans again soon and takes twice as many: some of the other watchers may be gone too.
 
         Args:
-            scans: It has the number of watchers when the fleet was last seen.
+            part: The leases of the part.
         """
         options = self.options
         free = [entry for entry in part if entry.is_takable]
         if not free:
             return NOTHING_TO_MOVE
-        soon_s = _PART_SCAN_ROUNDS * scans.round_s
+        soon_s = _PART_SCAN_ROUNDS * scan_plan.round_s
         # The longest-free lease could have been taken in this many extra scans.
         doublings = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
-        wanted = math.ceil(len(free) / max(1.0, scans.watchers) * 2**doublings)
+        wanted = math.ceil(len(free) / max(1.0, scan_plan.watcher_count) * 2**doublings)
         # After the loss of many workers, the first watcher that scans leaves some leases to those that scan a moment later.
-        crowded = math.ceil(_CROWDED_SHARES * scans.share * 2 ** max(0, doublings // 2 - 1))
-        room = max(1, crowded - held_count)
+        count_max = math.ceil(
+            _FIRST_SHARES_MAX * scan_plan.leases_per_worker * 2 ** max(0, doublings // 2 - 1)
+        )
+        room = max(1, count_max - held_count)
         if options.max_leases is not None:
             room = min(room, max(0, options.max_leases - held_count))
         free.sort(key=lambda entry: tie_break(self.me, entry.lease.key))
         taken = free[: min(wanted, room)][: options.leases_to_acquire]
         is_urgent = doublings < _DOUBLINGS_MAX and len(taken) < len(free)
-        scan_s = now_s + soon_s if is_urgent else math.inf
-        return RoundPlan([take_free(entry, self.me) for entry in taken], scan_s)
+        extra_scan_s = now_s + soon_s if is_urgent else math.inf
+        return RoundPlan([take(entry, self.me) for entry in taken], extra_scan_s)
 
     def _limit_live_moves(
         self, live_moves: Sequence[Acquisition], moves: Sequence[Move], fleet: Sequence[FleetLease]
     ) -> list[Move]:
-        """Return the moves without the live ones, those of leases that other workers hold.
+        """Return the moves without the acquisitions of live leases.
 
-        If this worker has no lease and no other move, keep one of them: by its request the other workers see it.
+        If this worker has no lease and no other move, one of these is kept: by its request the other workers see it.
         """
         kept = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
         has_lease = any(
@@ -209,9 +213,9 @@ class MovePlanner:
 
 
 def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patience_s: float) -> list[Move]:
-    """Leave free leases to the watchers of their part, which see them sooner than a scan of the whole table.
+    """Return the moves without those takes of free leases that are left to the watchers of the leases' part.
 
-    If the watchers leave a lease for `patience_s`, they have no room for it, and any worker takes it.
+    The watchers see a free lease first. If it is still free after `patience_s`, they have no room, and any worker takes it.
     """
     left = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
     return [

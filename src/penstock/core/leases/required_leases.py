@@ -34,6 +34,8 @@ from penstock.core.shard import ChildShard, Shard
 from penstock.core.shard_graph import Cover, ShardGraph, cover_of
 from penstock.core.starting import StartingPosition, pin_latest
 
+_NO_SHARDS: Final[frozenset[str]] = frozenset()
+
 # --- the first leases -----------------------------------------------------------------------------------
 
 
@@ -43,8 +45,8 @@ class BadSnapshot(Struct, frozen=True):
     detail: str
 
 
-def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
-    """Return the shard filter of the first listing: its type, and the moment for a timestamp.
+def first_listing_filter(start: StartingPosition) -> tuple[str | None, int | None]:
+    """Return the shard filter of the first listing: its type (None for every shard), and the moment of a timestamp filter.
 
     If the user names shards, every shard is listed that a name could refer to, and the snapshot is chosen from that listing.
     """
@@ -62,7 +64,7 @@ def plan_first_leases(
     """Plan the first leases of an empty table.
 
     Args:
-        shards: The stream at the starting position, as `first_filter` asks.
+        shards: The listing with `first_listing_filter`.
         moment_ms: When the listing was answered, by the service's clock; a start at LATEST is pinned to it.
 
     Returns:
@@ -114,8 +116,8 @@ def unknown_names(shards: Iterable[Shard], start: StartingPosition) -> tuple[str
 def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int) -> list[Lease]:
     """Plan the first leases if the starting position names shards.
 
-    A named shard starts at its position. Its ancestors count as read, unless they descend from another named shard that is
-    not at its end; then some records may be read twice, but none is left out. Its descendants follow when it ends, as usual.
+    A named shard starts at its position. Its ancestors count as read, unless they descend from another named shard that starts
+    before its end; then some records may be read twice, but none is left out. Its descendants follow when it ends, as usual.
     The rest of the hash range starts at the default position.
 
     Args:
@@ -134,7 +136,7 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
         if shard.shard_id not in read and any(parent in followed for parent in shard.parents):
             followed.add(shard.shard_id)
     covered = [graph[key].hash_range for key, position in positions.items() if not position.is_shard_end]
-    rest = graph.snapshot_at(start.default, covered=covered, without=read | followed)
+    rest = graph.snapshot_at(start.default, covered=covered, excluded=read | followed)
     positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
     if start.default.sentinel is Sentinel.LATEST:
         # A merged shard waits for both its parents, so the parent that is not followed gets a lease too. It is closed, and its
@@ -159,9 +161,6 @@ def _ready_children(graph: ShardGraph, starts: Mapping[str, Position], read: Abs
     )
 
 
-_NO_SHARDS: Final[frozenset[str]] = frozenset()
-
-
 def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:
     """Plan the leases of a finished shard's children, always from TRIM_HORIZON."""
     return [new_lease(child, TRIM_HORIZON) for child in children]
@@ -184,8 +183,8 @@ def start_reading_at(lease: Lease, has_parent_lease: bool) -> Position:
     return TRIM_HORIZON if starts_late and has_parent_lease else lease.checkpoint
 
 
-def known_moment(leases: Iterable[Lease]) -> Position | None:
-    """Return the earliest starting moment among the leases that are still at their starting position, or None."""
+def earliest_start(leases: Iterable[Lease]) -> Position | None:
+    """Return the checkpoint with the earliest moment, of the leases that are still at their starting position; or None."""
     pinned = [
         lease.checkpoint
         for lease in leases
@@ -197,42 +196,42 @@ def known_moment(leases: Iterable[Lease]) -> Position | None:
 # --- holes ----------------------------------------------------------------------------------------------
 
 
-class Coverage(Struct, frozen=True):
+class LeaseCoverage(Struct, frozen=True):
     """How the unfinished leases cover the hash range.
 
     Args:
         holes: The hash keys that no unfinished lease covers.
-        unknown: Unfinished leases of unknown range (rows of old writers); with any, `holes` means nothing.
+        leases_without_range: Unfinished leases of unknown range (rows of old writers); with any, `holes` means nothing.
     """
 
     holes: tuple[HashRange, ...]
-    unknown: tuple[str, ...] = ()
+    leases_without_range: tuple[str, ...] = ()
 
 
-def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Coverage:
+def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> LeaseCoverage:
     """Find the parts of the hash range that no unfinished lease covers.
 
     Args:
         ranges: Ranges from a listing, for rows without one.
     """
     covered: list[HashRange] = []
-    unknown: list[str] = []
+    without_range: list[str] = []
     for lease in leases:
         if lease.is_ended:
             continue
-        known = lease.hash_range or ranges.get(lease.key)
-        if known is None:
-            unknown.append(lease.key)
+        hash_range = lease.hash_range or ranges.get(lease.key)
+        if hash_range is None:
+            without_range.append(lease.key)
         else:
-            covered.append(known)
-    return Coverage(cover_of(covered).holes, tuple(sorted(unknown)))
+            covered.append(hash_range)
+    return LeaseCoverage(cover_of(covered).holes, tuple(sorted(without_range)))
 
 
 def find_uncovered_shards(leases: Mapping[str, Lease], shards: Iterable[Shard]) -> list[str]:
     """Return the open shards that have no lease, and whose hash keys no unfinished lease covers.
 
     Args:
-        leases: Every row, by shard id. An empty table has no worker yet, so nothing is missing.
+        leases: Every row, by shard id. In an empty table no shard counts as missing, since no worker has started.
         shards: A listing without a filter.
     """
     listed = list(shards)
@@ -248,19 +247,23 @@ def find_uncovered_shards(leases: Mapping[str, Lease], shards: Iterable[Shard]) 
 
 
 class HoleCounts(Struct):
-    """Counts for how many rounds in a row a hole was seen; holes that move or shrink keep their count."""
+    """Counts for how many rounds in a row a hole was seen; holes that move or shrink keep their count.
 
-    confidence_rounds: int
-    _seen: dict[HashRange, int] = field(default_factory=dict)
+    Args:
+        confirmed_after_rounds: A hole that was seen in this many rounds is confirmed.
+    """
+
+    confirmed_after_rounds: int
+    _rounds: dict[HashRange, int] = field(default_factory=dict)
 
     def on_round(self, holes: Iterable[HashRange]) -> list[HashRange]:
         """Handle one round's holes and return those that are confirmed."""
-        seen = {}
+        rounds = {}
         for hole in holes:
-            before = [count for old, count in self._seen.items() if old.overlaps(hole)]
-            seen[hole] = 1 + max(before, default=0)
-        self._seen = seen
-        return [hole for hole, count in seen.items() if count >= self.confidence_rounds]
+            before = [count for old, count in self._rounds.items() if old.overlaps(hole)]
+            rounds[hole] = 1 + max(before, default=0)
+        self._rounds = rounds
+        return [hole for hole, count in rounds.items() if count >= self.confirmed_after_rounds]
 
 
 class CreationReason(Enum):
@@ -279,15 +282,13 @@ class MissingLease(Struct, frozen=True):
     why: CreationReason
 
 
-def fill_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str | None, int | None]:
-    """Return the shard filter of the listing that fills a hole: everything since the application started."""
-    moment = known_moment(leases) or start.default
-    if moment.timestamp_ms is not None:
-        return ("FROM_TIMESTAMP", moment.timestamp_ms)
-    return (None, None)
+def hole_listing_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str | None, int | None]:
+    """Return the type and moment of the filter for shards since the application started; (None, None) for every shard."""
+    moment_ms = (earliest_start(leases) or start.default).timestamp_ms
+    return (None, None) if moment_ms is None else ("FROM_TIMESTAMP", moment_ms)
 
 
-def plan_missing(
+def plan_missing_leases(
     leases: Mapping[str, Lease],
     shards: Sequence[Shard],
     holes: Sequence[HashRange],
@@ -297,7 +298,7 @@ def plan_missing(
     """Plan which leases fill confirmed holes.
 
     Args:
-        shards: The listing that `fill_filter` asks for.
+        shards: The listing with `hole_listing_filter`.
         holes: The hash keys that no unfinished lease covers.
         needed_parents: Shards that must have a lease although others cover their range: unfinished parents of shards
             whose leases exist already.
@@ -319,7 +320,7 @@ def plan_missing(
         why = _why_missing(shard, leases, by_id, with_descendants)
         if why is not None:
             wanted[shard.shard_id] = why
-    position = known_moment(leases.values()) or start.default
+    position = earliest_start(leases.values()) or start.default
     if position.sentinel is Sentinel.LATEST and position.timestamp_ms is None:
         position = TRIM_HORIZON  # the moment at which the application started is not known any more
     plan = []
@@ -393,7 +394,7 @@ def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_S
     its records are there.
 
     Args:
-        vanished: Shards that no listing has any more, as confirmed by `find_vanished`.
+        vanished: Shards that two listings in a row lacked; see `find_unlisted_leases`.
     """
     children_of: dict[str, set[str]] = {}
     for lease in leases.values():
@@ -417,25 +418,15 @@ def _is_past_start(lease: Lease) -> bool:
     return lease.checkpoint.is_record or lease.checkpoint.is_shard_end
 
 
-def find_vanished(
-    leases: Mapping[str, Lease], shards: Sequence[Shard], before: frozenset[str] | None
-) -> tuple[frozenset[str], frozenset[str]]:
-    """Find finished leases whose shards are not in a complete listing.
+def find_unlisted_leases(leases: Mapping[str, Lease], shards: Sequence[Shard]) -> frozenset[str]:
+    """Return the keys of finished leases whose shards are not in a listing, which may be incomplete.
+
+    A lease is left out if its shard has a listed child without a lease.
 
     Args:
         shards: A listing without a filter.
-        before: The result of the previous listing, or None.
-
-    Returns:
-        The finished leases' keys that are missing in this listing, and those that were missing in the previous one too. Only
-        the latter may be deleted, since one listing can be incomplete. A shard whose listed children have no leases is in
-        neither.
     """
     listed = {shard.shard_id for shard in shards}
     needed = {parent for shard in shards if shard.shard_id not in leases for parent in shard.parents}
-    now = frozenset(
-        lease.key
-        for lease in leases.values()
-        if lease.is_ended and lease.key not in listed and lease.key not in needed
-    )
-    return now, now & before if before is not None else _NO_SHARDS
+    ended = {lease.key for lease in leases.values() if lease.is_ended}
+    return frozenset(ended - listed - needed)

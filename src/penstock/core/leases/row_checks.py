@@ -30,11 +30,11 @@ from penstock.core.stream_identity import StreamIdentity
 # --- rows of other streams ---------------------------------------------------------------------------------
 
 
-def find_other_mode(rows: Iterable[Lease], *, are_several: bool) -> ForeignLease | None:
-    """Return a row of a one-stream table if several streams are read, or the other way round; None if all rows fit."""
+def find_lease_of_other_mode(rows: Iterable[Lease], *, reads_several: bool) -> ForeignLease | None:
+    """Return a lease of a one-stream application if this one reads several streams, or the reverse; None if there is none."""
     for row in rows:
-        if bool(stream_id_of(row.key)) != are_several:
-            why = "one stream" if are_several else "several streams in one table"
+        if bool(stream_id_of(row.key)) != reads_several:
+            why = "one stream" if reads_several else "several streams in one table"
             return ForeignLease(row.key, f"is of an application that reads {why}", is_of_other_mode=True)
     return None
 
@@ -45,12 +45,13 @@ def find_foreign_lease(
     """Return a row that belongs to another stream, or None.
 
     Args:
-        listed: Its shards by id, for rows that do not name their stream; None compares nothing.
+        stream: The stream to which the rows should belong.
+        listed: The shards of `stream` by id: rows that name no stream are compared with them. None compares nothing.
     """
     for row in rows:
         if row.stream is not None:
             if row.stream != stream:
-                return ForeignLease(row.key, _other_stream(row.stream, stream))
+                return ForeignLease(row.key, _describe_other_stream(row.stream, stream))
             continue
         shard = None if listed is None else listed.get(row.key)
         why = None if shard is None else why_foreign(row, shard)
@@ -72,7 +73,7 @@ def why_foreign(row: Lease, shard: Shard) -> str | None:
     return None
 
 
-def _other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
+def _describe_other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
     if found.arn == stream.arn:
         return (
             f"it was created for a stream of the same name that was created at {found.created_ms} ms, and this one was "
@@ -87,7 +88,7 @@ def describe_foreign_table(
     """Return the error message for a lease table of another stream, with the remedy.
 
     Args:
-        stream: Name or ARN of the stream that is to be read.
+        stream: Name or ARN of the stream to read.
         option: The caller's option that names the table.
     """
     if foreign.is_of_other_mode:
@@ -104,7 +105,7 @@ def describe_foreign_table(
 
 
 class StreamCheck:
-    """One worker's check of the rows that it sees. Not thread-safe.
+    """One worker's check that the rows that it reads are of its streams. Not thread-safe.
 
     Args:
         options: They name the streams that are read; without any, there is no check.
@@ -113,22 +114,24 @@ class StreamCheck:
     def __init__(self, options: CoordinatorOptions, view: LeaseView) -> None:
         self._options = options
         self.view = view
-        self.foreign: ForeignLease | None = None
+        self.foreign_lease: ForeignLease | None = None
         """The first row of another stream that was seen, or None."""
-        self._compared: set[str] = set()  # keys of rows that were compared with a listing
+        self._compared_keys: set[str] = set()  # of the rows that were compared with a listing
         # By stream: the service's time in milliseconds, and when it was received.
         self._clocks: dict[str, tuple[int, float]] = {}
 
     def keep_own_streams(self, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
         """Return the rows of streams that this worker reads; all rows unless it reads several streams.
 
-        Set `foreign` if a row is of the other mode: of a table of several streams instead of one, or the reverse.
+        Set `foreign_lease` if a row is of an application that reads several streams while this one reads one, or the reverse.
         """
         if not self._options.names_streams:
             return leases
-        are_several = bool(self._options.streams)
-        self.foreign = self.foreign or find_other_mode(leases, are_several=are_several)
-        if not are_several:
+        reads_several = bool(self._options.streams)
+        self.foreign_lease = self.foreign_lease or find_lease_of_other_mode(
+            leases, reads_several=reads_several
+        )
+        if not reads_several:
             return leases
         return tuple(lease for lease in leases if self._options.stream_of(lease.key) is not None)
 
@@ -147,18 +150,18 @@ class StreamCheck:
         """
         if not self._options.names_streams:
             return []
-        for rows in self._by_stream(leases).values():
-            self._find_foreign(rows)
-        aside = {lease.key for lease in leases if not self._is_known(lease)}
+        for rows in self._rows_by_stream(leases).values():
+            self._find_foreign_lease(rows)
+        aside = {lease.key for lease in leases if not self._is_checked(lease)}
         if is_whole_table:
-            self._compared.intersection_update(lease.key for lease in leases)
+            self._compared_keys.intersection_update(lease.key for lease in leases)
         else:
             aside |= self.view.rows_set_aside.difference(lease.key for lease in leases)
         aside = {key for key in aside if key not in held}
         self.view.set_rows_aside(aside)
         return sorted({self._options.stream_id_of(key) for key in aside})
 
-    def _by_stream(self, leases: Iterable[Lease]) -> dict[str, list[Lease]]:
+    def _rows_by_stream(self, leases: Iterable[Lease]) -> dict[str, list[Lease]]:
         if not self._options.streams:
             return {"": list(leases)}
         rows: dict[str, list[Lease]] = {}
@@ -166,17 +169,17 @@ class StreamCheck:
             rows.setdefault(self._options.stream_id_of(lease.key), []).append(lease)
         return rows
 
-    def _find_foreign(self, rows: list[Lease], listed: dict[str, Shard] | None = None) -> None:
+    def _find_foreign_lease(self, rows: list[Lease], listed: dict[str, Shard] | None = None) -> None:
         stream = self._options.stream_of(rows[0].key) if rows else None
         if stream is not None:
-            self.foreign = self.foreign or find_foreign_lease(rows, stream, listed)
+            self.foreign_lease = self.foreign_lease or find_foreign_lease(rows, stream, listed)
 
-    def _is_known(self, lease: Lease) -> bool:
+    def _is_checked(self, lease: Lease) -> bool:
         # A LATEST without a moment needs the service's time, which comes with a listing.
         has_time = lease.checkpoint != LATEST or self._options.stream_id_of(lease.key) in self._clocks
-        return has_time and (lease.stream is not None or lease.key in self._compared)
+        return has_time and (lease.stream is not None or lease.key in self._compared_keys)
 
-    def compare(self, stream_id: str, shards: Iterable[Shard], moment_ms: int, now_s: float) -> None:
+    def compare_rows(self, stream_id: str, shards: Iterable[Shard], moment_ms: int, now_s: float) -> None:
         """Compare the rows of a stream with every shard that it lists.
 
         Args:
@@ -185,17 +188,17 @@ class StreamCheck:
         """
         self._clocks[stream_id] = (moment_ms, now_s)
         listed = {shard.shard_id: shard for shard in shards}
-        self._find_foreign(self._by_stream(self.view).get(stream_id, []), listed)
+        self._find_foreign_lease(self._rows_by_stream(self.view).get(stream_id, []), listed)
         compared = {key for key in self.view.rows_set_aside if self._options.stream_id_of(key) == stream_id}
-        self._compared |= compared
+        self._compared_keys |= compared
         self.view.set_rows_aside(self.view.rows_set_aside - compared)
 
     def stream_to_write(self, row: Lease) -> StreamIdentity | None:
-        """Return the stream that a renewal writes on a row without one; else None."""
+        """Return the stream that a renewal writes on a row; None if the row names one already."""
         return self._options.stream_of(row.key) if row.stream is None else None
 
-    def for_this_stream(self, write: Take, now_s: float) -> Take:
-        """Return a take with its key's stream, and with the moment of the take for a bare LATEST."""
+    def complete_take(self, write: Take, now_s: float) -> Take:
+        """Return a take with the stream of its key, and with the present moment if the row has LATEST without one."""
         stream = self._options.stream_of(write.key)
         if stream is None:
             return write
@@ -212,7 +215,7 @@ class StreamCheck:
 
 
 class LaterRuns:
-    """Watches for another run of one worker. Not thread-safe.
+    """Watches for later processes of the same worker. Not thread-safe.
 
     Args:
         run_name: The name of this run; empty for a worker that writes no runs.
@@ -226,11 +229,11 @@ class LaterRuns:
         self._run_name = run_name
         self._run: WorkerRun | None = None  # this process's run: fixed before the first write
         self._next_number = 1  # one above the highest run of this worker that was read
-        self._later: dict[str, Lease] = {}  # rows of later runs, as they were read first
+        self._rows_of_later_runs: dict[str, Lease] = {}  # as they were read first
 
     @property
     def run(self) -> WorkerRun | None:
-        """This process's run; the first use fixes its number."""
+        """This process's run; the first use fixes its number. None if this worker writes no runs."""
         if self._run is None and self._run_name:
             self._run = WorkerRun(self._next_number, self._run_name)
         return self._run
@@ -239,24 +242,27 @@ class LaterRuns:
         """Handle a row that was read."""
         run = row.run
         if run is None or not self._run_name or not run.is_of(self.me):
-            self._later.pop(row.key, None)
+            self._rows_of_later_runs.pop(row.key, None)
         elif self._run is None:  # this run has no number yet
             self._next_number = max(self._next_number, run.number + 1)
         elif row.reader == self.me and run > self._run:
             self._on_later_run(row, run, self._run)
         else:
-            self._later.pop(row.key, None)
+            self._rows_of_later_runs.pop(row.key, None)
 
     def _on_later_run(self, row: Lease, run: WorkerRun, own_run: WorkerRun) -> None:
-        before = self._later.get(row.key)
+        """Handle a row with a later run: that run lives if it has renewed the lease since the row was read first."""
+        before = self._rows_of_later_runs.get(row.key)
         if before is None or before.run != run:
-            self._later[row.key] = row
+            self._rows_of_later_runs[row.key] = row
         elif row.counter > before.counter and self.later_run is None:
             self.later_run = LaterRun(row.key, run, own_run)
 
     def may_hold(self, row: Lease, now_s: float) -> bool:
-        """Return whether a later run of this worker, which may live, holds a lease in its name."""
-        return row.key in self._later and self._view.owner_state(row.key, now_s) is OwnerState.ALIVE
+        """Return whether a later run of this worker may hold a lease: its row names that run, and has not expired."""
+        return (
+            row.key in self._rows_of_later_runs and self._view.owner_state(row.key, now_s) is OwnerState.ALIVE
+        )
 
 
 def describe_later_run(worker: str, table: str, later_run: LaterRun) -> str:
@@ -276,7 +282,7 @@ SKIPPED_REPORTS_MAX: Final = 20
 
 
 class DamagedRows:
-    """Reports each damaged lease once, and the first `SKIPPED_REPORTS_MAX` rows that are not leases."""
+    """Reports each damaged lease once, and the first `SKIPPED_REPORTS_MAX` rows that are not leases. Not thread-safe."""
 
     def __init__(self, view: LeaseView, turn: Turn) -> None:
         self.view = view
@@ -284,7 +290,7 @@ class DamagedRows:
         self._reported: set[tuple[str, str]] = set()
         self._skipped_count = 0
 
-    def report_new(self, shard_ids: Iterable[str] = ()) -> None:
+    def report_new_rows(self, shard_ids: Iterable[str] = ()) -> None:
         """Report the damaged rows of the last scan that were not reported before.
 
         Args:
@@ -312,16 +318,11 @@ class DamagedRows:
 
     def _report_skipped(self, key: str, why: str) -> None:
         self._skipped_count += 1
-        if self._skipped_count <= SKIPPED_REPORTS_MAX:
-            message = f"row {key!r} of the lease table is left alone: {why}"
-            self._turn.report(Topic.ROW_SKIPPED, Level.WARNING, message, key)
-            return
-        # `report_new` skips further rows once this report has been made.
-        self._turn.report(
-            Topic.ROW_SKIPPED,
-            Level.WARNING,
-            f"more than {SKIPPED_REPORTS_MAX} rows of the lease table are not leases. Further ones are left alone without a report",
-        )
+        is_last = self._skipped_count > SKIPPED_REPORTS_MAX  # `report_new_rows` reports no further ones
+        message = f"row {key!r} of the lease table is left alone: {why}"
+        if is_last:
+            message = f"more than {SKIPPED_REPORTS_MAX} rows of the lease table are not leases. Further ones are left alone without a report"
+        self._turn.report(Topic.ROW_SKIPPED, Level.WARNING, message, None if is_last else key)
 
     def _report_damaged(self, key: str, why: str) -> None:
         if self._mark_reported(key, f"damaged {why}"):
@@ -336,7 +337,7 @@ class DamagedRows:
             )
 
     def _mark_reported(self, key: str, why: str) -> bool:
-        """Return True the first time."""
+        """Return whether the row was not reported before for this reason."""
         is_new = (key, why) not in self._reported
         self._reported.add((key, why))
         return is_new

@@ -32,22 +32,22 @@ from penstock.core.leases.lease_writes import Applied, Create, Refused
 from penstock.core.leases.pending_writes import ForFirstLease, ForMissingLease, PendingWrite
 from penstock.core.leases.required_leases import (
     BadSnapshot,
-    Coverage,
     CreationReason,
     HoleCounts,
+    LeaseCoverage,
     MissingLease,
-    fill_filter,
     find_holes,
-    first_filter,
+    first_listing_filter,
+    hole_listing_filter,
     plan_first_leases,
-    plan_missing,
+    plan_missing_leases,
     unknown_names,
 )
 from penstock.core.shard import Shard
 
 
 class ListingCalls:
-    """Begins listings, one at a time: every worker of a fleet may need one, and the rate of `ListShards` is low.
+    """Begins the listings of one stream's shards, one at a time. Not thread-safe.
 
     Args:
         stream_id: The stream; empty if the table has one stream.
@@ -79,23 +79,23 @@ class ListingCalls:
         self._purpose = purpose
         self._turn.emit(ListShards(purpose, filter_type, timestamp_ms, self._stream_id))
 
-    def end(self) -> None:
+    def on_done(self) -> None:
         """Handle the answer to the listing."""
         self._purpose = None
 
-    def fail(self, now_s: float) -> None:
+    def on_failed(self, now_s: float) -> None:
         """Handle a failed listing."""
         self._purpose = None
         self._failed_s = now_s
 
 
-_MEMORY_ROUNDS: Final = 3
+_MEMORY_ROUNDS: Final = 3  # remembered rows are younger than this when a deleted table is filled again
 _HOLE_ROUNDS: Final = 3  # in a row, in which a hole is seen before it is filled
 _RETRIES_MAX: Final = 8  # of one creation; the next round plans again
 
 
 class ShardSyncer:
-    """Creates missing leases of one stream. Not thread-safe.
+    """Creates the first leases of one stream, missing ones, and those of a deleted table. Not thread-safe.
 
     Args:
         view: The stream's rows in the table.
@@ -115,7 +115,7 @@ class ShardSyncer:
         self.first_listing_s: float | None = None  # when a stream without leases is listed
         # Leases to be created one after the other: the first ones of an empty table, and those that fill holes.
         self._first_leases: deque[Lease] = deque()
-        self._filling: deque[MissingLease] = deque()
+        self._missing_leases: deque[MissingLease] = deque()
         self._retries = 0  # of the creation under way
         self._holes = HoleCounts(_HOLE_ROUNDS)
         self._hole_s: float | None = None  # since when a hole is known and not filled
@@ -124,34 +124,30 @@ class ShardSyncer:
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
         self._needed_parents: AbstractSet[str] = set()  # missing parents that this worker's leases wait for
         self._unlisted_before: set[str] = set()  # missing parents that the previous listing did not have
-        self._is_table_gone = False  # a deleted table lacks leases still
+        self._is_table_gone = False  # the table was deleted, and still lacks leases
         self._memory: dict[str, Lease] = {}  # the rows as they were seen last, in case the table is deleted
-        self._remembered_s = float("-inf")  # when a scan last showed them
-        self.wants_scan: bool = False
+        self._remembered_s = -math.inf  # when a scan last showed rows
+        self.needs_scan: bool = False
         """Whether the last scan of the whole table shows a possible hole that this worker must confirm."""
         self._ended_open: frozenset[str] = frozenset()  # open shards with ended leases: they are not read
 
     # --- an empty table -------------------------------------------------------------------------------
 
-    def remember(self, leases: Mapping[str, Lease], now_s: float) -> None:
-        """Remember the table's leases: an empty table later means a deleted table, not a new application.
+    def remember_scan(self, leases: Mapping[str, Lease], now_s: float) -> None:
+        """Remember the leases that a scan has shown: an empty table later means a deleted table, not a new application.
 
-        If the scanned part of the table has none of the stream's leases, the earlier memory is kept.
+        If the scan has shown none of the stream's leases, the earlier memory is kept.
         """
         if leases:
             self._memory = dict(leases)
             self._remembered_s = now_s
 
-    def remember_known_rows(self, leases: Mapping[str, Lease]) -> None:
-        """Update the remembered leases from the answers since the last scan, which show ended shards and new children.
-
-        Args:
-            leases: The last known rows before this scan.
-        """
+    def remember_answered_rows(self, leases: Mapping[str, Lease]) -> None:
+        """Update the remembered leases from answers since the last scan, which show ended shards and new children."""
         if self._memory:
             self._memory |= leases
 
-    def restore_if_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
+    def restore_if_table_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases again if the table was deleted and another worker has begun to fill a new one.
 
         The table counts as deleted if a call found no table, or if it has none of the remembered unfinished leases.
@@ -160,7 +156,7 @@ class ShardSyncer:
             scanned: Keys of every existing row.
 
         Returns:
-            True if the table counts as deleted and lacks leases: no other decision should be made from this scan.
+            Whether the table counts as deleted and lacks leases: then no other decision may be made from this scan.
         """
         # Too old: leases that were finished and deleted since would be created again.
         is_recent = now_s <= self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s
@@ -190,11 +186,11 @@ class ShardSyncer:
             self.first_listing_s = now_s + self.options.cold_start_jitter_s * self._turn.draw()
         elif now_s >= self.first_listing_s:
             self.first_listing_s = None
-            self._listing.begin(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
+            self._listing.begin(ListingPurpose.FIRST_LEASES, *first_listing_filter(self.options.start))
 
-    def _restore(self, scanned: AbstractSet[str]) -> None:
-        """Create remembered leases that were not scanned."""
-        leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
+    def _restore(self, except_keys: AbstractSet[str]) -> None:
+        """Create the remembered leases again, except those of some keys."""
+        leases = {key: lease for key, lease in self._memory.items() if key not in except_keys}
         begun = 0
         # One worker: Renew with counter 7, still in flight. Another worker: Create of the row. The old renewal would be applied
         # once the new row's counter reaches 7, so the new counter begins far above.
@@ -210,7 +206,7 @@ class ShardSyncer:
                 claims=(),  # the remembered claims may be older than batches that are done
             )
             begun += self._writes.enqueue(
-                Create(self.options.own(bare)), ForMissingLease(CreationReason.RESTORED)
+                Create(self.options.with_stream(bare)), ForMissingLease(CreationReason.RESTORED)
             )
         if not begun:
             return
@@ -254,22 +250,22 @@ class ShardSyncer:
             )
         self._first_leases = deque(plan)
         self._retries = 0
-        self._create_first()
+        self._create_first_lease()
 
-    def _create_first(self) -> None:
+    def _create_first_lease(self) -> None:
         # Two workers: list the shards at different moments. Each: Create of the first lease, and one of the two is refused.
         # The winner creates the other leases, all at its moment.
-        if not self._writes.enqueue(Create(self.options.own(self._first_leases[0])), ForFirstLease()):
+        if not self._writes.enqueue(Create(self.options.with_stream(self._first_leases[0])), ForFirstLease()):
             self._first_leases.clear()  # a write for it is in flight: the next round decides
 
-    def on_first_created(self, outcome: WriteOutcome) -> None:
+    def on_first_lease_created(self, outcome: WriteOutcome) -> None:
         """Handle the answer to the creation of the lease that decides which worker starts the application."""
         if not self._first_leases:
             return
         if isinstance(outcome, NotDone | Unknown):
             self._retries += 1
             if self._retries <= _RETRIES_MAX:
-                self._create_first()
+                self._create_first_lease()
             else:
                 self._first_leases.clear()
             return
@@ -288,10 +284,14 @@ class ShardSyncer:
         if not rest:
             self._scans.request_whole_scan()
         for lease in rest:
-            self._writes.enqueue(Create(self.options.own(lease)), ForMissingLease(CreationReason.FIRST))
+            self._writes.enqueue(
+                Create(self.options.with_stream(lease)), ForMissingLease(CreationReason.FIRST)
+            )
 
-    def on_created(self, pending: PendingWrite, purpose: ForMissingLease, outcome: WriteOutcome) -> None:
-        """Handle the answer to the creation of a lease other than the first."""
+    def on_lease_created(
+        self, pending: PendingWrite, purpose: ForMissingLease, outcome: WriteOutcome
+    ) -> None:
+        """Handle the answer to the creation of any other lease."""
         if isinstance(outcome, Applied):
             key, why = pending.write.key, purpose.reason.value
             self._turn.report(Topic.CREATED, Level.INFO, f"lease {key} created ({why})", key, why)
@@ -305,7 +305,7 @@ class ShardSyncer:
             if self._retries <= _RETRIES_MAX:
                 self._writes.enqueue(pending.write, purpose)
                 return
-        self._fill_next()
+        self._create_next_missing_lease()
 
     # --- every round ----------------------------------------------------------------------------------
 
@@ -317,14 +317,14 @@ class ShardSyncer:
             needed_parents: Parents without a lease that this worker waits for.
 
         Returns:
-            False while missing leases are being created or shards listed: no lease may be deleted meanwhile.
+            Whether leases may be deleted: not while missing leases are being created, or shards listed.
         """
         self.first_listing_s = None
         self._needed_parents = needed_parents
         missing = needed_parents | self.view.missing_parents()
         self._missing_rounds = {shard: self._missing_rounds.get(shard, 0) + 1 for shard in missing}
-        self.wants_scan = False
-        if self._filling or self._listing.is_under_way:
+        self.needs_scan = False
+        if self._missing_leases or self._listing.is_under_way:
             return False
         self._check_for_holes(workers, now_s)
         return True
@@ -332,16 +332,19 @@ class ShardSyncer:
     def _check_for_holes(self, workers: Sequence[str], now_s: float) -> None:
         """List the shards if holes or missing parents were seen for several rounds, and this worker is responsible."""
         coverage = self._coverage()
-        if coverage.unknown or coverage.holes or self._missing_rounds:
-            self.wants_scan = bool(self._needed_parents) or chosen_worker(workers, "holes") == self.me
-        if coverage.unknown:
-            is_responsible = self._is_responsible(workers, f"ranges {coverage.unknown[0]}", now_s)
+        without_range = coverage.leases_without_range
+        if without_range or coverage.holes or self._missing_rounds:
+            self.needs_scan = bool(self._needed_parents) or chosen_worker(workers, "holes") == self.me
+        self._hole_s = now_s if self._hole_s is None else self._hole_s
+        hole_age_s = now_s - self._hole_s
+        if without_range:
+            is_responsible = self._is_responsible(workers, f"ranges {without_range[0]}", hole_age_s)
             if is_responsible and self._listing.may_begin(now_s):
                 self._hole_s = None
                 self._listing.begin(ListingPurpose.FILL_HOLE)
             return
         confirmed = self._holes.on_round(coverage.holes)
-        missing = self._confirmed_missing()
+        missing = self._confirmed_missing_parents()
         if not confirmed and not missing:
             self._hole_s = None
             self._plan_before = None
@@ -350,19 +353,17 @@ class ShardSyncer:
         # Another worker may have listed the shards and seen that a parent has left the stream. This one waits for that
         # parent's lease and does not see the other's listing, so it does not wait for its turn to list.
         waits = not missing.isdisjoint(self._needed_parents)
-        if (self._is_responsible(workers, task, now_s) or waits) and self._listing.may_begin(now_s):
+        if (self._is_responsible(workers, task, hole_age_s) or waits) and self._listing.may_begin(now_s):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
-            what = (
-                f"no unfinished lease covers hash keys {spans}"
-                if spans
-                else f"no lease for parent {min(missing)}"
-            )
+            gap = f"no unfinished lease covers hash keys {spans}"
+            if not spans:
+                gap = f"no lease for parent {min(missing)}"
             # A parent without a lease is ordinary while its own parent is read; if it is not, the lease's creation is a warning.
             level = Level.WARNING if spans else Level.INFO
-            self._turn.report(Topic.HOLE, level, f"{what}; the shards are listed to find the missing leases")
-            self._listing.begin(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
+            self._turn.report(Topic.HOLE, level, f"{gap}; the shards are listed to find the missing leases")
+            self._listing.begin(ListingPurpose.FILL_HOLE, *hole_listing_filter(self.view, self.options.start))
 
-    def _coverage(self, also_covered: Iterable[str] = ()) -> Coverage:
+    def _coverage(self, also_covered: Iterable[str] = ()) -> LeaseCoverage:
         # An unreadable row counts as an unfinished lease: it may be one, and no other row may replace it.
         damaged = [
             Lease(key) for key in self.view.damaged_rows if key not in self.view and key in self.ranges
@@ -370,32 +371,35 @@ class ShardSyncer:
         return find_holes([*self.view, *damaged, *(Lease(key) for key in also_covered)], self.ranges)
 
     def find_open_holes(self) -> tuple[HashRange, ...]:
-        """Return the hash keys that no unfinished lease covers although they should be read, as far as is known."""
-        coverage = self._coverage(self._ended_open)
-        return () if coverage.unknown else coverage.holes
+        """Return the hash keys that neither an unfinished lease nor an open shard with an ended lease covers.
 
-    def _confirmed_missing(self) -> set[str]:
+        Empty while the range of a lease is unknown.
+        """
+        coverage = self._coverage(self._ended_open)
+        return () if coverage.leases_without_range else coverage.holes
+
+    def _confirmed_missing_parents(self) -> set[str]:
         return {shard for shard, rounds in self._missing_rounds.items() if rounds >= _HOLE_ROUNDS}
 
-    def _is_responsible(self, workers: Sequence[str], task: str, now_s: float) -> bool:
+    def _is_responsible(self, workers: Sequence[str], task: str, hole_age_s: float) -> bool:
+        """Return whether this worker lists the shards: the worker chosen for the task does, and after a longer wait every worker."""
         # A wait in rounds is right even in a fleet whose workers watch parts and seldom scan the whole table: the worker that
         # confirms a hole scans the whole table in every round.
         patience_s = (2 * _HOLE_ROUNDS - 0.5) * self.options.interval_s
-        self._hole_s = now_s if self._hole_s is None else self._hole_s
-        return now_s >= self._hole_s + patience_s or chosen_worker(workers, task) == self.me
+        return hole_age_s >= patience_s or chosen_worker(workers, task) == self.me
 
     def on_fill_listing(self, event: ListingDone) -> None:
         """Handle the listing that was requested because of a hole in the leases."""
         coverage, rows = self._coverage(), self.view.rows()
         open_keys = (shard.shard_id for shard in event.shards if shard.is_open)
         self._ended_open = frozenset(key for key in open_keys if key in rows and rows[key].is_ended)
-        parents = self._confirmed_missing()
+        parents = self._confirmed_missing_parents()
         unlisted = parents - {shard.shard_id for shard in event.shards}
         self._table_view.on_shards_vanished(unlisted & self._unlisted_before)  # two listings agree
         self._unlisted_before = unlisted
         plan = [
             missing
-            for missing in plan_missing(
+            for missing in plan_missing_leases(
                 rows, event.shards, coverage.holes, self.options.start, needed_parents=parents - unlisted
             )
             if missing.lease.key not in self.view.damaged_rows
@@ -405,16 +409,16 @@ class ShardSyncer:
             is_repeated, self._plan_before = plan == self._plan_before, plan
             if not is_repeated:
                 plan = []
-        self._filling = deque(plan)
+        self._missing_leases = deque(plan)
         self._retries = 0
-        self._fill_next()
+        self._create_next_missing_lease()
 
-    def _fill_next(self) -> None:
+    def _create_next_missing_lease(self) -> None:
         # One after the other, parents first: a child without its parent's lease would be read at once.
-        while self._filling:
-            missing = self._filling.popleft()
+        while self._missing_leases:
+            missing = self._missing_leases.popleft()
             lease, why = missing.lease, missing.why
-            if self._writes.enqueue(Create(self.options.own(lease)), ForMissingLease(why)):
+            if self._writes.enqueue(Create(self.options.with_stream(lease)), ForMissingLease(why)):
                 self._turn.report(
                     Topic.HOLE,
                     Level.WARNING,

@@ -22,11 +22,11 @@ from penstock.core.leases.lease import Lease, stream_id_of
 from penstock.core.leases.lease_view import OwnerState, Rows, StreamRows
 from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.pending_writes import ForCleanup
-from penstock.core.leases.required_leases import DeletionReason, find_vanished, plan_deletions
+from penstock.core.leases.required_leases import DeletionReason, find_unlisted_leases, plan_deletions
 from penstock.core.leases.shard_syncer import ListingCalls, ShardSyncer
 from penstock.core.shard import Shard
 
-_REST_DURATIONS: Final = 3  # lease durations that a finished lease is kept unchanged
+_REST_DURATIONS: Final = 3  # a finished lease is deleted after this many lease durations without a change
 _DELETIONS_PER_ROUND: Final = 100
 
 
@@ -49,8 +49,8 @@ class LeaseCleanup:
         self._turn = context.turn
         self._writes = context.writes
         self._listing = listing
-        self._vanished_before: frozenset[str] | None = None  # finished leases that the last listing lacked
-        self._vanished: frozenset[str] = frozenset()  # those that the last two listings lacked
+        self._unlisted: frozenset[str] = frozenset()  # finished leases that the last listing lacked
+        self._vanished: frozenset[str] = frozenset()  # finished leases that the last two listings lacked
         self._listing_due_s: float | None = None
 
     def on_round(self, now_s: float, workers: Sequence[str]) -> None:
@@ -83,7 +83,8 @@ class LeaseCleanup:
 
     def on_listing(self, shards: Sequence[Shard], now_s: float) -> None:
         """Handle a listing of every shard of the stream."""
-        self._vanished_before, self._vanished = find_vanished(self.view.rows(), shards, self._vanished_before)
+        before, self._unlisted = self._unlisted, find_unlisted_leases(self.view.rows(), shards)
+        self._vanished = before & self._unlisted
         self._listing_due_s = now_s + self._turn.jittered(self.options.garbage_interval_s, 0.2)
 
     def on_deleted(self, key: str, why: DeletionReason, outcome: WriteOutcome) -> None:
@@ -110,19 +111,19 @@ class StreamLeases(Struct, frozen=True, eq=False):
     syncer: ShardSyncer
     cleanup: LeaseCleanup
 
-    def keys(self, keys: AbstractSet[str]) -> AbstractSet[str]:
-        """Return the keys of this stream's leases among others."""
+    def own_keys(self, keys: AbstractSet[str]) -> AbstractSet[str]:
+        """Return those of some lease keys that are of this stream."""
         return {key for key in keys if stream_id_of(key) == self.stream_id} if self.stream_id else keys
 
-    def leases(self, leases: Mapping[str, Lease]) -> Mapping[str, Lease]:
-        """Return this stream's leases among others, by key and in their order."""
+    def own_leases(self, leases: Mapping[str, Lease]) -> Mapping[str, Lease]:
+        """Return those of some leases that are of this stream, by key and in their order."""
         if not self.stream_id:
             return leases
         return {key: lease for key, lease in leases.items() if stream_id_of(key) == self.stream_id}
 
     def on_listing(self, event: ListingDone, now_s: float) -> None:
         """Handle a listing of the stream's shards."""
-        self.listing.end()
+        self.listing.on_done()
         if event.purpose is ListingPurpose.FIRST_LEASES:
             self.syncer.on_first_listing(event)
             return
@@ -134,7 +135,7 @@ class StreamLeases(Struct, frozen=True, eq=False):
 
 
 class Streams:
-    """The parts of a coordinator for the streams that the worker reads, or for some of them. Not thread-safe."""
+    """The parts of a coordinator for each stream that the worker reads, or for some of these. Not thread-safe."""
 
     def __init__(self, context: CoordinatorContext, streams: Mapping[str, StreamLeases]) -> None:
         self._context = context
@@ -147,8 +148,8 @@ class Streams:
     def __getitem__(self, stream_id: str) -> StreamLeases:
         return self._streams[stream_id]
 
-    def of(self, key: str) -> StreamLeases:
-        """Return the stream of a lease."""
+    def stream_of(self, key: str) -> StreamLeases:
+        """Return the parts for the stream of a lease."""
         return self._streams[self._context.options.stream_id_of(key)]
 
     def on_table_missing(self) -> None:
@@ -156,15 +157,15 @@ class Streams:
         for stream in self._streams.values():
             stream.syncer.on_table_missing()
 
-    def remember_known_rows(self, known: Mapping[str, Lease]) -> None:
-        """Remember rows that were seen since the last scan, before the next one replaces them."""
+    def remember_answered_rows(self, rows: Mapping[str, Lease]) -> None:
+        """Remember rows that answers have shown since the last scan, before the next scan replaces them."""
         for stream in self._streams.values():
-            stream.syncer.remember_known_rows(stream.leases(known))
+            stream.syncer.remember_answered_rows(stream.own_leases(rows))
 
-    def remember(self, known: Mapping[str, Lease], now_s: float) -> None:
-        """Remember the rows of a scan."""
+    def remember_scan(self, rows: Mapping[str, Lease], now_s: float) -> None:
+        """Remember the rows that a scan has shown."""
         for stream in self._streams.values():
-            stream.syncer.remember(stream.leases(known), now_s)
+            stream.syncer.remember_scan(stream.own_leases(rows), now_s)
 
     def begin_comparing(self, stream_ids: Iterable[str], now_s: float) -> None:
         """List the shards of some streams, to compare the rows with them."""
@@ -173,57 +174,53 @@ class Streams:
             if listing.may_begin(now_s):
                 listing.begin(ListingPurpose.COMPARE)
 
-    def start_new(self, existing: AbstractSet[str], now_s: float) -> Streams:
+    def list_new_streams(self, existing: AbstractSet[str], now_s: float) -> Streams:
         """List the shards of streams that have no leases, to create their first ones; return the other streams.
 
-        An unreadable row counts if it was a lease when last seen.
-
         Args:
-            existing: Keys of all rows.
+            existing: Keys of all rows. An unreadable row counts as a lease if it was one when last seen.
         """
         found = {}
         for stream_id, stream in self._streams.items():
-            if any(key in self._view for key in stream.keys(existing)):
+            if any(key in self._view for key in stream.own_keys(existing)):
                 found[stream_id] = stream
             else:
                 stream.syncer.on_no_rows(now_s)
         return Streams(self._context, found)
 
-    def restore_if_gone(self, existing: AbstractSet[str], now_s: float) -> bool:
-        """Create the leases of a deleted table again; return whether that has begun."""
-        return any(stream.syncer.restore_if_gone(existing, now_s) for stream in self._streams.values())
+    def restore_if_table_gone(self, existing: AbstractSet[str], now_s: float) -> bool:
+        """Create missing leases again if the table was deleted; return whether it lacks leases because of that."""
+        return any(stream.syncer.restore_if_table_gone(existing, now_s) for stream in self._streams.values())
 
-    def sync(self, workers: Sequence[str], needed: AbstractSet[str], now_s: float) -> bool:
+    def sync_leases(self, workers: Sequence[str], needed_parents: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases and delete finished ones, stream by stream.
 
         Args:
             workers: Live workers, this one included.
-            needed: Parents without a lease that this worker's leases wait for. It creates them itself: other workers may
-                not notice that such a parent is missing, because they saw it leave the stream, or are Java workers, which do
-                not check.
+            needed_parents: Parents without a lease for which this worker's leases wait. This worker creates their leases itself:
+                others may not miss them, because they saw the parent leave the stream, or are Java workers, which do not check.
 
         Returns:
             Whether a scan must confirm a possible hole.
         """
         for stream in self._streams.values():
-            if stream.syncer.on_round(now_s, workers, stream.keys(needed)):
+            if stream.syncer.on_round(now_s, workers, stream.own_keys(needed_parents)):
                 stream.cleanup.on_round(now_s, workers)
-        return any(stream.syncer.wants_scan for stream in self._streams.values())
+        return any(stream.syncer.needs_scan for stream in self._streams.values())
 
     @property
     def first_listing_s(self) -> float | None:
-        """When the first leases of a stream without leases may be created; None if every stream has leases."""
-        waits_s = (stream.syncer.first_listing_s for stream in self._streams.values())
-        return min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+        """When the first shards are listed for a stream without leases; None if every stream has leases."""
+        moments_s = (stream.syncer.first_listing_s for stream in self._streams.values())
+        return min((moment_s for moment_s in moments_s if moment_s is not None), default=None)
 
-    def describe_unread(self, me: str, now_s: float, *, has_room: bool, has_leader: bool) -> str | None:
+    def describe_unread_part(self, me: str, now_s: float, *, has_room: bool, has_leader: bool) -> str | None:
         """Return why some part of the streams may have no living reader, or None.
 
-        When this worker starts, it assumes that every owner is alive. So an owner counts as a living reader here only after this
-        worker has seen it renew the lease.
+        An owner counts as a living reader once this worker has seen it renew: the view counts every owner as alive at first.
 
         Args:
-            me: This worker's id. Leases with this id as their reader have a reader.
+            me: This worker's id; it reads the leases in its name.
             has_room: Whether this worker has room for free leases.
             has_leader: Whether a leader assigns the leases, including those of dead workers.
         """
@@ -240,7 +237,7 @@ class Streams:
                 return f"shard {lease.key} has no reader yet"
         return None
 
-    def describe_damaged(self) -> tuple[str, ...]:
+    def describe_damaged_leases(self) -> tuple[str, ...]:
         """Return a sentence for each lease whose row cannot be read, so that no worker reads its shard.
 
         A row counts as a lease if it was one when last seen, or if the stream has a shard of that key.
@@ -254,7 +251,7 @@ class Streams:
         )
 
     def _describe_gap(self) -> str | None:
-        """Return which part of the streams has no readable lease, or None."""
+        """Return a sentence about a part of the streams that no readable lease covers, or None."""
         view = self._view
         for stream in self._streams.values():
             for hole in stream.syncer.find_open_holes():

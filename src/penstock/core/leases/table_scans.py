@@ -57,7 +57,7 @@ _FREE_LEASE_SCAN_SHARE: Final = 1 / 20  # of the budget, for those scans of all 
 _FREE_LEASE_SCAN_ROUNDS_MAX: Final = 1 / 2  # no such scans if the budget allows them only this far apart
 _FREE_LEASE_SCAN_TABLE_ROWS_MAX: Final = 400  # workers that start together do not know yet how many they are
 _PAGE_ROWS: Final = 10  # about as many rows as DynamoDB's smallest read unit has
-_FETCH_AGAIN_S: Final = 1.0
+_FETCH_RETRY_S: Final = 1.0
 
 
 # --- the plan ---------------------------------------------------------------------------------------------
@@ -68,24 +68,24 @@ class ScanPlan(Struct, frozen=True):
 
     Args:
         part: The part that it watches in every round; None for the whole table.
-        round_s: Mean seconds between two scans.
-        whole_s: Mean seconds between two scans of the whole table.
-        moving_s: The same while leases are moving.
+        round_s: Mean seconds between two scans of the part, or of the whole table without one.
+        whole_scan_s: Mean seconds between two scans of the whole table.
+        moving_scan_s: The same while leases are moving.
         settling_s: How long a new worker waits for others before it scans again and requests its share.
-        whole_s_per_worker: The seconds that each worker of the fleet adds to `whole_s`.
-        watchers: Number of workers that watch the part.
-        share: Number of leases per worker.
+        whole_scan_s_per_worker: The seconds that each worker of the fleet adds to `whole_scan_s`.
+        watcher_count: Mean number of workers that watch a part.
+        leases_per_worker: Mean number of leases of a worker.
         free_lease_scan_s: Mean seconds between two scans for free leases alone; infinity for none.
     """
 
     part: TablePart | None
     round_s: float
-    whole_s: float
-    moving_s: float
+    whole_scan_s: float
+    moving_scan_s: float
     settling_s: float
-    whole_s_per_worker: float = 0.0
-    watchers: float = 1.0
-    share: float = 0.0
+    whole_scan_s_per_worker: float = 0.0
+    watcher_count: float = 1.0
+    leases_per_worker: float = 0.0
     free_lease_scan_s: float = math.inf
 
 
@@ -94,10 +94,14 @@ def plan_scans(
 ) -> ScanPlan:
     """Plan the scans of one worker.
 
+    1. Count the workers, and place this one on their ring, from 0 to 1.
+    2. If the budget does not allow every worker to scan the whole table in every round, divide it into parts.
+    3. Plan scans of the whole table, or of the part at this worker's place and sometimes of the whole table.
+
     Args:
-        workers: Live workers, this one included; empty until this worker has seen them. Until then
-            the fleet's size is estimated from the table's. If all of its workers can scan the whole table within one round,
-            this worker scans it at once.
+        row_count: The rows of the table.
+        workers: Live workers, this one included; empty until this worker has seen them. Until then their number is estimated
+            from the table's size. If so many can scan the whole table within one round, this worker scans it at once.
     """
     interval_s, budget = options.interval_s, options.scanned_rows_per_s_max
     per_worker_s = row_count / (budget * _WHOLE_SHARE)
@@ -124,16 +128,16 @@ def plan_scans(
             _plan_free_lease_scans(options, row_count, worker_count) if len(workers) > 1 else math.inf
         )
         return ScanPlan(None, round_s, round_s, round_s, round_s, free_lease_scan_s=free_lease_scan_s)
-    whole_s = max(_WHOLE_ROUNDS_MIN * interval_s, per_worker_s * worker_count)
+    whole_scan_s = max(_WHOLE_ROUNDS_MIN * interval_s, per_worker_s * worker_count)
     return ScanPlan(
         TablePart(min(int(place * part_count), part_count - 1), part_count),
         round_s=part_s,
-        whole_s=whole_s,
-        moving_s=max(interval_s, whole_s * _MOVING_SHARE),
-        settling_s=max(interval_s, whole_s * _SETTLING_SHARE),
-        whole_s_per_worker=per_worker_s,
-        watchers=worker_count / part_count,
-        share=row_count / worker_count,
+        whole_scan_s=whole_scan_s,
+        moving_scan_s=max(interval_s, whole_scan_s * _MOVING_SHARE),
+        settling_s=max(interval_s, whole_scan_s * _SETTLING_SHARE),
+        whole_scan_s_per_worker=per_worker_s,
+        watcher_count=worker_count / part_count,
+        leases_per_worker=row_count / worker_count,
     )
 
 
@@ -167,7 +171,7 @@ def _ring_of(workers: Collection[str]) -> list[str]:
     return [worker for _, _, worker in sorted(places)]
 
 
-def estimate_workers(here: AbstractSet[str], there: AbstractSet[str], part_count: int) -> float:
+def estimate_workers(owners: AbstractSet[str], other_owners: AbstractSet[str], part_count: int) -> float:
     """Estimate the number of other workers in a fleet from the owners of the leases in two parts of its table.
 
     In a balanced fleet the owners of any two parts are drawn from the same workers: the more owners they have in common, the
@@ -175,12 +179,14 @@ def estimate_workers(here: AbstractSet[str], there: AbstractSet[str], part_count
     no common owners, and every part has about equally many.
 
     Args:
-        here: Owners in one part.
-        there: Owners in another one.
+        owners: Of the leases in one part.
+        other_owners: Of the leases in another part.
+        part_count: The parts of the table.
     """
-    if not here & there:
-        return float(part_count * max(len(here), len(there)))
-    return len(here) * len(there) / len(here & there)
+    common = owners & other_owners
+    if not common:
+        return float(part_count * max(len(owners), len(other_owners)))
+    return len(owners) * len(other_owners) / len(common)
 
 
 # --- scans ------------------------------------------------------------------------------------------------
@@ -209,7 +215,7 @@ class TableScans:
         self._first_part_owners: set[str] | None = None  # other workers, in the first scan of a part
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf  # when to create the table, while it is not known to exist
-        self._due_s = math.inf  # of the next regular scan
+        self._regular_due_s = math.inf  # of the next regular scan
         self._whole_due_s = math.inf  # of the next scan of the whole table, if regular scans read a part
         self._whole_requested_by_s = math.inf  # when a requested one must begin at the latest
         self._retry_s = -math.inf  # the earliest next scan after one that failed
@@ -218,9 +224,9 @@ class TableScans:
         self._free_lease_scan_s = math.inf  # of the next scan that is only for free leases
         self.is_free_lease_scan: bool = False
         """Whether the scan in flight, or the last one, is only for free leases."""
-        self._is_requested = False  # a whole scan that begins after the one in flight
+        self._is_whole_requested = False  # a scan of the whole table must begin after the one in flight
         self._failures = 0  # of scans, in a row
-        self._owner_unknown: set[str] = set()  # leases whose owner is unknown
+        self._of_unknown_owner: set[str] = set()  # leases whose owner a lost answer or a loss left unknown
         self._resolved_by_scan: set[str] = set()  # those of them that the scan in flight resolves
 
     @property
@@ -230,36 +236,36 @@ class TableScans:
             return self._state_due_s
         if self._state is not TableState.READY or self._is_scanning:
             return math.inf
-        return max(self._retry_s, min(self._due_s, self._whole_s, self._free_lease_scan_s))
+        return max(self._retry_s, min(self._regular_due_s, self._next_whole_scan_s, self._free_lease_scan_s))
 
     @property
-    def _whole_s(self) -> float:
+    def _next_whole_scan_s(self) -> float:
         return min(self._whole_due_s, self._whole_requested_by_s)
 
     @property
     def is_quiet(self) -> bool:
         """Whether no scan is in flight or requested, and none is needed to find out which leases this worker owns."""
         is_scanning = self._is_scanning and not self.is_free_lease_scan
-        return not is_scanning and not self._is_requested and not self._owner_unknown
+        return not is_scanning and not self._is_whole_requested and not self._of_unknown_owner
 
     @property
-    def owner_unknown(self) -> frozenset[str]:
-        """Leases whose owner is unknown."""
-        return frozenset(self._owner_unknown)
+    def leases_of_unknown_owner(self) -> frozenset[str]:
+        """Keys of the leases whose owner is unknown until they are read again."""
+        return frozenset(self._of_unknown_owner)
 
     def advance(self, now_s: float) -> None:
         """Create the table, or begin a scan, if it is due."""
         if self._state is TableState.UNKNOWN and now_s >= self._state_due_s:
             self._state = TableState.ENSURING
             self._turn.emit(EnsureTable())
-        if self._is_requested and not self._is_scanning:
-            self._is_requested = False
+        if self._is_whole_requested and not self._is_scanning:
+            self._is_whole_requested = False
             self._whole_requested_by_s = min(self._whole_requested_by_s, now_s)
         if now_s >= self.next_wake_s and self._state is TableState.READY:
-            if now_s < min(self._due_s, self._whole_s):
+            if now_s < min(self._regular_due_s, self._next_whole_scan_s):
                 self._begin_free_lease_scan()
             else:
-                self._begin_regular_scan(is_whole_table=self.part is None or now_s >= self._whole_s)
+                self._begin_regular_scan(is_whole_table=self.part is None or now_s >= self._next_whole_scan_s)
 
     def _begin_free_lease_scan(self) -> None:
         self._is_scanning = self.is_free_lease_scan = True
@@ -272,14 +278,14 @@ class TableScans:
         self.is_free_lease_scan = False
         self._is_scanning_whole = is_whole_table
         if is_whole_table:
-            self._resolved_by_scan = set(self._owner_unknown)
+            self._resolved_by_scan = set(self._of_unknown_owner)
             self._whole_requested_by_s = self._whole_due_s = math.inf
-        # The scan is strongly consistent only if every scan reads the whole table: see `ScanTable`.
+        # Beside scans of a part, those of the whole table are eventually consistent too: see `ScanTable`.
         self._turn.emit(ScanTable(WHOLE_TABLE if is_whole_table and self.part is not None else self.part))
 
     def request_whole_scan(self) -> None:
         """Request a scan of the whole table that begins after this moment: one in flight may have begun too early."""
-        self._is_requested = True
+        self._is_whole_requested = True
 
     def request_whole_scan_by(self, at_s: float) -> None:
         """Request a scan of the whole table that begins by a moment; one in flight does not count."""
@@ -296,66 +302,62 @@ class TableScans:
         elif are_scans_rare:
             self.request_whole_scan_by(now_s + self._turn.jittered(self.plan.round_s, _JITTER))
 
-    def schedule_at(self, at_s: float) -> None:
+    def schedule_regular_scan_at(self, at_s: float) -> None:
         """Schedule the next regular scan; requested scans stay."""
-        self._due_s = at_s
+        self._regular_due_s = at_s
 
-    def schedule_next(self, now_s: float, scan_s: float, *, is_whole_table: bool, is_moving: bool) -> None:
-        """Schedule the next regular scans, after one has ended.
+    def schedule_scans(
+        self, now_s: float, extra_scan_s: float, *, is_whole_table: bool, is_moving: bool
+    ) -> None:
+        """Schedule the next regular scan, after one has ended: after a round, or earlier if a lease expires before.
 
-        The next one is due after a round, or earlier: when a lease expires, or when an extra scan finds leases to move. A worker
-        that watches a part also schedules its next scan of the whole table.
+        A worker that watches a part also schedules its next scan of the whole table.
 
         Args:
-            scan_s: When an extra scan will find leases to move; infinity for the regular time.
-            is_moving: The scan found leases to move.
+            extra_scan_s: When an extra scan will find leases to move; infinity for never.
+            is_whole_table: Whether the scan that has ended read the whole table.
+            is_moving: Whether it found leases to move.
         """
         plan = self.plan
         due_s = now_s + self._turn.jittered(plan.round_s, _JITTER)
-        if plan.free_lease_scan_s == math.inf:  # else a scan for free leases finds the next one that expires
-            due_s = min(due_s, self._expiry_scan_s(now_s))
+        expiry_s = self._next_expiry_s(now_s)
+        if (
+            expiry_s < math.inf and plan.free_lease_scan_s == math.inf
+        ):  # else a scan for free leases finds that lease
+            due_s = min(due_s, expiry_s + 0.02 * plan.round_s * self._turn.draw())
         if plan.part is not None and is_whole_table:
-            whole_s = now_s + self._turn.jittered(plan.moving_s if is_moving else plan.whole_s, _JITTER)
-            self._whole_due_s = min(whole_s, max(scan_s, now_s + plan.settling_s))
-            scan_s = math.inf
+            pause_s = self._turn.jittered(plan.moving_scan_s if is_moving else plan.whole_scan_s, _JITTER)
+            self._whole_due_s = min(now_s + pause_s, max(extra_scan_s, now_s + plan.settling_s))
+            extra_scan_s = math.inf
         if plan.part is not None and not self._is_whole_scheduled:
             # A new worker: it soon scans a second part, to estimate the size of the fleet.
-            scan_s = min(scan_s, now_s + _GATHERING_ROUNDS * plan.round_s)
-        due_s = min(due_s, max(scan_s, now_s + _EXTRA_SCAN_ROUNDS * plan.round_s))
-        self._due_s = max(due_s, now_s + 0.01 * plan.round_s)
+            extra_scan_s = min(extra_scan_s, now_s + _GATHERING_ROUNDS * plan.round_s)
+        due_s = min(due_s, max(extra_scan_s, now_s + _EXTRA_SCAN_ROUNDS * plan.round_s))
+        self._regular_due_s = max(due_s, now_s + 0.01 * plan.round_s)
 
-    def _expiry_scan_s(self, now_s: float) -> float:
-        """Return when to scan for the next lease that seems to expire; infinity if there is none.
-
-        Its owner may have stopped: this scan finds that out, long before the next regular one.
-        """
+    def _next_expiry_s(self, now_s: float) -> float:
+        """Return when the next lease of another worker that seems to have stopped expires; infinity if there is none."""
         expiry_s = self.view.next_expiry_s(self.me)
-        if expiry_s is None or expiry_s <= now_s:
-            return math.inf
-        return expiry_s + 0.02 * self.plan.round_s * self._turn.draw()
+        return math.inf if expiry_s is None or expiry_s <= now_s else expiry_s
 
     def schedule_free_lease_scan(self, now_s: float) -> None:
         """Schedule the next scan that is only for free leases, if the plan has any: not later than the next expiry of a lease."""
-        if self.plan.free_lease_scan_s == math.inf:
-            self._free_lease_scan_s = math.inf
-            return
-        free_lease_scan_s = now_s + self._turn.jittered(self.plan.free_lease_scan_s, _JITTER)
-        expiry_s = self.view.next_expiry_s(self.me)
-        if expiry_s is not None and expiry_s > now_s:
-            free_lease_scan_s = min(free_lease_scan_s, expiry_s)
-        self._free_lease_scan_s = free_lease_scan_s
+        self._free_lease_scan_s = pause_s = self.plan.free_lease_scan_s
+        if pause_s < math.inf:
+            regular_s = now_s + self._turn.jittered(pause_s, _JITTER)
+            self._free_lease_scan_s = min(regular_s, self._next_expiry_s(now_s))
 
     @property
     def _is_whole_scheduled(self) -> bool:
         """Whether a scan of the whole table is in flight or scheduled."""
-        return self._whole_s < math.inf or (self._is_scanning and self._is_scanning_whole)
+        return self._next_whole_scan_s < math.inf or (self._is_scanning and self._is_scanning_whole)
 
     # --- answers ------------------------------------------------------------------------------------------
 
     def on_table_ready(self, now_s: float) -> None:
         """Handle a table that exists: scans may begin."""
         self._state = TableState.READY
-        self._due_s = now_s
+        self._regular_due_s = now_s
 
     def on_table_failed(self, now_s: float) -> None:
         """Handle a table that could not be created or found."""
@@ -363,7 +365,7 @@ class TableScans:
         self._state_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self._turn.draw())
 
     def on_table_missing(self) -> bool:
-        """Handle a call that found no table; True the first time."""
+        """Handle a call that found no table; return whether no earlier one has found that."""
         if self._state is not TableState.READY:
             return False
         self._turn.report(
@@ -380,7 +382,7 @@ class TableScans:
         self._is_scanning = False
         self._failures = 0
         self._retry_s = -math.inf
-        self._owner_unknown -= self._resolved_by_scan
+        self._of_unknown_owner -= self._resolved_by_scan
         self._resolved_by_scan.clear()
 
     def on_scan_failed(self, problem: Problem, now_s: float) -> bool:
@@ -401,7 +403,7 @@ class TableScans:
         elif self._is_scanning_whole:
             self.request_whole_scan_by(self._retry_s)
         else:
-            self._due_s = self._retry_s
+            self._regular_due_s = self._retry_s
         return is_gone
 
     def on_row_count(self, row_count: int) -> None:
@@ -409,7 +411,7 @@ class TableScans:
         if not self.has_scanned_whole_table:
             self._set_plan(plan_scans(self.options, self.me, row_count))
 
-    def on_whole_table(self, workers: Collection[str]) -> None:
+    def on_whole_table_scanned(self, workers: Collection[str]) -> None:
         """Handle a scan of the whole table, which is in the view, and the live workers that it shows."""
         self.has_scanned_whole_table = True
         self._set_plan(plan_scans(self.options, self.me, len(self.view), workers))
@@ -420,12 +422,12 @@ class TableScans:
         if plan.part is None:
             self.view.watch_whole_table()
 
-    def on_part(self, fleet: Sequence[FleetLease], now_s: float) -> None:
+    def on_part_scanned(self, part_leases: Sequence[FleetLease], now_s: float) -> None:
         """Handle a scan of a part: the second one of a new worker schedules its first scan of the whole table."""
         own_part = self.plan.part
         if self.has_scanned_whole_table or own_part is None or self._is_whole_scheduled:
             return
-        owners = {entry.lease.owner for entry in fleet if entry.owner_state is OwnerState.ALIVE}
+        owners = {entry.lease.owner for entry in part_leases if entry.owner_state is OwnerState.ALIVE}
         others = {owner for owner in owners if owner not in (None, self.me)}
         count = own_part.count
         if self._first_part_owners is None:
@@ -434,21 +436,21 @@ class TableScans:
             return
         self.part = own_part
         other_count = estimate_workers(self._first_part_owners, others, count)
-        within_s = self.plan.whole_s_per_worker * other_count
+        within_s = self.plan.whole_scan_s_per_worker * other_count
         self._whole_due_s = now_s + (within_s * self._turn.draw() if within_s > self.plan.round_s else 0.0)
 
     # --- single rows --------------------------------------------------------------------------------------
 
     def on_owner_unknown(self, key: str, now_s: float) -> None:
         """Handle a lease whose owner became unknown: only a read that begins later resolves it."""
-        self._owner_unknown.add(key)
+        self._of_unknown_owner.add(key)
         self._resolved_by_scan.discard(key)
         if self.part is None:
             self.request_whole_scan_by(now_s + self.options.interval_s)
 
     def on_owner_known(self, key: str) -> None:
         """Handle a row that was read by its key."""
-        self._owner_unknown.discard(key)
+        self._of_unknown_owner.discard(key)
 
 
 class RowFetches:
@@ -456,43 +458,43 @@ class RowFetches:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._due: list[tuple[float, str]] = []  # a heap: the first due is in front
-        self._waiting: set[str] = set()
-        self._under_way: set[str] = set()
+        self._queue: list[tuple[float, str]] = []  # a heap of due times and keys
+        self._queued_keys: set[str] = set()
+        self._keys_in_flight: set[str] = set()
 
     @property
     def next_fetch_s(self) -> float:
         """When the next fetch may begin; infinity while the maximum is in flight."""
-        if len(self._under_way) >= _FETCHES_MAX:
+        if len(self._keys_in_flight) >= _FETCHES_MAX:
             return math.inf
-        return self._due[0][0] if self._due else math.inf
+        return self._queue[0][0] if self._queue else math.inf
 
     def request(self, keys: Iterable[str], now_s: float) -> None:
         """Request a fetch for each key that is not requested or in flight."""
         for key in keys:
-            if key not in self._under_way and key not in self._waiting:
-                self._wait(key, now_s)
+            if key not in self._keys_in_flight and key not in self._queued_keys:
+                self._enqueue(key, now_s)
 
     def fetch_due(self, now_s: float) -> None:
         """Begin the fetches that are due."""
         while self.next_fetch_s <= now_s:
-            _, key = heappop(self._due)
-            self._waiting.discard(key)
-            self._under_way.add(key)
+            _, key = heappop(self._queue)
+            self._queued_keys.discard(key)
+            self._keys_in_flight.add(key)
             self._turn.emit(FetchLease(key))
 
     def on_answer(self, key: str) -> bool:
         """Handle a row that was read; True if it was requested here."""
-        is_wanted = key in self._under_way
-        self._under_way.discard(key)
+        is_wanted = key in self._keys_in_flight
+        self._keys_in_flight.discard(key)
         return is_wanted
 
     def on_failed(self, key: str, now_s: float) -> None:
         """Handle a row that could not be read: it is read again a little later."""
-        if key in self._under_way:
-            self._under_way.discard(key)
-            self._wait(key, now_s + self._turn.jittered(_FETCH_AGAIN_S, 0.5))
+        if key in self._keys_in_flight:
+            self._keys_in_flight.discard(key)
+            self._enqueue(key, now_s + self._turn.jittered(_FETCH_RETRY_S, 0.5))
 
-    def _wait(self, key: str, due_s: float) -> None:
-        self._waiting.add(key)
-        heappush(self._due, (due_s, key))
+    def _enqueue(self, key: str, due_s: float) -> None:
+        self._queued_keys.add(key)
+        heappush(self._queue, (due_s, key))

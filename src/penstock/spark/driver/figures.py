@@ -58,14 +58,14 @@ def measure(query: JoinedQuery, done: Settlement) -> None:
             metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
 
 
-def describe_unread(query: JoinedQuery, options: SourceOptions, wait_s: float) -> str:
+def describe_unread_part(query: JoinedQuery, options: SourceOptions, wait_s: float) -> str:
     """Return the text of an error (AvailableNow) or a warning: after a search it is uncertain whether the whole stream is read.
 
     Args:
         wait_s: How long the search lasted. Its unprobed shards have no new records so far, and no probe of them was answered.
     """
     query_worker, unprobed = query.query_worker, query.shards.unprobed_shards
-    unread = query_worker.describe_unread() or "its leases did not come to rest"
+    unread = query_worker.describe_unread_part() or "its leases did not come to rest"
     first = f"no answer from {', '.join(unprobed[:5])}" if unprobed else unread
     why = "; ".join((first, *query_worker.problems))
     return (

@@ -143,7 +143,7 @@ class LeaseRecreation:
             why_no_rows: Why the query's earlier lease table has no leases, if it has none.
         """
         coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
-        are_all_keys_covered = bool(rows) and not coverage.holes and not coverage.unknown
+        are_all_keys_covered = bool(rows) and not coverage.holes and not coverage.leases_without_range
         for key, position in plan.vanished_shards.items():
             # If leases cover every hash key, another worker has read on to the shards that follow this one.
             self._report_vanished(key, position, are_all_keys_covered=are_all_keys_covered)

@@ -34,7 +34,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver
 from penstock.spark.driver.batch_tasks import BatchTasks, PlannedBatch
 from penstock.spark.driver.driver_ports import DriverPorts
-from penstock.spark.driver.figures import describe_unread, measure, report_of
+from penstock.spark.driver.figures import describe_unread_part, measure, report_of
 from penstock.spark.driver.joining import JoinedQuery, deregister_consumer, draw_name, join
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
@@ -233,7 +233,7 @@ class Planner:
 
     def _report_unread(self, search: Search) -> None:
         """Warn that the search may have missed records; with AvailableNow, raise Unavailable."""
-        unread = describe_unread(self._query, self._options, search.wait_s)
+        unread = describe_unread_part(self._query, self._options, search.wait_s)
         if self._until_ms is not None:
             raise Unavailable(unread)
         _log.warning(unread)
@@ -411,7 +411,7 @@ class Planner:
         query_worker.wait_until_at_rest(self._options.probe_interval_s)
         self._apply_commands()
         is_same = before == set(shards.states) and query_worker.is_at_rest
-        return is_same and query_worker.describe_unread() is None
+        return is_same and query_worker.describe_unread_part() is None
 
     def _planned_ms(self) -> int:
         """Return the moment of a plan by the service's clock: records that arrive later belong to a later batch."""

@@ -137,9 +137,9 @@ class QueryWorker:
         with self._changed:
             return self._is_at_rest
 
-    def describe_unread(self) -> str | None:
+    def describe_unread_part(self) -> str | None:
         """Return why some part of the stream may be read by no live worker, or None."""
-        return self._loop.describe_unread()
+        return self._loop.describe_unread_part()
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -13,16 +13,16 @@ from penstock.core.batches.rewind import plan_rewind
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import Applied, Create
-from penstock.core.leases.required_leases import first_filter, unknown_names
+from penstock.core.leases.required_leases import first_listing_filter, unknown_names
 from penstock.core.leases.row_checks import (
     SKIPPED_REPORTS_MAX,
     describe_foreign_table,
     find_foreign_lease,
-    find_other_mode,
+    find_lease_of_other_mode,
 )
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard
-from penstock.core.starting import StartingPosition, check_has_come
+from penstock.core.starting import StartingPosition, check_not_in_future
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import (
     AnotherDriver,
@@ -145,7 +145,7 @@ def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
     Raises:
         OptionError: One is not listed, and failOnDataLoss is on.
     """
-    kind, moment_ms = first_filter(options.starting)
+    kind, moment_ms = first_listing_filter(options.starting)
     listing = kinesis.fetch_shards(options.stream, None if kind is None else ShardFilter(kind, moment_ms))
     refuse_unknown_shards(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
 
@@ -160,10 +160,10 @@ def refuse_future_start(kinesis: Kinesis, options: SourceOptions, clock: Clock) 
     """
     given = "option startingPosition (startingTimestamp)"
     try:
-        check_has_come(options.starting, clock.wall_ms(), given)
+        check_not_in_future(options.starting, clock.wall_ms(), given)
     except PositionError:
         listing = kinesis.fetch_shards(options.stream)
-        check_has_come(options.starting, service_bound_ms(clock.wall_ms(), listing.server_ms), given)
+        check_not_in_future(options.starting, service_bound_ms(clock.wall_ms(), listing.server_ms), given)
 
 
 def refuse_unknown_shards(
@@ -219,7 +219,7 @@ def refuse_other_stream(
     listed = None
     if any(row.stream is None for row in rows.values()):
         listed = {shard.shard_id: shard for shard in kinesis.fetch_shards(name).shards}
-    foreign = find_other_mode(rows.values(), are_several=False)
+    foreign = find_lease_of_other_mode(rows.values(), reads_several=False)
     foreign = foreign or find_foreign_lease(rows.values(), stream, listed)
     if foreign is not None:
         raise OptionError(describe_foreign_table(table.name, name, foreign))

@@ -19,7 +19,7 @@ from penstock.core.batches.offsets import NO_LIMITS, Limits, StreamOffset
 from penstock.core.batches.several_offsets import MultiStreamOffset, serving_order, split_limits, split_total
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.lease import stream_name_of
-from penstock.core.leases.row_checks import describe_foreign_table, find_other_mode
+from penstock.core.leases.row_checks import describe_foreign_table, find_lease_of_other_mode
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, OptionError, PenstockError, StreamChanged
 from penstock.ports.metrics import ClosableMetrics
@@ -275,7 +275,7 @@ class SeveralPlanner:
             rows = self._table.scan().leases
         except NotFound:
             return
-        foreign = find_other_mode(rows, are_several=True)
+        foreign = find_lease_of_other_mode(rows, reads_several=True)
         if foreign is not None:
             text = describe_foreign_table(
                 self._table.name, self._shared.stream, foreign, "applicationName (or leaseTable)"
