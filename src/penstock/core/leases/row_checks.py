@@ -215,7 +215,7 @@ class StreamCheck:
 
 
 class LaterRuns:
-    """Watches for later processes of the same worker. Not thread-safe.
+    """Watches for later runs of one worker: processes that began later under its id. Not thread-safe.
 
     Args:
         run_name: The name of this run; empty for a worker that writes no runs.
