@@ -136,6 +136,37 @@ def test_legacy_parameters_and_expressions_are_not_mixed(rig, tables):
     tables.update_item(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("n < :high", ["number"]),
+        ("n <= :high", ["number"]),
+        (":low < n", ["number"]),
+        ("n BETWEEN :low AND :high", ["number"]),
+        ("NOT n > :low", ["none", "text"]),
+        ("n > :low OR attribute_exists(k)", ["none", "number", "text"]),
+    ],
+)
+def test_values_of_different_types_are_compared_as_false(rig, tables, condition, found):
+    rows = {"number": {"n": {"N": "5"}}, "text": {"n": {"S": "5"}}, "none": {}}
+    for key, row in rows.items():
+        tables.put_item(TableName="ttt", Item={"k": {"S": key}, **row})
+    bounds = {name: value for name, value in ((":low", "1"), (":high", "9")) if name in condition}
+    values = {name: {"N": value} for name, value in bounds.items()}
+    scanned = tables.scan(TableName="ttt", FilterExpression=condition, ExpressionAttributeValues=values)
+    assert sorted(item["k"]["S"] for item in scanned["Items"]) == found
+
+
+@pytest.mark.parametrize("operator", ["LT", "GE", "BEGINS_WITH", "CONTAINS"])
+def test_a_legacy_condition_on_a_value_of_another_type_fails(rig, tables, operator):
+    tables.put_item(TableName="ttt", Item={"k": {"S": "a"}, "n": {"N": "5"}})
+    condition = {"ComparisonOperator": operator, "AttributeValueList": [{"S": "5"}]}
+    change = {"n": {"Action": "PUT", "Value": {"N": "6"}}}
+    arguments = {"TableName": "ttt", "Key": {"k": {"S": "a"}}, "AttributeUpdates": change}
+    refusal = message(tables.update_item, **arguments, Expected={"n": condition})
+    assert refusal.startswith("ConditionalCheckFailedException: ")
+
+
 def test_time_to_live_is_not_set_to_its_present_state(rig, tables):
     def set_to(is_enabled: bool) -> dict:
         specification = {"Enabled": is_enabled, "AttributeName": "expires"}
