@@ -150,7 +150,7 @@ SINKS = {
 @pytest.mark.parametrize("spelt", [str, str.lower, str.upper])
 @pytest.mark.parametrize(
     ("given", "ignored_count"),
-    [(DATABRICKS, 11), (AWSLABS, 15), (QUBOLE, 6), (GLUE, 6), (KINESIS_ASL, 2)],
+    [(DATABRICKS, 11), (AWSLABS, 16), (QUBOLE, 6), (GLUE, 6), (KINESIS_ASL, 2)],
     ids=["Databricks", "awslabs", "qubole", "Glue", "kinesis-asl"],
 )
 def test_the_options_of_another_connector_work_unchanged(given, ignored_count, spelt):

@@ -56,10 +56,11 @@ def test_the_option_set_of_the_awslabs_connector_works_unchanged():
     )
     assert options.starting.default == at_timestamp(1_769_860_800_000)
     assert (options.shard_record_count_max, options.batch_duration_max_s) == (1000, 10.0)
-    assert (options.lease_table, options.connection.retry_base_s) == ("meta", 0.25)
+    assert (options.lease_table, options.connection.retry_base_s) == ("penstock-orders", 0.25)
     assert options.connection.role_arn == "arn:aws:iam::123456789012:role/r"
     assert [note.split(" has no effect")[0] for note in notes] == [
         "option kinesis.metadataCommitterType",
+        "option kinesis.dynamodb.tableName",  # a table of another key
     ]
     assert (options.consumer_type, options.consumer_name) == ("polling", None)
 

@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from typing import Final
 
 _IN_CHECKPOINT: Final = "positions are kept in the query's own checkpoint and on the leases"
+_OTHER_TABLE: Final = (
+    "its table of positions cannot hold leases; option leaseTable names another table than applicationName"
+)
 _NO_SECOND_LOG: Final = "there is no second commit log"
 _NO_EMPTY_BATCHES: Final = "empty batches are never run"
 _NO_PREFETCH: Final = "there is no prefetch to buffer"
@@ -26,6 +29,8 @@ _NO_QUEUE: Final = "a task reads page by page, without a queue"
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "kinesis.metadataCommitterType": _IN_CHECKPOINT,
     "kinesis.metadataPath": _IN_CHECKPOINT,
+    "kinesis.dynamodb.tableName": _OTHER_TABLE,
+    "dynamodb.tableName": _OTHER_TABLE,
     "kinesis.metadataNumRetries": _NO_SECOND_LOG,
     "kinesis.metadataRetryIntervalsMs": _NO_SECOND_LOG,
     "kinesis.metadataMaxRetryIntervalMs": _NO_SECOND_LOG,
