@@ -13,7 +13,7 @@ from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition
 from penstock.errors import NotFound, OptionError, PositionError, UsageError
-from penstock.runtime import known_stream
+from penstock.runtime import stream_name_check
 from penstock_local import LocalKinesis
 from waiting import wait_until
 
@@ -287,7 +287,7 @@ def test_a_stream_that_is_deleted_stops_and_the_others_go_on(server):
 
 
 def test_a_stream_created_again_under_a_running_worker_is_not_taken_for_the_old_one(server, monkeypatch):
-    monkeypatch.setattr(known_stream, "_BELIEVED_S", 0.0)  # the embedded server makes a stream at once
+    monkeypatch.setattr(stream_name_check, "_TRUSTED_S", 0.0)  # the embedded server makes a stream at once
     seen = []
     for stream in ("steady", "swapped"):
         server.create_stream(stream, shards=1)

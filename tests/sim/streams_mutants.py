@@ -15,7 +15,7 @@ from penstock.core.leases.pending_writes import ForLateCheckpoint
 from penstock.core.leases.required_leases import find_holes
 from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_leases import Streams
-from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.stream_name_check import StreamNameCheck
 from sim.mutants import Mutants
 
 STREAMS_MUTANTS = Mutants()
@@ -80,7 +80,7 @@ def waits_for_every_stream(self, existing, now_s):
     return started if len(started._streams) == len(self._streams) else Streams(self._context, {})
 
 
-@planted("a name is believed for ever", OURS, 6, KnownStream, "check")
+@planted("a name is believed for ever", OURS, 6, StreamNameCheck, "check")
 @planted("a beginning is believed to be the same stream's", OURS, 47, ShardFetcher, "_check_stream")
 def believes_the_name(self):
     """A worker that takes a stream for the one that had its name before."""

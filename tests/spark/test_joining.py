@@ -38,7 +38,7 @@ def test_nothing_is_made_before_the_checks_that_can_refuse_the_query(monkeypatch
         table=SimpleNamespace(ensure_exists=noting("ensure_exists")),
         clock=None,
         chance=None,
-        known_stream_of=None,
+        name_check_of=None,
         kcl3=None,
         open_metrics=noting("open_metrics"),
     )

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from penstock.consumer.delivery_loop import STANDSTILL_ROUNDS
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.stream_argument import ConsumedStream
-from penstock.consumer.stream_reading import known_stream
+from penstock.consumer.stream_reading import name_check_of
 from penstock.consumer.worker import options_for_streams
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
@@ -98,7 +98,9 @@ class SimWorker(SimProcess):
         only = ConsumedStream(STREAM_NAME, scenario.options.start, retention_s=scenario.retention_s)
         self.streams = {stream.stream_id: stream for stream in streams or (only,)}
         self._kinesis = cast("Kinesis", world.streams)  # calls that are begun and answered at one moment
-        self._known = {key: known_stream(each, self._kinesis, clock) for key, each in self.streams.items()}
+        self._name_checks = {
+            key: name_check_of(each, self._kinesis, clock) for key, each in self.streams.items()
+        }
         self._fetchers = {
             stream_id: ShardFetcher(
                 self.streams[stream_id].name,
@@ -107,9 +109,9 @@ class SimWorker(SimProcess):
                 has_room=lambda: True,
                 clock=clock,
                 metrics=NoMetrics(),
-                known=known,
+                name_check=name_check,
             )
-            for stream_id, known in self._known.items()
+            for stream_id, name_check in self._name_checks.items()
         }
         run_name = name_run(name, f"{self.life:08x}") if self.writes_its_run else ""
         self.coordinator = Coordinator(name, self.coordinator_options(), run_name)
@@ -270,10 +272,10 @@ class SimWorker(SimProcess):
 
     def _list_shards(self, effect: ListShards) -> None:
         stream_id = effect.stream_id
-        name, known = self.streams[stream_id].name, self._known[stream_id]
+        name, name_check = self.streams[stream_id].name, self._name_checks[stream_id]
         self.call(
             "list shards",
-            lambda: list_shards(effect, name, self._kinesis, known, self.world.now_ms),
+            lambda: list_shards(effect, name, self._kinesis, name_check, self.world.now_ms),
             self.feed,
             stream_id,
         )

@@ -28,8 +28,8 @@ from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, RecordPage
 from penstock.ports.metrics import Metrics
 from penstock.runtime.hash_ranges import HashRanges
-from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.loop import Pool
+from penstock.runtime.stream_name_check import StreamNameCheck
 from penstock.runtime.subscriptions import Subscriptions
 from penstock.runtime.worker_ports import WorkerPorts
 
@@ -43,7 +43,7 @@ class ShardFetcher:
         stream: Name or ARN.
         drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         has_room: Whether the process as a whole may hold more.
-        known: Checks whether the name still means this stream; None checks nothing.
+        name_check: Checks whether the name still means this stream; None checks nothing.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ShardFetcher:
         has_room: Callable[[], bool],
         clock: Clock,
         metrics: Metrics,
-        known: KnownStream | None = None,
+        name_check: StreamNameCheck | None = None,
     ) -> None:
         self._stream = stream
         self._kinesis = kinesis
@@ -63,7 +63,7 @@ class ShardFetcher:
         self._has_room = has_room
         self._clock = clock
         self._metrics = metrics
-        self._known = known
+        self._name_check = name_check
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> UnreadPage | PenstockError | None:
@@ -102,8 +102,8 @@ class ShardFetcher:
         return None
 
     def _check_stream(self) -> None:
-        if self._known is not None:
-            self._known.check()
+        if self._name_check is not None:
+            self._name_check.check()
 
     def on_page(self, run: ShardRun, page: RecordPage, started_s: float) -> UnreadPage:
         """Pass a page to a run, and deaggregate records as far as there is room; return the page as the run got it."""

@@ -17,17 +17,17 @@ from penstock.core.starting import with_moment
 from penstock.errors import PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.stream_name_check import StreamNameCheck
 from penstock.runtime.subscriptions import Subscriptions
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 
-def known_stream(stream: ConsumedStream, kinesis: Kinesis, clock: Clock) -> KnownStream | None:
+def name_check_of(stream: ConsumedStream, kinesis: Kinesis, clock: Clock) -> StreamNameCheck | None:
     """Return the check that a stream's name still means this stream; None if its identity is unknown."""
     if stream.identity is None:
         return None
-    return KnownStream(stream.name, stream.identity, kinesis.fetch_summary, clock.monotonic_s)
+    return StreamNameCheck(stream.name, stream.identity, kinesis.fetch_summary, clock.monotonic_s)
 
 
 class StreamReading:
@@ -55,7 +55,7 @@ class StreamReading:
             has_room=parts.has_room,
             clock=ports.clock,
             metrics=ports.metrics,
-            known=known_stream(stream, ports.kinesis, ports.clock),
+            name_check=name_check_of(stream, ports.kinesis, ports.clock),
         )
         self._pushed: PushedFetcher | None = None  # None: the stream is polled
         auto = options.auto_retrieval(stream.retention_s)

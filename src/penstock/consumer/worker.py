@@ -20,7 +20,7 @@ from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stream_argument import ConsumedStream
-from penstock.consumer.stream_reading import known_stream
+from penstock.consumer.stream_reading import name_check_of
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
@@ -146,10 +146,10 @@ class Worker:
             ports,
             renewal_pool=pools.renewal,
             call_pool=pools.call,
-            known={
-                stream.stream_id: known
+            name_checks={
+                stream.stream_id: name_check
                 for stream in streams
-                if (known := known_stream(stream, ports.kinesis, ports.clock)) is not None
+                if (name_check := name_check_of(stream, ports.kinesis, ports.clock)) is not None
             },
         )
         self.subscriptions: dict[str, Subscriptions] = self._open_subscriptions(ports)

@@ -44,7 +44,7 @@ from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.cpu_meter import CpuMeter
-from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.stream_name_check import StreamNameCheck
 
 log = logging.getLogger("penstock.leases")
 
@@ -68,13 +68,17 @@ def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Pr
 
 
 def list_shards(
-    effect: ListShards, name: str, kinesis: Kinesis, known: KnownStream | None, wall_ms: Callable[[], int]
+    effect: ListShards,
+    name: str,
+    kinesis: Kinesis,
+    name_check: StreamNameCheck | None,
+    wall_ms: Callable[[], int],
 ) -> ListingDone | ListingFailed:
     """List the shards of one stream under their lease keys; return the result or the problem as an event.
 
     Args:
         name: Name or ARN.
-        known: Checks whether the name still means this stream; None: no check.
+        name_check: Checks whether the name still means this stream; None: no check.
         wall_ms: The local time, if the service's answer has none.
     """
     shard_filter = (
@@ -82,8 +86,8 @@ def list_shards(
     )
     try:
         listing = kinesis.fetch_shards(name, shard_filter)
-        if known is not None:
-            known.check()  # or another stream's shards would get this one's leases
+        if name_check is not None:
+            name_check.check()  # or another stream's shards would get this one's leases
     except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
         problem = problem_of(error, missing=Problem.STREAM_MISSING)
         return ListingFailed(effect.purpose, problem, describe_error(error), effect.stream_id)

@@ -81,9 +81,9 @@ from penstock.errors import (
     UnknownRefusal,
     WorkerIdInUse,
 )
-from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import Kcl3Calls, list_shards, problem_of
 from penstock.runtime.loop import Condition, Loop, Pool
+from penstock.runtime.stream_name_check import StreamNameCheck
 from penstock.runtime.worker_ports import WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.leases")
@@ -146,7 +146,7 @@ class LeaseLoop(Loop[Event]):
         call_pool: The threads for every other call.
         table_option: The user's option that names the lease table.
         condition: Its thread waits on it; a new one by default.
-        known: By stream id: checks whether the stream's name still means it. Other streams are not checked.
+        name_checks: By stream id: checks whether the stream's name still means it. Other streams are not checked.
     """
 
     def __init__(
@@ -157,14 +157,14 @@ class LeaseLoop(Loop[Event]):
         *,
         renewal_pool: Pool,
         call_pool: Pool,
-        known: Mapping[str, KnownStream],
+        name_checks: Mapping[str, StreamNameCheck],
         table_option: str = "application",
         condition: Condition | None = None,
     ) -> None:
         super().__init__(condition)
         self._coordinator = coordinator
         self._streams = streams
-        self._known = known
+        self._name_checks = name_checks
         self._ports = ports
         self._table, self._clock, self._metrics = ports.table, ports.clock, ports.metrics
         self._renewal_pool = renewal_pool
@@ -369,8 +369,10 @@ class LeaseLoop(Loop[Event]):
 
     def _list(self, effect: ListShards) -> Event:
         stream_id = effect.stream_id
-        known = self._known.get(stream_id)
-        return list_shards(effect, self._streams[stream_id], self._ports.kinesis, known, self._clock.wall_ms)
+        name_check = self._name_checks.get(stream_id)
+        return list_shards(
+            effect, self._streams[stream_id], self._ports.kinesis, name_check, self._clock.wall_ms
+        )
 
     # --- logs and metrics ---
 

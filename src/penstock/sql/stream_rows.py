@@ -21,7 +21,7 @@ from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.tasks.arrow_records import delivered
 from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.tasks.page_limits import bytes_of
-from penstock.spark.tasks.query_stream import check_of_plan
+from penstock.spark.tasks.query_stream import name_check_of_plan
 from penstock.spark.tasks.shard_range import ShardRange
 from penstock.sql.columns import ARRIVAL
 from penstock.sql.query_plan import Need
@@ -126,7 +126,7 @@ class StreamRows:
                 chance=chance,
                 rule=MisplacedRule(ranges.of(shard.shard_id), known_range=shard.hash_range),
                 hold_page=hold_page,
-                check_stream=check_of_plan(
+                check_stream=name_check_of_plan(
                     self.stream, None, identity, self.now_ms, self.kinesis.fetch_summary
                 ),
             )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.errors import StreamChanged
-from penstock.runtime import known_stream
+from penstock.runtime import stream_name_check
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.driver import joining
 from penstock.spark.options.spark_options import parse_batch
@@ -19,7 +19,7 @@ from waiting import wait_until
 @pytest.fixture(autouse=True)
 def _nothing_is_believed(monkeypatch):
     """Describe the stream at every check, not only after ten seconds."""
-    monkeypatch.setattr(known_stream, "_BELIEVED_S", 0.0)
+    monkeypatch.setattr(stream_name_check, "_TRUSTED_S", 0.0)
 
 
 def recreate(server, q, shards=2):

@@ -13,7 +13,7 @@ from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
-from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.stream_name_check import StreamNameCheck
 from penstock.runtime.threads import Threads
 from penstock.spark.options.spark_options import SourceOptions
 
@@ -27,7 +27,7 @@ class DriverPorts(Struct, frozen=True):
         open_earlier_table: Opens the lease table that the query's offset names, if that is not `table`.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         fan_out: Registers the query's consumer; None if it polls.
-        known_stream_of: Returns the check that the stream's name still refers to it; None checks nothing.
+        name_check_of: Returns the check that the stream's name still refers to it; None checks nothing.
         lease_loop_table: The same lease table for the lease loop, which repeats failed calls by itself; None: `table`.
     """
 
@@ -40,5 +40,5 @@ class DriverPorts(Struct, frozen=True):
     open_earlier_table: Callable[[str], LeaseTable]
     kcl3: Kcl3Tables | None = None
     fan_out: FanOut | None = None
-    known_stream_of: Callable[[StreamIdentity], KnownStream] | None = None
+    name_check_of: Callable[[StreamIdentity], StreamNameCheck] | None = None
     lease_loop_table: LeaseTable | None = None

@@ -26,7 +26,7 @@ from penstock.errors import AccessDenied, PenstockError
 from penstock.ports.clock import Chance
 from penstock.ports.metrics import ClosableMetrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
-from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.stream_name_check import StreamNameCheck
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.query_worker import QueryWorker, coordinator_options
@@ -52,14 +52,14 @@ class JoinedQuery(Struct, frozen=True):
     """A query that has joined its application.
 
     Args:
-        known_stream: Checks that the stream's name still refers to it; None checks nothing.
+        name_check: Checks that the stream's name still refers to it; None checks nothing.
         query_worker: The query's worker: its lease loop runs.
         shards: The query's shards, none yet.
         consumer_arn: The registered consumer under which the query's tasks subscribe, or None.
     """
 
     stream: StreamIdentity
-    known_stream: KnownStream | None
+    name_check: StreamNameCheck | None
     retention_ms: int
     query_worker: QueryWorker
     shards: QueryShards
@@ -91,7 +91,7 @@ def join(
     expected = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
     check_stream(options.stream, options.application, stream, expected)
     # The check, for later, that the stream's name still means this stream.
-    known_stream = None if ports.known_stream_of is None else ports.known_stream_of(stream)
+    name_check = None if ports.name_check_of is None else ports.name_check_of(stream)
     if is_new:
         refuse_future_start(kinesis, options, clock)
     table.ensure_exists()
@@ -127,14 +127,12 @@ def join(
         run_name=name_run(worker, run[:8]),
         stream=options.stream,
         metrics=metrics,
-        known_stream=known_stream,
+        name_check=name_check,
     )
     shards = QueryShards(worker, last_unknown_batch)
     for row in rows.values():
         shards.on_row(row)
-    return JoinedQuery(
-        stream, known_stream, summary.retention_ms, query_worker, shards, consumer_arn, metrics
-    )
+    return JoinedQuery(stream, name_check, summary.retention_ms, query_worker, shards, consumer_arn, metrics)
 
 
 def deregister_consumer(ports: DriverPorts, options: SourceOptions, query: JoinedQuery) -> None:

@@ -254,8 +254,8 @@ class Planner:
         shards = query.shards
         # Another stream of the same name refuses the position of a record, but not TRIM_HORIZON, LATEST or a timestamp.
         has_other_start = any(not shards.states[key].position.is_record for key in search.wanted)
-        if query.known_stream is not None and has_other_start:
-            query.known_stream.check()
+        if query.name_check is not None and has_other_start:
+            query.name_check.check()
         # Shards whose last seen claims may have been removed.
         unverified = shards.unverified_claims.intersection(search.wanted)
         if unverified:

@@ -15,7 +15,7 @@ from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.tasks.query_stream import known_to_query
+from penstock.spark.tasks.query_stream import name_check_of_query
 from penstock.spark.tasks.stream_table import EarlierTable, StreamTable
 from penstock.spark.tasks.task_opening import rows_of
 from penstock.wiring import (
@@ -63,7 +63,7 @@ def open_planner(
         kcl3=None if part_of is not None else open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
         lease_loop_table=table(options.lease_table, loop_connection),
-        known_stream_of=lambda expected: known_to_query(
+        name_check_of=lambda expected: name_check_of_query(
             options.stream, options.application, expected, kinesis, clock
         ),
     )

@@ -21,8 +21,8 @@ from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.starting import StartingPosition
 from penstock.errors import PenstockError
 from penstock.ports.metrics import Metrics
-from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.stream_name_check import StreamNameCheck
 from penstock.runtime.worker_ports import WorkerPorts
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.options.spark_options import SourceOptions
@@ -43,7 +43,7 @@ class QueryWorker:
         run_name: Distinguishes this driver process from others with the same worker id.
         stream: Name or ARN.
         metrics: Receives figures, under the same names as the consumer's.
-        known_stream: Checks that the name still refers to this stream; None checks nothing.
+        name_check: Checks that the name still refers to this stream; None checks nothing.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class QueryWorker:
         run_name: str,
         stream: str,
         metrics: Metrics,
-        known_stream: KnownStream | None,
+        name_check: StreamNameCheck | None,
     ) -> None:
         self.worker = worker
-        self._known_stream = known_stream
+        self._name_check = name_check
         self._changed = ports.threads.condition()
         self._commands: deque[StartReader | StopReader] = deque()
         # Shards that the planner has not released, each with its epoch.
@@ -85,7 +85,7 @@ class QueryWorker:
             call_pool=self._pools[1],
             table_option="applicationName (or leaseTable)",
             condition=ports.threads.condition(),
-            known={} if known_stream is None else {"": known_stream},
+            name_checks={} if name_check is None else {"": name_check},
         )
         self._loop.on_unusable_table = self._refuse
         self._loop.readers = self
@@ -194,8 +194,8 @@ class QueryWorker:
         return is_met
 
     def _raise_failure(self) -> None:
-        if self._known_stream is not None and self._known_stream.changed is not None:
-            raise self._known_stream.changed
+        if self._name_check is not None and self._name_check.change_error is not None:
+            raise self._name_check.change_error
         if self._refusal is not None:
             raise self._refusal
         if self._failure is not None:

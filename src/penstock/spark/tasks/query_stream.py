@@ -17,7 +17,7 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, StreamChanged
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.stream_name_check import StreamNameCheck
 
 _log: Final = logging.getLogger("penstock.spark")
 NEW_QUERY: Final = "Start with a new checkpoint location and a new applicationName"
@@ -36,11 +36,11 @@ def check_stream(stream: str, application: str, found: StreamIdentity, expected:
         raise _stream_changed_error(stream, application, found, expected)
 
 
-def known_to_query(
+def name_check_of_query(
     stream: str, application: str, expected: StreamIdentity, kinesis: Kinesis, clock: Clock
-) -> KnownStream:
+) -> StreamNameCheck:
     """Return the driver's check that the stream's name still refers to the stream of the query."""
-    return KnownStream(
+    return StreamNameCheck(
         stream,
         expected,
         kinesis.fetch_summary,
@@ -49,7 +49,7 @@ def known_to_query(
     )
 
 
-def check_of_plan(
+def name_check_of_plan(
     stream: str,
     application: str | None,
     expected: StreamIdentity,

@@ -23,7 +23,7 @@ from penstock.spark.tasks.claimed_read import ClaimedRead
 from penstock.spark.tasks.concurrent_read import HoldPage
 from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.pushed_reading import PushedReading
-from penstock.spark.tasks.query_stream import check_of_plan
+from penstock.spark.tasks.query_stream import name_check_of_plan
 from penstock.spark.tasks.shard_range import ShardRange
 from penstock.spark.tasks.shard_task import ShardRead, ShardTask
 
@@ -77,7 +77,7 @@ def open_shard(
     check_stream = None
     if process.fetch_summary is not None:
         application = options.application if isinstance(options, SourceOptions) else None
-        check_stream = check_of_plan(
+        check_stream = name_check_of_plan(
             options.stream, application, read.stream, read.planned_ms, process.fetch_summary
         )
     return ShardRange(

@@ -1,4 +1,4 @@
-"""Checks that a name still means the same stream: streams can be deleted and created again under the same name.
+"""Checks that a name still refers to the same stream: streams can be deleted and created again under the same name.
 
 Calls name a stream by its name or ARN, which a later stream may have too. The later stream refuses a position in a shard of the
 earlier one, but it answers listings and starting positions, with its own shards and records.
@@ -13,18 +13,18 @@ from penstock.core.shard import StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import StreamChanged
 
-_BELIEVED_S: Final = 10.0
-"""How long an answer is trusted: to delete a stream and create another one takes longer."""
+_TRUSTED_S: Final = 10.0
+"""How long an answer counts: to delete a stream and create another one takes longer."""
 
 
-class KnownStream:
-    """Checks one stream's name. Safe to use from several threads. To be created when the stream has just been described.
+class StreamNameCheck:
+    """Checks that a name still refers to one stream. Thread-safe. Create it just after a call has described the stream.
 
     Args:
         name: Name or ARN.
-        identity: The stream that is meant.
+        identity: The stream to which the name must refer.
         fetch_summary: Describes the stream of a name.
-        describe: Makes the error from the stream that has the name now; by default a worker's.
+        describe: Makes the error, given the stream that has the name now; None: an error for workers.
     """
 
     def __init__(
@@ -41,25 +41,25 @@ class KnownStream:
         self._fetch_summary = fetch_summary
         self._now_s = now_s
         self._describe = describe or self._describe_for_worker
-        self._seen_s = now_s()
-        self.changed: StreamChanged | None = None
-        """The error, once it was raised."""
+        self._checked_s = now_s()
+        self.change_error: StreamChanged | None = None
+        """The error that `check` has raised; None so far."""
 
     def check(self) -> None:
-        """Check that the name means the same stream, unless that was done a moment ago.
+        """Check that the name still refers to the stream, unless that was done in the last ten seconds.
 
         Raises:
             StreamChanged: Another stream has the name now.
             PenstockError: The service did not answer, or knows no stream of this name.
         """
         now_s = self._now_s()
-        if now_s - self._seen_s < _BELIEVED_S:
+        if now_s - self._checked_s < _TRUSTED_S:
             return
         found = self._fetch_summary(self._name).identity
         if found != self._identity:
-            self.changed = self._describe(found)
-            raise self.changed
-        self._seen_s = now_s
+            self.change_error = self._describe(found)
+            raise self.change_error
+        self._checked_s = now_s
 
     def _describe_for_worker(self, found: StreamIdentity) -> StreamChanged:
         return StreamChanged(

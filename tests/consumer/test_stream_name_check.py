@@ -9,8 +9,8 @@ from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, StreamChanged, Throttled
 from penstock.ports.kinesis import ShardListing
-from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_calls import list_shards
+from penstock.runtime.stream_name_check import StreamNameCheck
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 ID = "123456789012:orders:1700000000"
@@ -24,7 +24,7 @@ class Service:
         self.now_s = 100.0
         self.asked = []
         self.failure = None
-        self.known = KnownStream(
+        self.name_check = StreamNameCheck(
             "orders", StreamIdentity(ARN, self.created_ms), self.fetch_summary, lambda: self.now_s
         )
 
@@ -41,17 +41,17 @@ class Service:
 
     def list(self):
         effect = ListShards(ListingPurpose.COMPARE, None, None, ID)
-        return list_shards(effect, "orders", self, self.known, lambda: 0)
+        return list_shards(effect, "orders", self, self.name_check, lambda: 0)
 
 
 def test_what_was_described_ten_seconds_ago_is_believed():
     service = Service()
     service.now_s += 9.0
-    service.known.check()
+    service.name_check.check()
     assert service.asked == []
     service.now_s += 2.0
-    service.known.check()
-    service.known.check()
+    service.name_check.check()
+    service.name_check.check()
     assert service.asked == ["orders"]
 
 
@@ -61,7 +61,7 @@ def test_a_stream_that_was_created_again_is_told_from_the_one_that_is_meant():
     service.created_ms += 5000
     for _ in range(2):
         with pytest.raises(StreamChanged, match="created at 1700000005000 ms, and the one that this worker"):
-            service.known.check()
+            service.name_check.check()
     assert len(service.asked) == 2
 
 
@@ -70,7 +70,7 @@ def test_who_cannot_ask_does_not_know():
     service.now_s += 60.0
     service.failure = Throttled("slow down")
     with pytest.raises(Throttled):
-        service.known.check()
+        service.name_check.check()
 
 
 def test_a_listing_gives_shards_under_their_lease_keys():
