@@ -75,7 +75,7 @@ def open_settler(table, clock, *, read_shard=lambda *_: (), tasks=()):
         clock=clock,
         threads=SYSTEM_THREADS,
         read_shard=read_shard,
-        tasks_of=lambda *_: iter(tasks),
+        shard_tasks_of=lambda *_: iter(tasks),
     )
 
 
@@ -178,7 +178,7 @@ def settle_second_batch(row, *, seen):
         tasks=[Task()],
     )
     try:
-        settler.settle(planned.end, planned, SimpleNamespace(shards=shards, stream=None))
+        settler.settle(planned.offset, planned, SimpleNamespace(shards=shards, stream=None))
     finally:
         settler.close()
     return claimed

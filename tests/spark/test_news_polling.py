@@ -44,7 +44,9 @@ def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
     states = {f"shardId-{number:012}": ShardState(TRIM_HORIZON) for number in range(200)}
     try:
         wait_until(
-            lambda: poller.poll_due(states.items()) or all(state.is_probed for state in states.values()),
+            lambda: (
+                poller.probe_due_shards(states.items()) or all(state.is_probed for state in states.values())
+            ),
             "every shard to answer",
         )
     finally:
@@ -99,7 +101,7 @@ def test_a_batch_does_not_wait_for_the_answers_of_all_shards_when_there_is_news(
         f"shardId-{number:012}": ShardState(at_record("5"), is_whole_record=True, tip_seen_ms=0)
         for number in range(1000)
     }
-    poller.poll_due(states.items())
+    poller.probe_due_shards(states.items())
     assert clock.now_s == pytest.approx(waited_s)
     assert sum(state.has_news for state in states.values()) == (10 if news else 0)
     assert sum(state.is_probed for state in states.values()) == 10
@@ -115,7 +117,7 @@ def test_a_batch_of_a_shard_that_is_behind_does_not_wait_for_idle_shards():
         for number in range(100)
     }
     states["shardId-000000000099"].has_news = True
-    poller.poll_due(states.items())
+    poller.probe_due_shards(states.items())
     assert clock.now_s == pytest.approx(0.2)
 
 
@@ -156,8 +158,8 @@ def test_a_shard_that_a_batch_has_just_read_is_asked_sooner(bytes_count, error, 
     poller = NewsPoller(shard, "s", 1.0, clock, threads=shard, chance=Never())
     states = {ONE: ShardState(at_record("5"), is_whole_record=True, tip_seen_ms=0, bytes_count=bytes_count)}
     while clock.now_s < 2.5:
-        poller.poll_due(states.items())
-        clock.now_s = max(clock.now_s, poller.next_due_s(states.values()))
+        poller.probe_due_shards(states.items())
+        clock.now_s = max(clock.now_s, poller.next_probe_s(states.values()))
     assert shard.asked_s == moments
 
 
@@ -178,8 +180,8 @@ def test_a_query_with_many_batches_a_second_leaves_room_for_its_tasks_reads():
             {ONE: ShardState(at_record("5"), is_whole_record=True, bytes_count=1)},
         )
         while len(shard.asked_s) == probed:
-            poller.poll_due(states.items())
-            clock.now_s = max(clock.now_s, poller.next_due_s(states.values()))
+            poller.probe_due_shards(states.items())
+            clock.now_s = max(clock.now_s, poller.next_probe_s(states.values()))
         clock.now_s += 0.1  # the batch, which reads the shard once
     assert 2 * len(shard.asked_s) <= 5 * 20 + 5
 
@@ -226,23 +228,23 @@ def test_an_answer_that_waited_for_a_batch_sets_the_clock_of_its_own_moment():
     threads = LateThreads(clock)
     poller = poller_of(clock, threads)
     states = {"s": ShardState(at_record("5"))}
-    poller.poll_due(states.items())
+    poller.probe_due_shards(states.items())
     for job in threads.jobs:
         job()
     clock.move(60.0)
-    poller.poll_due(states.items())
-    assert poller.planned_ms() == 1_060_000
+    poller.probe_due_shards(states.items())
+    assert poller.steady_now_ms() == 1_060_000
 
 
 def test_a_plan_uses_the_last_answers_time_after_the_machines_clock_was_set():
     clock = TwoClocks()
     poller = poller_of(clock, StoodStill(clock, answering=10))
-    assert poller.planned_ms() == 1_000_000
+    assert poller.steady_now_ms() == 1_000_000
     states = {"s": ShardState(at_record("5"))}
-    poller.poll_due(states.items())
+    poller.probe_due_shards(states.items())
     clock.move(2.0)
     clock.day_ms += 3_600_000
-    assert poller.planned_ms() == 1_002_000
+    assert poller.steady_now_ms() == 1_002_000
 
 
 class OneShard:
@@ -291,7 +293,7 @@ def test_without_the_record_the_tip_counts_only_if_nothing_left_with_it(
     poller = NewsPoller(OneShard(now_ms, *left, is_closed=is_closed), "s", 1.0, clock)
 
     def is_decided():
-        poller.poll_due([("s", state)])
+        poller.probe_due_shards([("s", state)])
         return state.has_news or state.is_finished or state.tip_seen_ms == now_ms
 
     try:
@@ -312,10 +314,10 @@ def test_records_that_left_behind_a_probed_record_are_for_a_task_to_judge(hours)
     clock.wall_ms = lambda: kinesis.now_ms + round(clock.now_s * 1000)
     state = ShardState(at_record("5"))
     poller = NewsPoller(kinesis, "s", 1.0, clock, threads=StoodStill(clock, answering=2))
-    poller.poll_due([("s", state)])
+    poller.probe_due_shards([("s", state)])
     assert (state.is_probed, state.has_news) == (False, False)
     clock.now_s = hours * 3600.0
-    poller.poll_due([("s", state)])
+    poller.probe_due_shards([("s", state)])
     assert state.has_news is (hours == 5)  # the first unread record was 20 hours old, and is kept for 24
 
 
@@ -324,7 +326,7 @@ def test_the_record_of_the_position_itself_is_no_answer():
     poller = NewsPoller(OneShard(HOUR_MS, 5, 6), "s", 1.0, MovedClock(0.0))
 
     def has_looked(number):
-        poller.poll_due([("s", state)])
+        poller.probe_due_shards([("s", state)])
         return state.iterator == number or state.has_news
 
     try:
@@ -357,7 +359,7 @@ class Rig:
         self.states = {key: ShardState(position) for key in (ONE, TWO)}
 
     def probe(self):
-        self.poller.poll_due(self.states.items())
+        self.poller.probe_due_shards(self.states.items())
 
     def probe_at(self, now_s):
         self.clock.now_s = now_s
@@ -495,7 +497,7 @@ def test_a_shard_whose_answer_takes_long_does_not_hold_up_the_others(rig):
     with held_up(rig, ONE) as let:
         rig.until(lambda: rig.states[TWO].has_news, "news of the shard that answers")
         assert not rig.states[ONE].has_news
-        assert rig.poller.next_due_s([rig.states[ONE]]) > rig.clock.now_s
+        assert rig.poller.next_probe_s([rig.states[ONE]]) > rig.clock.now_s
         let.set()
         rig.until(lambda: rig.states[ONE].has_news, "the answer that took long")
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.stream_identity import is_name_or_arn
 from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.ports.kinesis import Kinesis
     from penstock.sql.query import RowSource
 
-_STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}|arn:.+")
 _RECORDING_SUFFIX: Final = ".penstock"
 
 
@@ -45,7 +44,7 @@ class Tables:
     def _open_stream(self, name: str) -> RowSource:
         from penstock.sql.stream_rows import open_stream_rows
 
-        if not _STREAM.fullmatch(name):
+        if not is_name_or_arn(name):
             raise OptionError(
                 f"table {name}: this is not a name of a stream; of files a query reads only recordings: those that end in "
                 f"{_RECORDING_SUFFIX}, or were given a name"

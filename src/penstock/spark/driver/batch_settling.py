@@ -38,7 +38,7 @@ _FULL_SCANS: Final = 3
 """First batches of a run after which the whole lease table is read, to find other workers. Later only the batch's rows."""
 _CLAIM_ATTEMPTS_MAX: Final = 4
 _PROMOTE_AFTER_S_MAX: Final = 5.0
-_NOTHING: Final = Share(record_count_max=0)
+_EMPTY_SHARE: Final = Share(record_count_max=0)
 _UNEXPECTED: Final = {
     StartReason.NOT_READ: "shard %s: batch %d did not read it to its end, so its records are offered again",
     StartReason.LEASE_GONE: "shard %s: its lease is gone; the shard is read again from the start of batch %d",
@@ -52,7 +52,7 @@ class BatchSettler:
         recreation: Creates missing leases.
         read_shard: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
             of the query, or None while no task has claimed.
-        tasks_of: Returns the task of each shard of a batch.
+        shard_tasks_of: Returns the task of each shard of a batch.
     """
 
     def __init__(
@@ -64,25 +64,24 @@ class BatchSettler:
         clock: Clock,
         threads: Threads,
         read_shard: Callable[[ShardTask, str | None], Iterable[Any]],
-        tasks_of: Callable[[PlannedBatch, JoinedQuery], Iterator[ShardTask]],
+        shard_tasks_of: Callable[[PlannedBatch, JoinedQuery], Iterator[ShardTask]],
     ) -> None:
         self._options = options
         self._recreation = recreation
         self._table = table
         self._clock = clock
         self._read_shard = read_shard
-        self._tasks_of = tasks_of
+        self._shard_tasks_of = shard_tasks_of
         self._pool = threads.pool("penstock-promote", _THREADS_MAX)
         self._condition = threads.condition
         self._full_scans_left = _FULL_SCANS
-        self._claimed_count = 0  # batches whose claims have Spark's id of the query
+        self._claimed_count = 0  # batches whose claims name the query
         self._queries: frozenset[str] = frozenset()
         """Spark's ids of the queries whose tasks made this worker's claims; more than one if a location was copied."""
         # The claim of a shard's next batch also makes the end of its last batch the checkpoint. So a shard that gets records
         # now and then needs no promotion after each batch: at most one for each renewal of the lease.
         self._promote_after_s = min(options.lease_duration_s / 3, _PROMOTE_AFTER_S_MAX)
-        # Pending promotions, each with the moment at which it was first seen.
-        self._waiting: dict[Promote, float] = {}
+        self._promotions_since_s: dict[Promote, float] = {}  # pending ones, by the moment since which each is
         self._has_warned_of_unread = False
 
     def settle(
@@ -97,24 +96,16 @@ class BatchSettler:
 
         Args:
             start: The done batch's offset.
-            planned: The batch that this driver planned last, or None.
-            is_last: The query ends, so no further shard is read.
+            planned: The batch that this driver planned last; None if it has planned none.
+            is_last: Whether the query ends: unread shards are not read, and not claimed.
 
         Raises:
             AnotherDriver: A batch was claimed that this driver has no record of, or another driver has reset a lease.
             OptionError: Two sources of the query share the stream's shards.
-            Unavailable: With `is_last`: a shard's end is not claimed.
+            Unavailable: With `is_last`, a shard has no claim.
         """
         shards = query.shards
-        keys_read = None if self._full_scans_left > 0 else shards.rows_to_read(start)
-        rows = self.fetch_leases(keys_read)
-        if keys_read is not None and not rows.keys() >= set(keys_read):
-            # Some rows are missing. Only the whole table shows which of them must be created again.
-            keys_read, rows = None, self.fetch_leases(None)
-        if keys_read is None:
-            self._full_scans_left -= 1
-            if self._recreation.recreate_lost(rows, start, query.stream):
-                rows = self.fetch_leases(None)
+        rows, keys_read = self._fetch_batch_leases(start, query)
         refuse_another_driver(start.known_batches, shards, rows.values())
         _refuse_replaced_claims(start, shards, rows)
         unclaimed = shards.find_unclaimed_shards(start, rows)
@@ -131,22 +122,36 @@ class BatchSettler:
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), keys_read)
         if unclaimed:  # these claims are the driver's and do not show the size of the cluster
             settlement = replace(settlement, processes=frozenset())
-        if settlement.queries and self._is_sharing_scan_due() and keys_read is not None:
-            rows = self.fetch_leases(None)
+        if settlement.queries:
+            # This source finds another source of its query only by a claim that names the query, in a lease that it reads. The
+            # other source may make its first such claim late: it makes none while its leases are lost, or while no action
+            # reads its records. The full scans of the first batches could miss it. So the whole table is scanned again after
+            # the 1st, 2nd, 4th, 8th ... of the counted batches.
+            self._claimed_count += 1
+            if self._claimed_count.bit_count() == 1 and keys_read is not None:
+                rows = self.fetch_leases(None)
         self._queries |= settlement.queries
         refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
         for shard_id, reason in settlement.unexpected_starts:
             _log.warning(_UNEXPECTED[reason], shard_id, start.batch)
         return settlement
 
-    def _is_sharing_scan_due(self) -> bool:
-        """Count a batch whose claims name the query; return whether to scan all leases for another source of the same query."""
-        # This source finds another source of its query only by a claim that names the query, in a lease that it reads. The
-        # other source may make its first such claim late: it makes none while its leases are lost, or while no action reads
-        # its records. The full scans of the first batches could miss it. So the whole table is scanned again after the 1st,
-        # 2nd, 4th, 8th ... of the counted batches.
-        self._claimed_count += 1
-        return self._claimed_count.bit_count() == 1
+    def _fetch_batch_leases(
+        self, start: StreamOffset, query: JoinedQuery
+    ) -> tuple[dict[str, Lease], Collection[str] | None]:
+        """Return the leases of a done batch, and their keys; or all leases, created again if they were missing, and None."""
+        keys = None if self._full_scans_left > 0 else query.shards.rows_to_read(start)
+        rows = self.fetch_leases(keys)
+        if keys is not None and rows.keys() >= set(keys):
+            return rows, keys
+        if (
+            keys is not None
+        ):  # some are missing, and only the whole table shows which of them must be created again
+            rows = self.fetch_leases(None)
+        self._full_scans_left -= 1
+        if self._recreation.recreate_lost(rows, start, query.stream):
+            rows = self.fetch_leases(None)
+        return rows, None
 
     def fetch_leases(self, keys: Collection[str] | None) -> dict[str, Lease]:
         """Fetch the current leases of these shards, or all leases."""
@@ -211,22 +216,22 @@ class BatchSettler:
         range is claimed, and the records are offered again. The same happens to a shard whose lease was deleted and created
         again during the batch, since its task may have read it to an unknown end, without a claim.
         """
-        if planned is None or planned.end.batch != start.batch:
+        if planned is None or planned.offset.batch != start.batch:
             _log.warning(
                 "batch %d ended under an earlier driver, and no claim shows that its rows of %s were read: they are offered again",
                 start.batch,
                 ", ".join(sorted(unclaimed)[:5]),
             )
             batch = PlannedBatch(start, self._clock.wall_ms())
-            tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, query)]
+            tasks = [replace(task, share=_EMPTY_SHARE) for task in self._shard_tasks_of(batch, query)]
         else:
             self._warn_of_unread(start, unclaimed)
             # Records that arrived after the plan belong to the next batch.
             tasks = [
-                replace(task, share=_NOTHING)
+                replace(task, share=_EMPTY_SHARE)
                 if task.shard_id in recreated
-                else _up_to(task, planned.planned_ms)
-                for task in self._tasks_of(planned, query)
+                else _ending_before(task, planned.planned_ms)
+                for task in self._shard_tasks_of(planned, query)
             ]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
         for _ in map_on(self._pool, self._condition(), self._claim_end, tasks):
@@ -263,49 +268,49 @@ class BatchSettler:
                 for a third of a lease duration, at most five seconds.
         """
         now_s = self._clock.monotonic_s()
-        self._waiting = {write: self._waiting.get(write, now_s) for write in shards.promotions()}
-        due = [
-            write
-            for write, since_s in self._waiting.items()
-            if at_once or now_s - since_s >= self._promote_after_s
-        ]
-        shards.on_promoted(map_on(self._pool, self._condition(), self._promote_one, due))
+        since_s = self._promotions_since_s
+        since_s = self._promotions_since_s = {
+            write: since_s.get(write, now_s) for write in shards.promotions()
+        }
+        due = [write for write in since_s if at_once or now_s - since_s[write] >= self._promote_after_s]
+        are_final = map_on(self._pool, self._condition(), self._write_promotion, due)
+        shards.on_promoted(write.key for write, is_final in zip(due, are_final, strict=True) if is_final)
 
-    def _promote_one(self, write: Promote) -> str:
-        """Write one promotion. Return its key if it is written or refused for good; an empty text if it must be tried again."""
+    def _write_promotion(self, write: Promote) -> bool:
+        """Write a claim as the checkpoint; return False if that must be tried again."""
         try:
             outcome = self._table.write(write)
         except ServiceError as error:
             _log.warning("the checkpoint of shard %s could not be written yet: %s", write.key, error)
-            return ""
+            return False
         if isinstance(outcome, Refused):
             if isinstance(apply_write(outcome.row, write), Applied):
-                return ""  # the row has changed since the refusal, and would accept the write now
+                return False  # the row has changed since the refusal, and would accept the write now
             _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
-        return write.key
+        return True
 
     def close(self) -> None:
         """End the threads after their calls."""
         self._pool.close()
 
 
-def refuse_another_driver(known: KnownBatches, shards: QueryShards, rows: Iterable[Lease]) -> None:
-    """Raise an error if a batch was claimed in the query's name that its checkpoint location has no record of.
+def refuse_another_driver(known_batches: KnownBatches, shards: QueryShards, rows: Iterable[Lease]) -> None:
+    """Check that the checkpoint location has a record of every batch that was claimed in the query's name.
 
     Raises:
-        AnotherDriver: There is such a claim.
+        AnotherDriver: It has none of a claimed batch.
     """
-    for key, claim in shards.claims_of_another_driver(rows, known):
-        which = "batch" if claim.batch > known.last else "another batch"
+    for key, claim in shards.claims_of_another_driver(rows, known_batches):
+        which = "batch" if claim.batch > known_batches.last else "another batch"
         raise AnotherDriver(
-            f"shard {key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch {known.last}: "
+            f"shard {key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch {known_batches.last}: "
             "another query works from the same checkpoint location, or from a copy of it. Make sure that one query at a time uses it"
         )
 
 
-def _reset_error(what: str) -> AnotherDriver:
+def _reset_error(event: str) -> AnotherDriver:
     return AnotherDriver(
-        f"{what}: another query works from a copy of the checkpoint location, or the lease table was restored from a backup. "
+        f"{event}: another query works from a copy of the checkpoint location, or the lease table was restored from a backup. "
         "Make sure that one query at a time uses the location and its copies, and start it again: it goes on from its "
         "checkpoint location"
     )
@@ -319,6 +324,7 @@ def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapp
         )
 
 
-def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
+def _ending_before(task: ShardTask, moment_ms: int) -> ShardTask:
+    """Return a task that also leaves records that arrived at or after a moment for a later batch."""
     until_ms = moment_ms if task.until_ms is None else min(task.until_ms, moment_ms)
     return replace(task, until_ms=until_ms)

@@ -23,13 +23,14 @@ from penstock.spark.tasks.shard_task import ShardTask
 
 
 class PlannedBatch(Struct, frozen=True):
-    """The batch that this driver planned last.
+    """A batch of the query.
 
     Args:
+        offset: The batch starts here in every shard; Spark has it as the batch's end.
         planned_ms: Moment of the plan, by the service's clock.
     """
 
-    end: StreamOffset
+    offset: StreamOffset
     planned_ms: int
 
 
@@ -47,7 +48,7 @@ class BatchTasks:
         self._slots = TaskSlots()
         self._subscription_permits = SubscriptionPermits()
         self._weights: dict[str, int] = {}  # bytes of the last batch, by shard
-        self._task_counts: dict[int, int] = {}  # of the batch that was planned last, by its number
+        self._task_counts: dict[int, int] = {}  # of the batch that was planned last alone, by its number
 
     def plan(
         self, batch: PlannedBatch, query: JoinedQuery, partitions_max: int | None
@@ -57,41 +58,41 @@ class BatchTasks:
         Args:
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
-        tasks = map(self._with_subscription_permit, self.of_shards(batch, query))
+        tasks = map(self._with_subscription_permit, self.shard_tasks(batch, query))
         by_shard = {task.shard_id: task for task in tasks}
         self._subscription_permits.keep_only(query.shards.shard_ids)
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         task_count = self._task_count(len(weights), partitions_max or self._options.partitions_max)
         split = plan_tasks(weights, task_count)
-        self._task_counts = {batch.end.batch: len(split)}
+        self._task_counts = {batch.offset.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 
-    def of_shards(self, batch: PlannedBatch, query: JoinedQuery) -> Iterator[ShardTask]:
+    def shard_tasks(self, batch: PlannedBatch, query: JoinedQuery) -> Iterator[ShardTask]:
         """Yield a task for each shard that a batch reads."""
-        end, shards = batch.end, query.shards
-        for shard_id, share in end.shares().items():
-            start, state = end.shards[shard_id], shards.states.get(shard_id)
+        offset, shards = batch.offset, query.shards
+        for shard_id, share in offset.shares().items():
+            start, state = offset.shards[shard_id], shards.states.get(shard_id)
             # After a restart a repeated batch may start at another position than the shard's state has.
             if state is not None and state.position != start:
                 state = None
             yield ShardTask(
                 shard_id=shard_id,
                 execution=Execution(
-                    end.worker,
-                    end.batch,
+                    offset.worker,
+                    offset.batch,
                     self._run,
                     start,
                     shards.last_claim(shard_id),
-                    end.known_batches.planner_of(end.batch),
+                    offset.known_batches.planner_of(offset.batch),
                 ),
                 share=share,
-                until_ms=end.until_ms,
+                until_ms=offset.until_ms,
                 planned_ms=batch.planned_ms,
-                tip_ms=end.tips.get(shard_id, None if state is None else state.tip_seen_ms),
+                tip_ms=offset.tips.get(shard_id, None if state is None else state.tip_seen_ms),
                 is_foreign=state is not None and state.is_foreign,
                 retention_ms=query.retention_ms,
                 stream=query.stream,
-                deaggregates=end.deaggregates,
+                deaggregates=offset.deaggregates,
                 consumer_arn=query.consumer_arn,
             )
 

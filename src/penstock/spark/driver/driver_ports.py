@@ -1,4 +1,4 @@
-"""Everything outside of the process that a query's driver works with."""
+"""Ports of a query's driver: the services, time, chance and threads."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class DriverPorts(Struct, frozen=True):
 
     Args:
         chance: Jitter and unique names.
-        open_metrics: Opens the metrics backend for a worker id.
+        open_metrics: Opens the metrics backend; called with the worker id.
         open_earlier_table: Opens the lease table that the query's offset names, if that is not `table`.
         kcl3: Tables of KCL 3 workers beside the leases; None if there are none.
         fan_out: Registers the query's consumer; None if it polls.
-        name_check_of: Returns the check that the stream's name still refers to it; None checks nothing.
-        lease_loop_table: The same lease table for the lease loop, which repeats failed calls by itself; None: `table`.
+        name_check_of: Returns the check that the name of a stream still refers to it; None: no check.
+        lease_loop_table: The same lease table with a short deadline, since the lease loop repeats failed calls; None: `table`.
     """
 
     kinesis: Kinesis

@@ -9,23 +9,25 @@ from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.options.spark_options import SourceOptions
 
 
-def report_of(query: JoinedQuery, done: Settlement, stream: str, *, reads_to_tip: bool) -> dict[str, Any]:
+def progress_report(
+    query: JoinedQuery, settlement: Settlement, stream: str, *, reads_to_tip: bool
+) -> dict[str, Any]:
     """Return the last batch's figures, the query's lag, and its leases.
 
     Args:
-        done: The batch that was settled last.
+        settlement: Of the last batch.
         stream: Name or ARN, as in the query's options.
         reads_to_tip: Whether a batch reads everything that had arrived when it was planned.
     """
     stats = query.query_worker.stats
     behind = {key: state.millis_behind_latest for key, state in sorted(query.shards.states.items())}
     lag = {key: millis for key, millis in behind.items() if millis is not None}
-    pushed = {"records": done.pushed_count, "ends": dict(sorted(done.subscription_ends.items()))}
+    pushed = {"records": settlement.pushed_count, "ends": dict(sorted(settlement.subscription_ends.items()))}
     return {
         **({} if query.consumer_arn is None else {"pushed": pushed}),
-        "bytes": done.bytes_count,
-        "claims": done.claim_count,
-        "keptIterators": done.kept_iterator_count,
+        "bytes": settlement.bytes_count,
+        "claims": settlement.claim_count,
+        "keptIterators": settlement.kept_iterator_count,
         "leases": {
             "held": stats.held_leases,
             "lost": stats.lost_leases,
@@ -36,33 +38,33 @@ def report_of(query: JoinedQuery, done: Settlement, stream: str, *, reads_to_tip
         "millisBehindLatest": lag,
         "problems": list(query.query_worker.problems),
         "readsToTip": reads_to_tip,
-        "records": done.record_count,
+        "records": settlement.record_count,
         "stream": stream,
     }
 
 
-def measure(query: JoinedQuery, done: Settlement) -> None:
+def send_metrics(query: JoinedQuery, settlement: Settlement) -> None:
     """Send the metrics of a settled batch."""
     metrics = query.metrics
-    metrics.count("records", done.record_count)
-    metrics.count("bytes", done.bytes_count)
-    metrics.count("claims", done.claim_count)
+    metrics.count("records", settlement.record_count)
+    metrics.count("bytes", settlement.bytes_count)
+    metrics.count("claims", settlement.claim_count)
     if query.consumer_arn is not None:
-        metrics.count("pushed_records", done.pushed_count)
-        for why, count in done.subscription_ends.items():
+        metrics.count("pushed_records", settlement.pushed_count)
+        for why, count in settlement.subscription_ends.items():
             metrics.count("subscriptions_ended", count, {"why": why})
-    metrics.count("iterators_kept", done.kept_iterator_count)
-    metrics.count("iterators_asked_for", done.claim_count - done.kept_iterator_count)
+    metrics.count("iterators_kept", settlement.kept_iterator_count)
+    metrics.count("iterators_asked_for", settlement.claim_count - settlement.kept_iterator_count)
     for shard_id, state in query.shards.states.items():
         if state.millis_behind_latest is not None:
             metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
 
 
 def describe_unread_part(query: JoinedQuery, options: SourceOptions, wait_s: float) -> str:
-    """Return the text of an error (AvailableNow) or a warning: after a search it is uncertain whether the whole stream is read.
+    """Describe a search that ended without an answer from every shard, so that unread records may be left: for an error or a warning.
 
     Args:
-        wait_s: How long the search lasted. Its unprobed shards have no new records so far, and no probe of them was answered.
+        wait_s: How long the search lasted.
     """
     query_worker, unprobed = query.query_worker, query.shards.unprobed_shards
     unread = query_worker.describe_unread_part() or "its leases did not come to rest"

@@ -53,9 +53,9 @@ class JoinedQuery(Struct, frozen=True):
 
     Args:
         name_check: Checks that the stream's name still refers to it; None checks nothing.
-        query_worker: The query's worker: its lease loop runs.
-        shards: The query's shards, none yet.
-        consumer_arn: The registered consumer under which the query's tasks subscribe, or None.
+        query_worker: The query's worker, whose lease loop runs.
+        shards: The shards that the coordinator has assigned to the query; none when it joins.
+        consumer_arn: The registered consumer under which the query's tasks subscribe; None if they poll.
     """
 
     stream: StreamIdentity
@@ -78,7 +78,7 @@ def join(
         run: The name of this run of the driver.
 
     Raises:
-        StreamChanged: The stream is not the offset's.
+        StreamChanged: The stream is not the one of the offset.
         OptionError, PositionError: An option does not fit the stream or the lease table.
         AnotherDriver: Another driver works from the same checkpoint location.
         DataLossError: A shard left the stream before it was read to its end, and failOnDataLoss is on.
@@ -90,7 +90,6 @@ def join(
     stream = summary.identity
     expected = StreamIdentity(offset.stream_arn, offset.stream_created_ms)
     check_stream(options.stream, options.application, stream, expected)
-    # The check, for later, that the stream's name still means this stream.
     name_check = None if ports.name_check_of is None else ports.name_check_of(stream)
     if is_new:
         refuse_future_start(kinesis, options, clock)
@@ -107,7 +106,7 @@ def join(
     if not offset.worker:
         # A new checkpoint location takes over the workerId of an earlier one: its batch numbers follow the last claimed one.
         last_unknown_batch = last_claimed_batch(rows.values(), worker)
-    elif _is_behind_claims(rows, worker, offset):
+    elif _must_reset_leases(rows, worker, offset):
         refuse_living_driver(table, worker, rows, options.lease_duration_s, clock)
         last_unknown_batch = rewind_leases(kinesis, table, options, offset, worker, run=run)
         rows = scan_leases(table)
@@ -136,7 +135,7 @@ def join(
 
 
 def deregister_consumer(ports: DriverPorts, options: SourceOptions, query: JoinedQuery) -> None:
-    """Deregister the query's consumer if the options ask for it, after its leases are released; a failure is a warning."""
+    """Deregister the query's consumer if option deregisterConsumer is set. Its leases are released; a failure is a warning."""
     fan_out, name = ports.fan_out, options.consumer_name
     if not options.deregisters_consumer or fan_out is None or name is None or query.consumer_arn is None:
         return
@@ -154,30 +153,32 @@ def deregister_consumer(ports: DriverPorts, options: SourceOptions, query: Joine
 
 
 def draw_name(chance: Chance) -> str:
-    """Return twelve hexadecimal digits."""
+    """Draw a random name of twelve hexadecimal digits, for a worker or a run."""
     return f"{int(chance.random() * 2**48):012x}"
 
 
-def name_worker(options: SourceOptions, known: str, chance: Chance) -> str:
+def name_worker(options: SourceOptions, logged_id: str, chance: Chance) -> str:
     """Return a query's worker id: that of its checkpoint location, or a new one with name, zone and capacity.
 
     Args:
-        known: The id in the checkpoint location; empty if that is new.
+        logged_id: The id in the checkpoint location; empty if that is new.
     """
-    if known:
-        if options.worker_id not in (None, known):
+    if logged_id:
+        if options.worker_id not in (None, logged_id):
             _log.warning(
-                "option workerId=%s has no effect: the checkpoint was begun as %s", options.worker_id, known
+                "option workerId=%s has no effect: the checkpoint was begun as %s",
+                options.worker_id,
+                logged_id,
             )
-        return known
+        return logged_id
     name = options.worker_id or f"spark-{draw_name(chance)}"
     if options.zone is not None and "/" not in name:
         name = f"{options.zone}/{name}"
     return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
 
 
-def _is_behind_claims(rows: Mapping[str, Lease], worker: str, offset: StreamOffset) -> bool:
-    """Return whether leases must be reset: the checkpoint location has no record of their claims."""
+def _must_reset_leases(rows: Mapping[str, Lease], worker: str, offset: StreamOffset) -> bool:
+    """Return whether leases have claims of which the checkpoint location has no record, so that they must be reset to it."""
     unknown = find_unknown_claims(rows.values(), worker, offset.known_batches)
     return any(claim.batch > offset.batch or needs_reset(row, claim, offset) for row, claim in unknown)
 

@@ -40,7 +40,9 @@ from penstock.spark.options.spark_options import SourceOptions
 _log: Final = logging.getLogger("penstock.spark")
 _LISTINGS_MAX: Final = 8
 _LISTING_PAUSE_S: Final = 1.0
-_DENIALS_MIN: Final = 2  # a listing may lag, and skipping a shard is final
+_DENIALS_MIN: Final = (
+    2  # answers that there is no such shard: a listing may lag, and skipping a shard is final
+)
 _NAMED_MAX: Final = 5
 
 
@@ -48,7 +50,7 @@ class LeaseRecreation:
     """Creates the missing leases of one query. Called by one thread.
 
     Args:
-        open_earlier_table: Opens the lease table that the offset names; it is only read.
+        open_earlier_table: Opens the query's lease table before its name was changed; it is only read.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class LeaseRecreation:
     def repair_at_start(
         self, rows: Mapping[str, Lease], offset: StreamOffset, stream: StreamIdentity
     ) -> bool:
-        """Bring the table into agreement with the offset that a query starts from; return True if anything was written.
+        """Bring the table into agreement with the offset that a query starts from; return whether the leases may have changed.
 
         Raises:
             ClaimConflict: A lease changed during the repair; start the query again.
@@ -80,7 +82,7 @@ class LeaseRecreation:
             earlier_rows, why_no_rows = self._read_earlier_table(offset)
         elif is_table_complete(rows, offset):
             return False
-        shards = self._list_with(find_missing_leases(rows, offset, {}))
+        shards = self._list_shards_with(find_missing_leases(rows, offset, {}))
         plan = plan_recreation(rows, offset, shards, stream, earlier_rows, now_ms=self._clock.wall_ms())
         return self._apply(plan, rows, shards, offset, why_no_rows)
 
@@ -105,7 +107,7 @@ class LeaseRecreation:
         missing = find_missing_leases(rows, offset, {})
         if not missing and not find_missing_parents(rows, offset):
             return False
-        shards = self._list_with(missing)
+        shards = self._list_shards_with(missing)
         self._apply(plan_lost_leases(rows, offset, shards, stream, marks or {}), rows, shards, offset)
         return True
 
@@ -134,19 +136,19 @@ class LeaseRecreation:
         offset: StreamOffset,
         why_no_rows: str = "",
     ) -> bool:
-        """Report the vanished shards and do the plan's writes; return True if it has any.
+        """Report the shards that have left the stream, and do the plan's writes; return whether there were any.
 
         Args:
-            rows: The lease table before.
-            shards: The stream's, as listed.
-            offset: The one from which leases are created again.
-            why_no_rows: Why the query's earlier lease table has no leases, if it has none.
+            rows: The leases before the writes.
+            shards: The stream's shards, as listed.
+            offset: The offset from which leases are created again.
+            why_no_rows: Why the query's earlier lease table has no leases; empty if it has some, or there is no such table.
         """
         coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
         are_all_keys_covered = bool(rows) and not coverage.holes and not coverage.leases_without_range
         for key, position in plan.vanished_shards.items():
             # If leases cover every hash key, another worker has read on to the shards that follow this one.
-            self._report_vanished(key, position, are_all_keys_covered=are_all_keys_covered)
+            self._report_vanished_shard(key, position, are_all_keys_covered=are_all_keys_covered)
         created = []
         for write in plan.writes:
             outcome = self._table.write(write)
@@ -208,7 +210,8 @@ class LeaseRecreation:
                 ),
             )
 
-    def _report_vanished(self, key: str, position: Position, *, are_all_keys_covered: bool) -> None:
+    def _report_vanished_shard(self, key: str, position: Position, *, are_all_keys_covered: bool) -> None:
+        """Warn that a shard has left the stream before the query read its end; raise DataLossError if records are lost."""
         text = (
             f"stream {self._options.stream}: shard {key} has left the stream (retention) and its lease is gone from table "
             f"{self._table.name}; the query had read it up to {position}"
@@ -225,11 +228,14 @@ class LeaseRecreation:
             )
         _log.warning("%s; going on with the shards that are left, from their beginning", text)
 
-    def _list_with(self, keys: Collection[str]) -> dict[str, Shard]:
-        """List the shards until the listing is complete, and return them.
+    def _list_shards_with(self, keys: Collection[str]) -> dict[str, Shard]:
+        """List the stream's shards until the listing is complete, and return them by id.
 
-        A listing is complete if its open shards cover every hash key, and if it has each of the keys. A key may be missing if
-        the service twice did not know the shard. In the last listing, hash keys may be missing too.
+        A listing is complete if its open shards cover every hash key, and if it has each of the needed shards. It need not have a
+        shard of which the service twice said that there is none. The last of eight listings need not cover every hash key.
+
+        Args:
+            keys: The needed shards.
 
         Raises:
             Unavailable: The service has one of the shards and does not list it.

@@ -35,7 +35,7 @@ from penstock.core.reading.resume import (
 from penstock.core.reading.service_clock import ServiceClock, SteadyServiceClock
 from penstock.errors import PenstockError, ServiceError, Throttled, Unavailable
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
+from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RawRecord, RecordPage
 from penstock.runtime.threads import SYSTEM_THREADS, Threads
 from penstock.spark.options.spark_options import SourceOptions
 
@@ -47,12 +47,12 @@ _WAIT_MAX_S: Final = 1.0  # for answers, before a plan goes on without them
 _WAIT_WITH_NEWS_S: Final = 0.2  # a batch need not wait for a thousand shards of which ten have news
 _MANY_SHARDS: Final = 64  # for up to this many probes, wait for all answers: one batch instead of two
 _NAMED_MAX: Final = 5
-_FOR_A_TASK: Final = (
+_JUDGED_BY_A_TASK: Final = (
     FailureMeaning.UNKNOWN_SHARD,
     FailureMeaning.POSITION_REFUSED,
     FailureMeaning.REQUEST_REFUSED,
 )
-_WITHOUT_ITERATOR: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED)
+_ITERATOR_FAILURES: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED)
 
 
 class _Answer(Struct, frozen=True):
@@ -67,8 +67,8 @@ class _Answer(Struct, frozen=True):
     error: Exception | None = None
 
 
-class _Failing(Struct):
-    """Failed probes of one shard in a row."""
+class _FailureSeries(Struct):
+    """Failed probes of one shard in a row; `error` is the last one of the service."""
 
     since_s: float
     error: ServiceError | None = None
@@ -113,11 +113,11 @@ class NewsPoller:
         self._check_stream = check_stream
         self._chance = chance
         self._pool = threads.pool("penstock-probe", _THREADS_MAX)
-        self._answered = threads.condition()
+        self._answer_arrived = threads.condition()
         self._answers: deque[_Answer] = deque()
-        # Those under way: when the call began; infinity while it waits for a thread.
+        # Probes under way, by shard: when the call began; infinity while it waits for a thread.
         self._probes: dict[str, float] = {}
-        self._failing: dict[str, _Failing] = {}
+        self._failing: dict[str, _FailureSeries] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
         self._counted_states: _States = {}  # by shard: the last state whose batch its pace has counted
@@ -125,15 +125,16 @@ class NewsPoller:
         self._steady_clock = SteadyServiceClock()
         self._retention_ms = RETENTION_DEFAULT_MS
 
-    def poll_due(
+    def probe_due_shards(
         self, states: Iterable[tuple[str, ShardState]], *, retention_ms: int = RETENTION_DEFAULT_MS
     ) -> None:
-        """Probe every due shard that is not known to have news.
+        """Probe every shard whose probe is due, and mark in its state whether it has news.
 
         Return when all have answered; after a fifth of a second if more than 64 were probed and any shard has news; or
         after an interval (at most a second). An answer that takes longer counts at the next call.
 
         Args:
+            states: Shard id and state of each of the query's shards. One that has news is not probed.
             retention_ms: How long the stream keeps a record.
 
         Raises:
@@ -158,11 +159,11 @@ class NewsPoller:
             self._submit(key, state)
         for key in self._paces.keys() - current.keys():
             del self._paces[key], self._counted_states[key]
-        self._take_answers(current, {key for key, _ in due})
+        self._await_answers(current, {key for key, _ in due})
         self._raise_overdue(current)
 
     def _postpone_for_quota(self, key: str, state: ShardState, now_s: float) -> bool:
-        """Move a due probe to when the shard's read quota has room for it; return False if it has room now."""
+        """Postpone a probe until the shard's read quota has room for it; return False if it has room now."""
         pace = self._paces.get(key)
         if pace is None:
             pace = self._paces[key] = ProbePace(self._read_cost_s)
@@ -173,25 +174,25 @@ class NewsPoller:
         state.due_s = max(state.due_s, pace.ready_s)
         return state.due_s > now_s
 
-    def next_due_s(self, states: Iterable[ShardState]) -> float:
-        """Return the moment of the next probe."""
+    def next_probe_s(self, states: Iterable[ShardState]) -> float:
+        """Return the moment of the next probe of these shards, on the monotonic clock; without shards, an interval from now."""
         return min((state.due_s for state in states), default=self._clock.monotonic_s() + self._interval_s)
 
     @property
-    def has_service_time(self) -> bool:
-        """Whether an answer had the service's time."""
+    def has_service_clock(self) -> bool:
+        """Whether an answer has shown the service's time."""
         return self._steady_clock.has_answer
 
     def on_service_time(self, server_ms: int | None) -> None:
-        """Handle the service's time in another answer that has just arrived."""
+        """Handle an answer to another call than a probe, which has just arrived with this time of the service."""
         self._on_answer_time(*self._moment(), server_ms)
 
-    def planned_ms(self) -> int:
-        """Return the moment of a plan by the service's clock, even if this machine's clock was set since the last answer."""
+    def steady_now_ms(self) -> int:
+        """Return the present moment by the service's clock, even if this machine's clock was set since the last answer."""
         return self._steady_clock.now_ms(self._clock.monotonic_s(), self._service_now_ms())
 
     def _service_now_ms(self) -> int:
-        """Return the moment by the service's clock, from its last answer."""
+        """Return the present moment by the service's clock, if this machine's clock was not set since the last answer."""
         return self._service_clock.now_ms(self._clock.wall_ms())
 
     def close(self) -> None:
@@ -201,7 +202,7 @@ class NewsPoller:
     # --- probing, on the pool's threads --------------------------------------------------------------------
 
     def _submit(self, key: str, state: ShardState) -> None:
-        iterator, start = state.iterator, self._start_of(state)
+        iterator, start = state.iterator, self._probe_start(state)
         if iterator is None:
             state.unread_since_ms = None  # of an earlier iterator, if any
         self._pool.submit(lambda: self._put_answer(self._probe(key, state, iterator, start)))
@@ -220,7 +221,7 @@ class NewsPoller:
     def _moment(self) -> tuple[float, int]:
         return self._clock.monotonic_s(), self._clock.wall_ms()
 
-    def _start_of(self, state: ShardState) -> IteratorStart:
+    def _probe_start(self, state: ShardState) -> IteratorStart:
         """Return the start of a probe: after the position's record if that is safe, else at it.
 
         It is safe if all user records of the record are done, and no later record can have left the stream: an iterator
@@ -232,7 +233,7 @@ class NewsPoller:
         return plan_iterator(state.position)
 
     def _was_at_tip(self, state: ShardState, now_ms: int) -> bool:
-        """Return whether nothing followed the position at a moment within the retention. Then no later record has left."""
+        """Return whether nothing followed the position at a moment within the retention: later records are then still there."""
         meaning = judge_missing_record(
             state.position,
             unread_since_ms=state.tip_seen_ms,
@@ -243,8 +244,8 @@ class NewsPoller:
         )
         return meaning is MissingRecord.HARMLESS
 
-    def _is_all_kept(self, state: ShardState, now_ms: int) -> bool:
-        """Return whether no unread record can have left the stream."""
+    def _are_unread_records_kept(self, state: ShardState, now_ms: int) -> bool:
+        """Return whether the stream certainly still has every unread record."""
         since_ms = state.unread_since_ms
         is_kept = since_ms is not None and are_unread_records_kept(
             since_ms, now_ms=now_ms, retention_ms=self._retention_ms
@@ -252,27 +253,27 @@ class NewsPoller:
         return is_kept or self._was_at_tip(state, now_ms)
 
     def _put_answer(self, answer: _Answer) -> None:
-        with self._answered:
+        with self._answer_arrived:
             self._answers.append(answer)
-            self._answered.notify_all()
+            self._answer_arrived.notify_all()
 
     # --- answers ----------------------------------------------------------------------------------
 
-    def _take_answers(self, current: _States, awaited: set[str]) -> None:
-        """Handle answers until all awaited ones have arrived, or the time for them is over.
+    def _await_answers(self, current: _States, probed: set[str]) -> None:
+        """Handle answers until all probed shards have answered, or the time for them is over.
 
         Args:
             current: The states now; a batch replaces those of the shards that it read.
-            awaited: The shards that were probed now.
+            probed: The shards that were probed by this call.
         """
         began_s = self._clock.monotonic_s()
         end_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
         # The end once a shard has news.
-        end_with_news_s = min(end_s, began_s + _WAIT_WITH_NEWS_S) if len(awaited) > _MANY_SHARDS else end_s
+        end_with_news_s = min(end_s, began_s + _WAIT_WITH_NEWS_S) if len(probed) > _MANY_SHARDS else end_s
         if any(state.has_news for state in current.values()):
             end_s = end_with_news_s
         while True:
-            left_s = end_s - self._clock.monotonic_s() if awaited & self._probes.keys() else 0.0
+            left_s = end_s - self._clock.monotonic_s() if probed & self._probes.keys() else 0.0
             answer = self._next_answer(left_s)
             if answer is None:
                 break
@@ -284,8 +285,8 @@ class NewsPoller:
             current[key].due_s = self._clock.monotonic_s() + self._interval_s
 
     def _next_answer(self, timeout_s: float) -> _Answer | None:
-        with self._answered:
-            self._answered.wait_for(lambda: bool(self._answers), max(0.0, timeout_s))
+        with self._answer_arrived:
+            self._answer_arrived.wait_for(lambda: bool(self._answers), max(0.0, timeout_s))
             return self._answers.popleft() if self._answers else None
 
     def _on_answer(self, answer: _Answer, current: _States) -> None:
@@ -307,41 +308,45 @@ class NewsPoller:
         if not isinstance(error, PenstockError):
             raise error
         meaning = judge_failure(error, requested_iterator=answer.iterator is None)
-        if meaning in _FOR_A_TASK:
+        if meaning in _JUDGED_BY_A_TASK:
             # The task that reads the shard finds out whether the shard or the position is gone.
             self._check_stream()
             state.iterator, state.has_news = None, True
             self._failing.pop(key, None)
             return
-        if meaning is not FailureMeaning.TRANSIENT and meaning not in _WITHOUT_ITERATOR:
+        if meaning is not FailureMeaning.TRANSIENT and meaning not in _ITERATOR_FAILURES:
             raise error
         if isinstance(error, Throttled):
             self._paces[key].on_refusal(self._clock.monotonic_s())
-        failing = self._failing.setdefault(key, _Failing(self._clock.monotonic_s()))
+        failing = self._failing.setdefault(key, _FailureSeries(self._clock.monotonic_s()))
         failing.count += 1
         if isinstance(error, ServiceError):
             failing.error = error
         delay_s = max(self._interval_s, self._backoff.delay_s(failing.count, self._chance.random()))
-        if meaning in _WITHOUT_ITERATOR:
+        if meaning in _ITERATOR_FAILURES:
             state.iterator = None
             if failing.count == 1:
                 delay_s = 0.0
         state.due_s = self._clock.monotonic_s() + delay_s
 
     def _raise_overdue(self, current: _States) -> None:
-        """Raise an error if a shard's call is under way, or its calls have failed, for longer than the deadline."""
+        """Raise an error if a shard's probe is under way, or its probes have failed, for longer than the deadline."""
         now_s = self._clock.monotonic_s()
         for key in self._failing.keys() - current.keys():
             del self._failing[key]
         # A shard with news is not probed again: its task finds out whether it can be read.
-        since = {key: failing.since_s for key, failing in self._failing.items() if not current[key].has_news}
+        unanswered_since_s = {
+            key: failing.since_s for key, failing in self._failing.items() if not current[key].has_news
+        }
         for key in self._probes.keys() & current.keys():
-            since[key] = min(since.get(key, math.inf), self._probes[key])
-        overdue = sorted(key for key, since_s in since.items() if now_s - since_s > self._deadline_s)
+            unanswered_since_s[key] = min(unanswered_since_s.get(key, math.inf), self._probes[key])
+        overdue = sorted(
+            key for key, since_s in unanswered_since_s.items() if now_s - since_s > self._deadline_s
+        )
         if not overdue:
             return
         named = ", ".join(overdue[:_NAMED_MAX]) + (" ..." if len(overdue) > _NAMED_MAX else "")
-        longest_s = now_s - min(since[key] for key in overdue)
+        longest_s = now_s - min(unanswered_since_s[key] for key in overdue)
         last = next((self._failing[key].error for key in overdue if key in self._failing), None)
         raise Unavailable(
             f"stream {self._stream}: {named} gave no answer for {longest_s:.0f} s, longer than option retryDeadline allows; "
@@ -353,7 +358,7 @@ class NewsPoller:
         ) from last
 
     def _on_answer_time(self, received_s: float, received_ms: int, server_ms: int | None) -> int:
-        """Return the moment of an answer by the service's clock."""
+        """Set the service's clock by an answer, and return the answer's moment."""
         service_ms = self._service_clock.on_answer(received_ms, server_ms)
         self._steady_clock.on_answer(received_s, service_ms)
         return service_ms
@@ -361,34 +366,31 @@ class NewsPoller:
     def _on_page(self, state: ShardState, page: RecordPage, now_ms: int) -> None:
         """Handle the page of a probe: it shows whether unread records follow the position."""
         state.millis_behind_latest = page.millis_behind_latest
-        if page.records:
-            first = page.records[0]
-            if first.sequence_number == state.position.sequence_number:
-                state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
-                user_records = None if state.is_whole_record else deaggregate(first.data)
-                if user_records is None or state.position.sub_sequence_number >= len(user_records) - 1:
-                    # This is the record of the position itself, and done. It shows nothing about later records, so the next
-                    # probe begins after it.
-                    state.is_whole_record = True
-                    state.iterator = page.next_iterator
-                    state.due_s = self._clock.monotonic_s()
-                    if page.next_iterator is None:
-                        state.is_probed = True
-                        _state_at_end(state, page)
-                    return
-            state.is_probed = True
+        is_last = page.next_iterator is None
+        first = page.records[0] if page.records else None
+        if first is not None and first.sequence_number == state.position.sequence_number:
+            state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
+            if _is_done(state, first):
+                # It shows nothing about later records, so the next probe begins after it.
+                state.is_whole_record = True
+                state.iterator = page.next_iterator
+                state.due_s = self._clock.monotonic_s()
+                if is_last:
+                    state.is_probed = True
+                    _on_last_page(state, page)
+                return
+        state.is_probed = True
+        if first is not None:
             state.has_news = True
             state.arrival_ms = round(first.arrival_s * 1000)
             state.millis_behind_latest = age_ms(first.arrival_s, now_ms)
             return
-        state.is_probed = True
         state.iterator = page.next_iterator
-        is_last = page.next_iterator is None
-        if (is_last or not page.millis_behind_latest) and not self._is_all_kept(state, now_ms):
+        if (is_last or not page.millis_behind_latest) and not self._are_unread_records_kept(state, now_ms):
             # The record of the position has left the stream, and unread records may have left too: a task judges that.
             state.iterator, state.has_news = None, True
         elif is_last:
-            _state_at_end(state, page)
+            _on_last_page(state, page)
         elif page.millis_behind_latest > 0:
             # Empty pages on the way to records: a task goes through them at full speed.
             state.has_news = True
@@ -396,7 +398,13 @@ class NewsPoller:
             state.tip_seen_ms = now_ms
 
 
-def _state_at_end(state: ShardState, page: RecordPage) -> None:
+def _is_done(state: ShardState, record: RawRecord) -> bool:
+    """Return whether all user records of the position's record are done."""
+    user_records = None if state.is_whole_record else deaggregate(record.data)
+    return user_records is None or state.position.sub_sequence_number >= len(user_records) - 1
+
+
+def _on_last_page(state: ShardState, page: RecordPage) -> None:
     """Handle a shard's last page. If it does not name the children, a task finds out whether the shard has ended."""
     state.is_finished = bool(page.child_shards)
     state.has_news = not state.is_finished
@@ -404,6 +412,6 @@ def _state_at_end(state: ShardState, page: RecordPage) -> None:
 
 
 def read_cost_s(options: SourceOptions) -> float:
-    """Return the part of a shard's read quota that one read takes. With fan-out only probes take any."""
+    """Return the seconds from one read of a shard to the next that its quota allows. With fan-out only probes use the quota."""
     share = 0.5 if options.consumer_type == "fan-out" else 1.0
     return share * min(options.fetch_interval_s, READ_COST_S)

@@ -34,7 +34,7 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver
 from penstock.spark.driver.batch_tasks import BatchTasks, PlannedBatch
 from penstock.spark.driver.driver_ports import DriverPorts
-from penstock.spark.driver.figures import describe_unread_part, measure, report_of
+from penstock.spark.driver.figures import describe_unread_part, progress_report, send_metrics
 from penstock.spark.driver.joining import JoinedQuery, deregister_consumer, draw_name, join
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
@@ -53,11 +53,11 @@ class Search(Struct):
 
     Args:
         start: The offset of the batch, which is done.
-        may_be_only_batch: The batch that it finds may be the only one of the run.
-        is_patient: If it finds no records, it ends only when every shard has answered, or at its deadline.
-        wait_s: Its longest duration.
+        may_be_only_batch: The next batch may be the only one of the run.
+        is_patient: A search without records ends only when every shard has answered, or at its deadline.
+        wait_s: Longest duration of the search.
         deadline_s: Its end, on the monotonic clock.
-        wanted: The shards with records to read, as of the last call of `Planner.search_once`.
+        wanted_shards: The shards with records to read, as of the last call of `Planner.search_once`.
         wake_s: When to call that again, on the monotonic clock.
     """
 
@@ -66,7 +66,7 @@ class Search(Struct):
     is_patient: bool
     wait_s: float
     deadline_s: float
-    wanted: Sequence[str] = ()
+    wanted_shards: Sequence[str] = ()
     wake_s: float = float("-inf")
 
 
@@ -113,7 +113,7 @@ class Planner:
             clock=ports.clock,
             threads=ports.threads,
             read_shard=read_shard,
-            tasks_of=self._tasks.of_shards,
+            shard_tasks_of=self._tasks.shard_tasks,
         )
         self._joined: JoinedQuery | None = None
         self._awaits_first_leases = True
@@ -194,13 +194,13 @@ class Planner:
         Raises:
             Unavailable: As `latest`.
         """
-        search.wanted = self._update_shards(search.start)
-        if search.wanted and not search.may_be_only_batch:
+        search.wanted_shards = self._update_shards(search.start)
+        if search.wanted_shards and not search.may_be_only_batch:
             return True
         shards = self._query.shards
         self._settler.promote(shards, at_once=search.is_patient)  # the run may end with this search
-        self._report_tips()
-        is_complete = search.is_patient and self._has_every_answer()
+        self._report_tip_marks()
+        is_complete = search.is_patient and self._await_every_answer()
         now_s = self._clock.monotonic_s()
         if is_complete or now_s >= search.deadline_s:
             self._has_late_leases = False
@@ -208,26 +208,26 @@ class Planner:
                 self._report_unread(search)
             return True
         idle = (state for state in shards.states.values() if not state.has_news)
-        search.wake_s = min(search.deadline_s, self._poller.next_due_s(idle))
+        search.wake_s = min(search.deadline_s, self._poller.next_probe_s(idle))
         if search.is_patient:  # check again whether live workers read the rest of the stream
             search.wake_s = min(search.wake_s, now_s + self._options.probe_interval_s)
         return False
 
     def _update_shards(self, start: StreamOffset) -> list[str]:
-        """Update what is known of the shards after a batch, and return those with records to read.
+        """Update the shards after a batch, and return those with records to read.
 
-        The updates are: leases that the coordinator gained or lost, the claims of the batch, answers of shards that may have new
-        records, leases that were deleted, and shards that are read to their end.
+        In order: add the shards of new leases and remove those of lost ones, settle the batch, probe idle shards, create deleted
+        leases again, and release the shards that are read to their end or must stop.
         """
         query = self._query
         shards = query.shards
         self._apply_commands()
         if not shards.is_settled_for(start.batch):
             self._settle(start)
-        self._poller.poll_due(shards.states.items(), retention_ms=query.retention_ms)
+        self._poller.probe_due_shards(shards.states.items(), retention_ms=query.retention_ms)
         self._settler.recreate_lost_leases(query)
         query.query_worker.report(
-            [*shards.release_finished(self._find_children()), *shards.release_stopped()]
+            [*shards.release_finished(self._list_missing_children()), *shards.release_stopped()]
         )
         return [shard for shard, state in shards.states.items() if state.has_records_before(self._until_ms)]
 
@@ -248,21 +248,21 @@ class Planner:
         Args:
             search: An ended search, or one that goes on after this batch.
         """
-        if not search.wanted:
+        if not search.wanted_shards:
             return search.start
         query, planned_ms = self._query, self._planned_ms()
         shards = query.shards
         # Another stream of the same name refuses the position of a record, but not TRIM_HORIZON, LATEST or a timestamp.
-        has_other_start = any(not shards.states[key].position.is_record for key in search.wanted)
+        has_other_start = any(not shards.states[key].position.is_record for key in search.wanted_shards)
         if query.name_check is not None and has_other_start:
             query.name_check.check()
         # Shards whose last seen claims may have been removed.
-        unverified = shards.unverified_claims.intersection(search.wanted)
+        unverified = shards.unverified_claims.intersection(search.wanted_shards)
         if unverified:
             shards.on_fresh_rows(unverified, self._settler.fetch_leases(unverified))
-        end = shards.next_offset(
+        offset = shards.next_offset(
             search.start,
-            search.wanted,
+            search.wanted_shards,
             run=self._run,
             stream=query.stream,
             lease_table=self._options.lease_table,
@@ -271,20 +271,21 @@ class Planner:
             until_ms=self._until_ms,
             deaggregates=self._options.deaggregate,
         )
-        self._planned = PlannedBatch(end, planned_ms)
-        return end
+        self._planned = PlannedBatch(offset, planned_ms)
+        return offset
 
-    def tasks(self, end: StreamOffset, *, partitions_max: int | None = None) -> list[list[ShardTask]]:
+    def tasks(self, offset: StreamOffset, *, partitions_max: int | None = None) -> list[list[ShardTask]]:
         """Return the shards of each task of a batch. The query has joined.
 
         Args:
+            offset: The batch's, which Spark passes as its end.
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
         self._last_done = None  # a batch is under way
-        self._known_batches = end.known_batches
+        self._known_batches = offset.known_batches
         self._await_first_leases()
-        if self._planned is None or self._planned.end.batch != end.batch:
-            self._planned = PlannedBatch(end, self._planned_ms())
+        if self._planned is None or self._planned.offset.batch != offset.batch:
+            self._planned = PlannedBatch(offset, self._planned_ms())
         self._query.shards.on_batch_start()
         return self._tasks.plan(self._planned, self._query, partitions_max)
 
@@ -296,7 +297,9 @@ class Planner:
         if self._joined is None or self._settlement is None:
             return None
         reads_to_tip = self._until_ms is None and not self._options.batch_limits
-        return report_of(self._joined, self._settlement, self._options.stream, reads_to_tip=reads_to_tip)
+        return progress_report(
+            self._joined, self._settlement, self._options.stream, reads_to_tip=reads_to_tip
+        )
 
     def stop(self) -> None:
         """End threads. If the query is idle, release the leases at once, with their positions.
@@ -309,11 +312,12 @@ class Planner:
         if self._joined is None:
             return
         try:
-            self._leave(self._joined)
+            self._leave_application(self._joined)
         finally:
             self._joined = None
 
-    def _leave(self, query: JoinedQuery) -> None:
+    def _leave_application(self, query: JoinedQuery) -> None:
+        """Release the leases, or keep them until they expire if the last batch is not settled."""
         if not self._settle_last():
             query.query_worker.abandon()
         else:
@@ -326,7 +330,7 @@ class Planner:
         deregister_consumer(self._ports, self._options, query)
 
     def _settle_last(self) -> bool:
-        """Settle a done batch that is not settled yet; return False if a batch is under way or the service fails."""
+        """Settle the last done batch, if it is not settled yet; return False if a batch is under way or the service fails."""
         try:
             self._apply_commands()
             if self._last_done is not None and not self._query.shards.is_settled_for(self._last_done.batch):
@@ -386,22 +390,22 @@ class Planner:
         settlement = self._settler.settle(start, self._planned, query, is_last=is_last)
         self._settlement = settlement
         self._tasks.on_settled(start.batch, settlement, query.shards)
-        measure(query, settlement)
+        send_metrics(query, settlement)
         query.query_worker.report(settlement.progress)
 
-    def _find_children(self) -> dict[str, tuple[ChildShard, ...]]:
-        """List the shards, at most once per probe interval, if a claim of SHARD_END names no children."""
+    def _list_missing_children(self) -> dict[str, tuple[ChildShard, ...]]:
+        """Return the children of ended shards whose claims do not name them, from a listing; none within a probe interval of the last one."""
         childless_shards, now_s = self._query.shards.childless_shards(), self._clock.monotonic_s()
         if not childless_shards or now_s < self._children_due_s:
             return {}
         self._children_due_s = now_s + self._options.probe_interval_s
         return find_children(childless_shards, self._kinesis.fetch_shards(self._options.stream).shards)
 
-    def _has_every_answer(self) -> bool:
-        """Return whether nothing of the stream can be missing from a patient search.
+    def _await_every_answer(self) -> bool:
+        """Return whether every shard of the stream has an answer: a patient search may then end.
 
-        Each shard of this query must have new records or was probed, and live workers must read all other shards. The second
-        is known only when the query has every lease that it can have: wait for that, at most one probe interval, and apply
+        Each shard of this query must have new records or was probed, and live workers must read all other shards. This is
+        certain only when the query has every lease that it can have: wait for that, at most one probe interval, and apply
         the coordinator's commands. If these add or remove shards, return False: a new shard has not answered.
         """
         query_worker, shards = self._query.query_worker, self._query.shards
@@ -417,11 +421,11 @@ class Planner:
         """Return the moment of a plan by the service's clock: records that arrive later belong to a later batch."""
         # Probes return the service's time, but no shard is probed if each has more to read. This machine's clock may be wrong
         # by hours.
-        if not self._poller.has_service_time:
+        if not self._poller.has_service_clock:
             self._poller.on_service_time(self._kinesis.fetch_shards(self._options.stream).server_ms)
-        return self._poller.planned_ms()
+        return self._poller.steady_now_ms()
 
-    def _report_tips(self) -> None:
+    def _report_tip_marks(self) -> None:
         """Report the tip marks of idle shards to the coordinator, at most six times in a lease duration.
 
         A tip mark is a position and a moment at which no record followed it. The next renewals write it to the leases.

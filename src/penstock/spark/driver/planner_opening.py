@@ -35,9 +35,8 @@ def open_planner(
     """Return the driver's side of a query, or of one stream of a query of several. Makes no call.
 
     Args:
-        part_of: The stream, if the lease table has those of several; such a query does not follow the leader of a native
-            KCL 3 fleet.
-        metrics: The query's; None: as the options have them.
+        part_of: The stream's identity if the query reads several streams, with one lease table for all; None for one stream.
+        metrics: The query's metrics; None: they are opened by the options.
     """
 
     def table(name: str, connection: AwsOptions = options.connection) -> LeaseTable:

@@ -39,11 +39,11 @@ class QueryWorker:
 
     Args:
         worker: The query's worker id.
-        options: As for every worker.
+        options: The coordinator's, from `coordinator_options`.
         run_name: Distinguishes this driver process from others with the same worker id.
         stream: Name or ARN.
         metrics: Receives figures, under the same names as the consumer's.
-        name_check: Checks that the name still refers to this stream; None checks nothing.
+        name_check: Checks that the name still refers to the stream; None checks nothing.
     """
 
     def __init__(
@@ -59,18 +59,19 @@ class QueryWorker:
     ) -> None:
         self.worker = worker
         self._name_check = name_check
-        self._changed = ports.threads.condition()
+        self._changed = ports.threads.condition()  # notified of commands, of rest and of errors
         self._commands: deque[StartReader | StopReader] = deque()
-        # Shards that the planner has not released, each with its epoch.
-        self._alive: set[tuple[str, int]] = set()
+        self._unreleased: set[tuple[str, int]] = (
+            set()
+        )  # shards that the planner has not released, each with its epoch
         self._is_at_rest = False
-        self._failure: BaseException | None = None
-        self._refusal: PenstockError | None = None  # why the lease table cannot be used
+        self._crash_error: BaseException | None = None
+        self._table_error: PenstockError | None = None  # why the lease table cannot be used
         self._pools = (
             ports.threads.pool("penstock-renew", _RENEWAL_THREADS),
             ports.threads.pool("penstock-lease", _CALL_THREADS),
         )
-        self._loop = _WatchedLoop(
+        self._loop = _TurnReportingLoop(
             Coordinator(worker, options, run_name),
             {"": stream},
             WorkerPorts(
@@ -87,17 +88,17 @@ class QueryWorker:
             condition=ports.threads.condition(),
             name_checks={} if name_check is None else {"": name_check},
         )
-        self._loop.on_unusable_table = self._refuse
+        self._loop.on_unusable_table = self._on_unusable_table
         self._loop.readers = self
         self._loop.after_turn = self._after_turn
-        self._thread = ports.threads.drive("penstock-leases", self._loop, ports.clock, self._crash)
+        self._thread = ports.threads.drive("penstock-leases", self._loop, ports.clock, self._on_crash)
 
     # --- the planner's side -----------------------------------------------------------------------------
 
     def take_commands(self) -> Iterator[StartReader | StopReader]:
-        """Yield the coordinator's commands since the last call. A command is removed when the next one is requested.
+        """Yield the coordinator's commands since the last call. Each is removed when the caller requests the next one.
 
-        So a command whose handling was cut short, because the process was asked to exit, is yielded again on the way out.
+        So a command is yielded again if its handling was cut short because the process had to exit.
 
         Raises:
             StreamChanged: A listing was another stream's.
@@ -119,7 +120,7 @@ class QueryWorker:
             for event in events:
                 self._is_at_rest = False
                 if isinstance(event, ShardDrained | ReaderStopped):
-                    self._alive.discard((event.key, event.epoch))
+                    self._unreleased.discard((event.key, event.epoch))
                 self._loop.post(event)
 
     def wait(self, timeout_s: float) -> None:
@@ -138,7 +139,7 @@ class QueryWorker:
             return self._is_at_rest
 
     def describe_unread_part(self) -> str | None:
-        """Return why some part of the stream may be read by no live worker, or None."""
+        """Return why perhaps no live worker reads some part of the stream; None if live workers read all of it."""
         return self._loop.describe_unread_part()
 
     @property
@@ -166,7 +167,7 @@ class QueryWorker:
     def stop(self, timeout_s: float) -> bool:
         """Release this query's leases and end the thread; return False if that took longer than the timeout.
 
-        The caller has reported the end of each shard's reader already.
+        The caller has already reported the release of each shard.
         """
         self._loop.post(StopRequested())
         self._thread.join(timeout_s)
@@ -188,7 +189,8 @@ class QueryWorker:
         """
         with self._changed:
             is_met = self._changed.wait_for(
-                lambda: condition() or self._failure is not None or self._refusal is not None, timeout_s
+                lambda: condition() or self._crash_error is not None or self._table_error is not None,
+                timeout_s,
             )
             self._raise_failure()
         return is_met
@@ -196,20 +198,20 @@ class QueryWorker:
     def _raise_failure(self) -> None:
         if self._name_check is not None and self._name_check.change_error is not None:
             raise self._name_check.change_error
-        if self._refusal is not None:
-            raise self._refusal
-        if self._failure is not None:
+        if self._table_error is not None:
+            raise self._table_error
+        if self._crash_error is not None:
             raise PenstockError(
                 f"the lease coordinator of worker {self.worker} failed, and the query must not go on without it: "
-                f"{self._failure!r}"
-            ) from self._failure
+                f"{self._crash_error!r}"
+            ) from self._crash_error
 
     # --- the coordinator's side (`penstock.runtime.lease_loop.Readers`), on its thread -------------------
 
     def start_reader(self, effect: StartReader) -> None:
         """Keep the command until the planner takes it, between two batches."""
         with self._changed:
-            self._alive.add((effect.key, effect.epoch))
+            self._unreleased.add((effect.key, effect.epoch))
             self._commands.append(effect)
             self._changed.notify_all()
 
@@ -220,7 +222,7 @@ class QueryWorker:
             self._changed.notify_all()
 
     def extend_delivery(self, effect: ExtendDelivery) -> None:
-        """Do nothing: a task's claim is refused if another worker has the lease, whatever the clocks say."""
+        """Do nothing: a task's claim is refused if another worker has the lease."""
 
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
         """Do nothing: promotions are the planner's own writes."""
@@ -228,7 +230,7 @@ class QueryWorker:
     def alive(self) -> frozenset[tuple[str, int]]:
         """Return the shards that the planner has not released."""
         with self._changed:
-            return frozenset(self._alive)
+            return frozenset(self._unreleased)
 
     def _after_turn(self, *, is_at_rest: bool) -> None:
         with self._changed:
@@ -237,19 +239,19 @@ class QueryWorker:
                 self._is_at_rest = is_at_rest
                 self._changed.notify_all()
 
-    def _refuse(self, error: PenstockError) -> None:
+    def _on_unusable_table(self, error: PenstockError) -> None:
         with self._changed:
-            self._refusal = self._refusal or error
+            self._table_error = self._table_error or error
             self._changed.notify_all()
 
-    def _crash(self, error: BaseException) -> None:
+    def _on_crash(self, error: BaseException) -> None:
         with self._changed:
-            self._failure = error
+            self._crash_error = error
             self._changed.notify_all()
 
 
-class _WatchedLoop(LeaseLoop):
-    """Calls `after_turn` after each turn with whether anything is under way."""
+class _TurnReportingLoop(LeaseLoop):
+    """A lease loop that calls `after_turn` after each turn, with whether the coordinator is at rest."""
 
     after_turn: Callable[..., None]
 

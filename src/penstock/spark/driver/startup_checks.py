@@ -123,24 +123,24 @@ def _has_lease_about_to_be_taken(view: LeaseView, now_s: float) -> bool:
 
 def warn_of_ignored_start(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
     """Warn that the starting position is ignored for shards that the application has read before."""
-    read = sorted(key for key, row in rows.items() if row.checkpoint.is_in_shard)
-    if not read or not options.starting_is_given:
+    read_keys = sorted(key for key, row in rows.items() if row.checkpoint.is_in_shard)
+    if not read_keys or not options.starting_is_given:
         return
     _log.warning(
         "application %s has read %d shards before (%s%s in lease table %s): there the query goes on at the application's "
         "positions, and option startingPosition counts for the other shards only. To start over, take another applicationName or "
         "reset its leases (penstock leases %s --reset-to ...)",
         options.application,
-        len(read),
-        ", ".join(read[:3]),
-        ", ..." if len(read) > 3 else "",
+        len(read_keys),
+        ", ".join(read_keys[:3]),
+        ", ..." if len(read_keys) > 3 else "",
         table.name,
         options.application,
     )
 
 
 def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
-    """Raise an error if the stream does not have a shard that the starting position names.
+    """Check that the stream has every shard that the starting position names.
 
     Raises:
         OptionError: One is not listed, and failOnDataLoss is on.
@@ -176,6 +176,12 @@ def refuse_unknown_shards(
 ) -> None:
     """Raise an error, or warn, if an option names shards that a listing does not have.
 
+    Args:
+        shards: The listing.
+        starting: The option's value.
+        fails: Whether unlisted names are an error; if not, they are a warning.
+        option: The option's name, for the message.
+
     Raises:
         OptionError: There are some, and `fails` is set.
     """
@@ -194,7 +200,7 @@ def refuse_unknown_shards(
 def warn_of_skipped_shards(
     options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], offset: StreamOffset
 ) -> None:
-    """Warn of unfinished shards of an offset that count as done, because their leases were deleted."""
+    """Warn of shards that count as done although the query has not read their end, because their leases were deleted."""
     for key, position in find_skipped_shards(rows, offset).items():
         _log.warning(
             "stream %s: the lease of shard %s is gone from table %s, and the shards that follow it have theirs, so it counts as "
@@ -212,6 +218,9 @@ def refuse_other_stream(
     kinesis: Kinesis, table: LeaseTable, name: str, stream: StreamIdentity, rows: Mapping[str, Lease]
 ) -> None:
     """Raise an error if the lease table belongs to another stream: shard ids are the same in every stream.
+
+    Args:
+        name: The stream's name or ARN, as in the options.
 
     Raises:
         OptionError: A lease belongs to another stream.
@@ -297,7 +306,7 @@ def rewind_leases(
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
     writes = plan_rewind(rows, offset, worker, shards, run)
     # The others create ended leases: shards that are done stay done.
-    going_back = [
+    reset_keys = [
         key for key, write in writes.items() if not (isinstance(write, Create) and write.lease.is_ended)
     ]
     _log.warning(
@@ -307,11 +316,13 @@ def rewind_leases(
         table.name,
         offset.batch,
         last_unknown_batch,
-        ", ".join(sorted(going_back)) or "(none)",
+        ", ".join(sorted(reset_keys)) or "(none)",
     )
     claimed_keys = {row.key for row in claimed}
-    gone = {key for key, position in offset.shards.items() if key not in rows and not position.is_shard_end}
-    unchanged = sorted((claimed_keys | gone) - writes.keys())
+    missing_keys = {
+        key for key, position in offset.shards.items() if key not in rows and not position.is_shard_end
+    }
+    unchanged = sorted((claimed_keys | missing_keys) - writes.keys())
     if unchanged:
         _log.warning(
             "shards %s are left as they are: other workers have them, or they have left the stream; records that this query read "

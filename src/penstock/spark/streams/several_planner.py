@@ -187,7 +187,7 @@ class SeveralPlanner:
                 with naming(stream.name):
                     if stream.planner.search_once(searches[stream_id]):
                         del going_on[stream_id]
-            has_found = any(search.wanted for search in searches.values())
+            has_found = any(search.wanted_shards for search in searches.values())
             if not going_on or (has_found and not may_be_only_batch):
                 return
             wake_s = min(search.wake_s for search in going_on.values()) - self._clock.monotonic_s()
@@ -199,7 +199,9 @@ class SeveralPlanner:
         """Plan the next batch; return the offset of each stream that it reads."""
         order = serving_order(list(self._streams), start.batch_count)
         waiting = {
-            stream_id: len(searches[stream_id].wanted) for stream_id in order if searches[stream_id].wanted
+            stream_id: len(searches[stream_id].wanted_shards)
+            for stream_id in order
+            if searches[stream_id].wanted_shards
         }
         limits = Limits(self._shared.record_count_max, self._shared.bytes_max) if with_limits else NO_LIMITS
         planned = {}

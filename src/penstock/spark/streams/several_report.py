@@ -20,7 +20,7 @@ def add_reports(reports: Sequence[dict[str, Any]], streams: str) -> dict[str, An
     """Return the report of a query of several streams.
 
     Args:
-        reports: The report of each stream, as `penstock.spark.driver.figures.report_of` returns it; at least one.
+        reports: The report of each stream, as `penstock.spark.driver.figures.progress_report` returns it; at least one.
         streams: The streams, as the options name them.
     """
     pushed = [report["pushed"] for report in reports if "pushed" in report]
