@@ -26,7 +26,7 @@ from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess, read_shard
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from raw_record import Raw
 
 SHARD = "shardId-000000000000"
@@ -325,7 +325,7 @@ class Query:
         if start is None:
             start = TRIM_HORIZON if claim is None else claim.end
         seen = None if claim is None or claim.batch >= batch else claim.identity
-        return ShardTask(
+        return BatchPart(
             shard_id=SHARD,
             execution=Execution("w", batch, "run", start, seen),
             share=Share(**limits),

@@ -29,7 +29,7 @@ from penstock.spark.driver.news_polling import NewsPoller
 from penstock.spark.driver.query_worker import QueryWorker
 from penstock.spark.tasks import arrow_records, claimed_read, page_limits
 from penstock.spark.tasks.claimed_read import ClaimedRead
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from penstock_sim.table import SimTable
 from sim.mutants import Mutants
 
@@ -286,9 +286,9 @@ def is_always_a_loss(*_args, **_kwargs):
     return MissingRecord.LOSS
 
 
-@planted("a task does not know the tip", "this query: quiet streams", 6, batch_tasks, "ShardTask")
+@planted("a task does not know the tip", "this query: quiet streams", 6, batch_tasks, "BatchPart")
 def knows_no_tip(**task):
-    return ShardTask(**{**task, "tip_ms": None})
+    return BatchPart(**{**task, "tip_ms": None})
 
 
 @planted("a vanished shard ends the query", "this query: vanished shards", 32, ShardReader, "_on_unknown")

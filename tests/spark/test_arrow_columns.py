@@ -12,9 +12,9 @@ from penstock.spark.tasks.arrow_columns import (
     booleans,
     constant_number,
     constant_text,
-    decimals,
+    floats,
     integers,
-    repeated,
+    repeat_values,
     texts,
 )
 
@@ -41,7 +41,7 @@ def test_a_column_longer_than_a_block_keeps_each_text() -> None:
 
 def test_numbers_and_truth_values_are_those_of_pyarrow() -> None:
     assert integers([1, -(2**63), 2**63 - 1]).equals(pa.array([1, -(2**63), 2**63 - 1], pa.int64()))
-    assert decimals([1.5, -0.25]).equals(pa.array([1.5, -0.25]))
+    assert floats([1.5, -0.25]).equals(pa.array([1.5, -0.25]))
     assert booleans([True, False, True]).equals(pa.array([True, False, True]))
     assert booleans([]).equals(pa.array([], pa.bool_()))
 
@@ -56,7 +56,7 @@ def test_one_value_fills_a_column() -> None:
 @pytest.mark.parametrize("counts", [[2, 0, 1], [0, 0, 0], [1, 1, 1]])
 def test_each_value_is_repeated(counts: list[int]) -> None:
     expected = [value for value, count in zip("abc", counts, strict=True) for _ in range(count)]
-    assert repeated(texts(["a", "b", "c"]), counts).to_pylist() == expected
+    assert repeat_values(texts(["a", "b", "c"]), counts).to_pylist() == expected
 
 
 def test_more_than_arrow_s_texts_can_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

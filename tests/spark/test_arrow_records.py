@@ -13,7 +13,7 @@ from penstock.core.aggregation import MAGIC, AggregateBuilder, DecodeCounts, Mis
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.frames import SCHEMA
-from penstock.spark.tasks.arrow_records import MISPLACED, delivered, records_to_slices
+from penstock.spark.tasks.arrow_records import MISPLACED, records_to_slices, without_misplaced
 
 ARRIVAL_S = 1700000000.123
 ARRIVAL = datetime(2023, 11, 14, 22, 13, 20, 123000, tzinfo=UTC)
@@ -138,16 +138,16 @@ def test_misplaced_records_have_rows_to_cut_by_and_are_not_delivered():
     assert places(batch) == [("9", 0), ("10", 0), ("10", 1), ("10", 2), ("100", 0)]
     assert batch[MISPLACED].to_pylist() == [False, True, True, True, False]
     assert counts.misplaced_records == 3
-    left = delivered(batch.slice(1))
+    left = without_misplaced(batch.slice(1))
     left.validate(full=True)
     assert (left.schema, places(left)) == (SCHEMA, [("100", 0)])
-    assert delivered(batch.slice(1, 2)).num_rows == 0
+    assert without_misplaced(batch.slice(1, 2)).num_rows == 0
 
 
 def test_a_page_without_misplaced_records_is_delivered_as_it_is():
     rule = MisplacedRule(LowestKey())
     batch = records_to_batch("orders", "s", MIXED, rule=rule)
-    assert delivered(batch) is batch
+    assert without_misplaced(batch) is batch
 
 
 @pytest.mark.parametrize(

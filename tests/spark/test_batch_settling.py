@@ -75,7 +75,7 @@ def open_settler(table, clock, *, read_shard=lambda *_: (), tasks=()):
         clock=clock,
         threads=SYSTEM_THREADS,
         read_shard=read_shard,
-        shard_tasks_of=lambda *_: iter(tasks),
+        parts_of=lambda *_: iter(tasks),
     )
 
 

@@ -30,7 +30,7 @@ ONLY_FOR_WRITES = ("penstock.core.writing", "penstock.producer", "penstock.spark
 ONLY_FOR_READS = (
     "penstock.aws.lease_table",
     "penstock.spark.tasks.claimed_read",
-    "penstock.spark.tasks.shard_range",
+    "penstock.spark.tasks.shard_page_reader",
 )
 ONLY_FOR_CALLS = ("botocore", "penstock.aws.connection", "penstock.aws.kinesis", "penstock.wiring")
 

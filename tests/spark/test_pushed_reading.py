@@ -389,7 +389,7 @@ def test_a_refusal_explained_by_own_reads_does_not_show_other_readers():
         query.time.sleep(delay_s)
         reading = PushedReading(kept, query.service, KEY, **ports)
         reading.on_poll_failure(Throttled("slow down", code=QUOTA), query.time.now_s)
-        reading.consider(TRIM_HORIZON)
+        reading.subscribe_if_needed(TRIM_HORIZON)
         reading.close()
         counts.append(len(query.service.subscribed))
     assert counts == [0, 0, 1]  # three seconds' worth was read

@@ -10,7 +10,7 @@ from penstock.core.batches.offsets import INITIAL_OFFSET
 from penstock.errors import Rejected
 from penstock.spark.driver.planner_opening import open_planner
 from penstock.spark.options.spark_options import parse_source
-from penstock.spark.tasks.task_opening import rows_of
+from penstock.spark.tasks.task_opening import read_parts
 from penstock_local import LocalKinesis
 from waiting import DEADLINE_S, wait_until
 
@@ -102,7 +102,7 @@ class Batches:
             return False
         self.offset = following
         for tasks in self.planner.tasks(following):
-            for rows in rows_of(tasks, self.options):
+            for rows in read_parts(tasks, self.options):
                 for shard, data in zip(
                     rows.column("shardId").to_pylist(), rows.column("data").to_pylist(), strict=True
                 ):

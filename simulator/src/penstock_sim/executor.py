@@ -20,7 +20,7 @@ from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess, read_shard
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
 from penstock_sim.events.queries import (
@@ -52,7 +52,7 @@ class ReadAttempt(TaskAttempt, eq=False, kw_only=True):
 
     query: str  # Spark's id of the query
     options: SourceOptions
-    tasks: list[ShardTask]
+    tasks: list[BatchPart]
     row_count_max: int | None  # the action takes no more rows, or None
 
 
@@ -84,7 +84,7 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
         is_whole = True
         clock = SimClock(self)
 
-        def read(task: ShardTask, hold_page: HoldPage) -> Generator[Any, None, None]:
+        def read(task: BatchPart, hold_page: HoldPage) -> Generator[Any, None, None]:
             kinesis, iterators, options = self._kinesis, self._iterators, attempt.options
             pushed_reading = self._pushed_reading(task, options)
             return read_task(
@@ -111,7 +111,7 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
             world.record(kind(attempt.driver.who, batch, key, tuple(given)))
         return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
 
-    def _pushed_reading(self, task: ShardTask, options: SourceOptions) -> PushedReading | None:
+    def _pushed_reading(self, task: BatchPart, options: SourceOptions) -> PushedReading | None:
         if task.consumer_arn is None:
             return None
         return PushedReading(
@@ -138,7 +138,7 @@ def read_task(
     kinesis: SimKinesis,
     iterators: IteratorCache,
     options: SourceOptions,
-    task: ShardTask,
+    task: BatchPart,
     query: str | None,
     *,
     hold_page: HoldPage = nullcontext,

@@ -26,7 +26,7 @@ from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions, parse_source
 from penstock.spark.tasks.iterator_cache import IteratorCache
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from penstock_sim.blocking_ports import SimClock, SimEarlierTable, SimKcl3Tables, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
 from penstock_sim.events.processes import CoordinatorReported
@@ -261,7 +261,7 @@ class SimQuery(SparkDriver):
 
     # --- a job --------------------------------------------------------------------------------------------------
 
-    def _run_tasks(self, groups: list[list[ShardTask]], row_count_max: int | None) -> dict[str, ShardRows]:
+    def _run_tasks(self, groups: list[list[BatchPart]], row_count_max: int | None) -> dict[str, ShardRows]:
         def attempt_of(number: int, on_end: OnEnd[Any]) -> ReadAttempt:
             return ReadAttempt(
                 driver=self,
@@ -275,7 +275,7 @@ class SimQuery(SparkDriver):
         results = self.job(len(groups), attempt_of).run()
         return {key: rows for result in results for key, rows in result.items()}
 
-    def _fix(self, task: ShardTask, query: str | None) -> Iterator[Any]:
+    def _fix(self, task: BatchPart, query: str | None) -> Iterator[Any]:
         self.world.met["settled: END FIXED BY THE DRIVER"] += 1
         kinesis = SimKinesis(self, "task ", self._stream)
         return read_task(kinesis, IteratorCache(), self._options, task, query)

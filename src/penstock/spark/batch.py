@@ -19,11 +19,11 @@ from penstock.spark.driver.startup_checks import refuse_unknown_shards
 from penstock.spark.options.spark_options import BatchOptions
 from penstock.spark.spark_errors import explained, explained_rows
 from penstock.spark.stream_names import naming
-from penstock.spark.tasks.arrow_records import delivered
+from penstock.spark.tasks.arrow_records import without_misplaced
 from penstock.spark.tasks.page_limits import count_before_ms, count_up_to, position_of
 from penstock.spark.tasks.process_resources import reading_process
 from penstock.spark.tasks.shard_opening import open_shard
-from penstock.spark.tasks.shard_task import ShardRead
+from penstock.spark.tasks.shard_read import ShardRead
 from penstock.spark.worker_memory import bound_allocator_once
 from penstock.wiring import SystemClock, open_kinesis
 
@@ -127,7 +127,7 @@ def _rows_of_shard(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.R
         if bounded.end is not None:
             count = min(count, count_up_to(page.rows, bounded.end))
         if count:
-            yield delivered(page.rows.slice(0, count))
+            yield without_misplaced(page.rows.slice(0, count))
             read_to = position_of(page.rows, count - 1)
         if count < page.rows.num_rows or page.is_end:
             break
@@ -136,4 +136,4 @@ def _rows_of_shard(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.R
             if not must_follow or not shard.read_again():
                 break
         del page  # or it would be in memory beside the next one
-    shard.report_dropped()
+    shard.log_dropped_records()

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.spark.options.spark_options import SourceOptions, parse_source
-from penstock.spark.tasks.shard_task import ShardTask
-from penstock.spark.tasks.task_opening import rows_of
+from penstock.spark.tasks.shard_read import BatchPart
+from penstock.spark.tasks.task_opening import read_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,28 +41,28 @@ class OneStream:
 
     def tasks(
         self, planner: Planner, start: Mapping[str, Any], end: StreamOffset
-    ) -> list[tuple[int, Sequence[ShardTask]]]:
-        """Return the tasks of a batch: each the place of its stream, and shards of it.
+    ) -> list[tuple[int, Sequence[BatchPart]]]:
+        """Return the tasks of a batch, each with the place of its stream in the options' list and the parts that it reads.
 
         Args:
             start: The document of the offset before the batch.
             end: The batch's offset.
         """
         del start  # the end has all that the tasks of one stream need
-        return [(0, tasks) for tasks in planner.tasks(end)]
+        return [(0, parts) for parts in planner.tasks(end)]
 
     def rows(
-        self, place: int, tasks: Sequence[ShardTask], query: str | None = None
+        self, place: int, parts: Sequence[BatchPart], query: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, and claim the end of the batch in each shard; in an executor.
 
         Args:
             place: The stream's place in the options' list.
-            tasks: Its shards, which are read at the same time.
+            parts: The parts that it reads, at the same time.
             query: Spark's id of the streaming query, or None if it is not known.
         """
         del place
-        return rows_of(tasks, self.shared, query)
+        return read_parts(parts, self.shared, query)
 
 
 def batch_source_of(

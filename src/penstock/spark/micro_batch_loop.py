@@ -22,7 +22,7 @@ from penstock.spark.batch_log import BatchLog
 from penstock.spark.batch_planning import batch_source_of
 from penstock.spark.schema import SCHEMA_DDL
 from penstock.spark.spark_errors import explained, explained_rows
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -169,7 +169,7 @@ class MicroBatches:
 @explained_rows
 def _read_tasks(
     source: BatchSource,
-    tasks: Sequence[tuple[int, Sequence[ShardTask]]],
+    tasks: Sequence[tuple[int, Sequence[BatchPart]]],
     numbers: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the tasks with these numbers; in an executor."""

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from penstock.spark.engine import BatchStarts, SupportsTriggerAvailableNow, is_only_batch, limit_of
 from penstock.spark.monitoring.progress import with_report
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from penstock.spark.worker_memory import freeze_once
 
 if TYPE_CHECKING:
@@ -35,15 +35,16 @@ _log: Final = logging.getLogger("penstock.spark")
 
 
 class ShardPartition(InputPartition):
-    """One task: one or more shards of one stream in one batch, read at the same time.
+    """One task of a batch: it reads one or more shards of one stream at the same time.
 
     Args:
+        parts: The batch's part in each of these shards.
         place: The stream's place in the options' list.
     """
 
-    def __init__(self, tasks: Sequence[ShardTask], place: int = 0) -> None:
-        super().__init__(f"{place}:{','.join(task.shard_id for task in tasks)}")
-        self.tasks = tuple(tasks)
+    def __init__(self, parts: Sequence[BatchPart], place: int = 0) -> None:
+        super().__init__(f"{place}:{','.join(part.shard_id for part in parts)}")
+        self.parts = tuple(parts)
         self.place = place
 
 
@@ -65,9 +66,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner = self._source.open()
         return self._planner
 
-    def _join_planner(self, known: Any) -> Any:
-        """Return the planner, which has joined the application; `known` is the last offset that Spark has logged."""
-        self._open_planner().join(known)
+    def _join_planner(self, logged_offset: Any) -> Any:
+        """Return the planner, which has joined the application with the last offset that Spark has logged."""
+        self._open_planner().join(logged_offset)
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -131,9 +132,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._starts.on_partitions(start, end)
         if start == end:
             return []
-        until: Any = self._source.parse(end)
-        tasks = self._source.tasks(self._join_planner(until), start, until)
-        return [ShardPartition(shards, place) for place, shards in tasks]
+        offset: Any = self._source.parse(end)
+        tasks = self._source.tasks(self._join_planner(offset), start, offset)
+        return [ShardPartition(parts, place) for place, parts in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: the next plan settles the batch, whether Spark calls this or not."""
@@ -159,7 +160,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read each shard's part of a batch and claim its end, in an executor."""
         try:
-            yield from self._source.rows(partition.place, partition.tasks, _query_id())
+            yield from self._source.rows(partition.place, partition.parts, _query_id())
         finally:
             freeze_once()
 

@@ -18,11 +18,11 @@ from penstock.ports.kinesis import Kinesis
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.runtime.system_clock import SystemClock
 from penstock.runtime.threads import SYSTEM_THREADS
-from penstock.spark.tasks.arrow_records import delivered
+from penstock.spark.tasks.arrow_records import without_misplaced
 from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.tasks.page_limits import bytes_of
 from penstock.spark.tasks.query_stream import name_check_of_plan
-from penstock.spark.tasks.shard_range import ShardRange
+from penstock.spark.tasks.shard_page_reader import ShardPageReader
 from penstock.sql.columns import ARRIVAL
 from penstock.sql.query_plan import Need
 
@@ -111,7 +111,7 @@ class StreamRows:
         start = self.start_of(planned)
 
         def read_shard(shard: Shard, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
-            pages = ShardRange(
+            pages = ShardPageReader(
                 self.kinesis,
                 self.stream,
                 shard.shard_id,
@@ -132,7 +132,7 @@ class StreamRows:
             )
             for page in pages.pages():
                 latest_ms = _latest_ms(page.rows)
-                rows = delivered(page.rows)
+                rows = without_misplaced(page.rows)
                 if latest_ms >= planned.until_ms:
                     rows = _arrived_before(rows, planned.until_ms)
                 if rows.num_rows:
@@ -140,7 +140,7 @@ class StreamRows:
                 is_past = latest_ms >= planned.until_ms + ARRIVALS_APART_MS
                 if is_past or page.is_end or page.millis_behind_latest == 0:
                     break
-            pages.report_dropped()
+            pages.log_dropped_records()
 
         for rows in read_concurrently(planned.shards, read_shard, SYSTEM_THREADS):
             self.record_count += rows.num_rows

@@ -167,7 +167,7 @@ class History:
         return parts
 
     def _key(self, part):
-        return json.dumps(self.planned, sort_keys=True), part.tasks[0].shard_id
+        return json.dumps(self.planned, sort_keys=True), part.parts[0].shard_id
 
     def _try(self, part):
         try:

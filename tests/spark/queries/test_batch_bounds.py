@@ -151,7 +151,7 @@ def test_one_record_on_a_hundred_idle_shards_costs_one_task_and_a_few_calls(serv
     assert len(end["limit"]["shards"]) == 1
     server.reset_calls()
     parts = q.reader.partitions({} if q.done is None else q.done, end)
-    assert [len(part.tasks) for part in parts] == [1]
+    assert [len(part.parts) for part in parts] == [1]
     q.commit(end, [row for part in parts for row in q.read(part)])
     assert q.numbers() == [0]
     done = server.calls()

@@ -43,8 +43,8 @@ def test_the_same_partitions_are_given_however_often_they_are_asked(query, clien
     q = query()
     put(client, q.stream, numbered(0, 5))
     end = q.next_plan()
-    first = [task for part in q.reader.partitions({}, end) for task in part.tasks]
-    second = [task for part in q.reader.partitions({}, end) for task in part.tasks]
+    first = [task for part in q.reader.partitions({}, end) for task in part.parts]
+    second = [task for part in q.reader.partitions({}, end) for task in part.parts]
     assert first == second
 
 
@@ -148,7 +148,7 @@ def test_an_execution_that_read_past_the_claim_that_stands_is_repeated(query, cl
     put(client, q.stream, numbered(10, 20))
     long = q.fresh().read(part)
     assert sum(batch.num_rows for batch in [next(long)]) == 20
-    first = q.read(ShardPartition([replace(part.tasks[0], share=Share(10))]))
+    first = q.read(ShardPartition([replace(part.parts[0], share=Share(10))]))
     assert len(first) == 10
     with pytest.raises(ClaimConflict, match="another execution of the batch claimed its end"):
         list(long)
@@ -161,7 +161,7 @@ def test_an_execution_that_read_less_than_the_claim_that_stands_reads_on(query, 
     put(client, q.stream, numbered(0, 30))
     end = q.next_plan()
     part = q.reader.partitions({}, end)[0]
-    behind = q.fresh().read(ShardPartition([replace(part.tasks[0], share=Share(5))]))
+    behind = q.fresh().read(ShardPartition([replace(part.parts[0], share=Share(5))]))
     seen = [row for batch in [next(behind)] for row in batch.to_pylist()]
     assert len(seen) == 5
     whole = q.read(part)
@@ -269,7 +269,7 @@ def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, c
     put(client, q.stream, numbered(40, 80))
     end = q.next_plan()
     parts = q.reader.partitions(q.done, end)
-    stolen = parts[0].tasks[0].shard_id
+    stolen = parts[0].parts[0].shard_id
     q.steal(stolen)
     assert q.read(parts[0]) == []
     q.commit(end, q.read(parts[1]))
@@ -370,7 +370,7 @@ def test_children_come_in_a_batch_after_their_parents_last_records(query, client
 def read_the_same(q, part, end, held):
     """Read a task; in each shard it holds what every execution of the batch has held before."""
     rows = q.read(part)
-    for task in part.tasks:
+    for task in part.parts:
         found = [row for row in rows if row[0] == task.shard_id]
         assert held.setdefault((end["batch"], task.shard_id), found) == found
     return rows

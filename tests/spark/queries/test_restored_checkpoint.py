@@ -265,7 +265,7 @@ def test_a_copys_claim_of_the_same_number_is_read_by_the_query_without_it(query,
     end_two = two.next_plan(FIRST, SECOND)
     assert end_two["batch"] == end_one["batch"]
     one.commit(end_one, one.execute(end_one))
-    parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
+    parts = {part.parts[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
     assert len(two.read(parts[FIRST])) == 10
     two.die()
     one.die()
@@ -298,7 +298,7 @@ def test_a_running_query_ends_when_a_copy_claimed_a_number_that_it_has_used(quer
     end_one = one.next_plan()
     put_to(FIRST, range(20, 30))
     end_two = two.next_plan(FIRST)
-    parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
+    parts = {part.parts[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
     two.read(parts[FIRST])
     one.commit(end_one, one.execute(end_one))
     with pytest.raises(AnotherDriver, match=f"another batch {end_one['batch']} of .* was claimed"):

@@ -54,7 +54,7 @@ def test_a_paused_driver_repeats_a_known_claim_and_fails_without_one(server, que
     one.next_batch()
     put(client, one.stream, on_key(quiet, 10, 20) + on_key(busy, 20, 30))
     end = one.next_plan()
-    parts = {part.tasks[0].shard_id: part for part in one.reader.partitions(one.done, end)}
+    parts = {part.parts[0].shard_id: part for part in one.reader.partitions(one.done, end)}
     before = one.execute(end) if pauses == "between two executions" else None
     two = beside(server, query, one)
     put(client, one.stream, on_key(busy, 30, 40))

@@ -123,8 +123,8 @@ class History:
             except ClaimConflict:
                 continue
         # One shard in each task, so a task of a batch is the same in every execution.
-        name = part.tasks[0].stream.stream_id
-        key = (json.dumps(self.planned), name, tuple(task.shard_id for task in part.tasks))
+        name = part.parts[0].stream.stream_id
+        key = (json.dumps(self.planned), name, tuple(task.shard_id for task in part.parts))
         assert self.held.setdefault(key, rows) == rows
         return rows
 

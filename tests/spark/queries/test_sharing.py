@@ -315,7 +315,7 @@ def test_shards_share_a_task_and_the_rows_stay_the_same(fleet, client, option, s
     put(client, query.stream, numbered(0, 120))
     end = query.next_plan()
     parts = query.reader.partitions({}, end)
-    assert sorted(len(part.tasks) for part in parts) == sizes
+    assert sorted(len(part.parts) for part in parts) == sizes
     query.commit(end, query.execute(end))
     query.drain()
     assert query.numbers() == list(range(120))

@@ -30,7 +30,7 @@ from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.startup_checks import refuse_sharing_in_one_query, scan_leases
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 
 _log: Final = logging.getLogger("penstock.spark")
 _THREADS_MAX: Final = 16
@@ -52,7 +52,7 @@ class BatchSettler:
         recreation: Creates missing leases.
         read_shard: Reads one shard of a batch as an executor does; its rows are dropped here. Its second argument is Spark's id
             of the query, or None while no task has claimed.
-        shard_tasks_of: Returns the task of each shard of a batch.
+        parts_of: Returns the part of each shard that a batch reads.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class BatchSettler:
         *,
         clock: Clock,
         threads: Threads,
-        read_shard: Callable[[ShardTask, str | None], Iterable[Any]],
-        shard_tasks_of: Callable[[PlannedBatch, JoinedQuery], Iterator[ShardTask]],
+        read_shard: Callable[[BatchPart, str | None], Iterable[Any]],
+        parts_of: Callable[[PlannedBatch, JoinedQuery], Iterator[BatchPart]],
     ) -> None:
         self._options = options
         self._recreation = recreation
         self._table = table
         self._clock = clock
         self._read_shard = read_shard
-        self._shard_tasks_of = shard_tasks_of
+        self._parts_of = parts_of
         self._pool = threads.pool("penstock-promote", _THREADS_MAX)
         self._condition = threads.condition
         self._full_scans_left = _FULL_SCANS
@@ -223,18 +223,18 @@ class BatchSettler:
                 ", ".join(sorted(unclaimed)[:5]),
             )
             batch = PlannedBatch(start, self._clock.wall_ms())
-            tasks = [replace(task, share=_EMPTY_SHARE) for task in self._shard_tasks_of(batch, query)]
+            parts = [replace(part, share=_EMPTY_SHARE) for part in self._parts_of(batch, query)]
         else:
             self._warn_of_unread(start, unclaimed)
             # Records that arrived after the plan belong to the next batch.
-            tasks = [
-                replace(task, share=_EMPTY_SHARE)
-                if task.shard_id in recreated
-                else _ending_before(task, planned.planned_ms)
-                for task in self._shard_tasks_of(planned, query)
+            parts = [
+                replace(part, share=_EMPTY_SHARE)
+                if part.shard_id in recreated
+                else _ending_before(part, planned.planned_ms)
+                for part in self._parts_of(planned, query)
             ]
-        tasks = [task for task in tasks if task.shard_id in unclaimed]
-        for _ in map_on(self._pool, self._condition(), self._claim_end, tasks):
+        parts = [part for part in parts if part.shard_id in unclaimed]
+        for _ in map_on(self._pool, self._condition(), self._claim_end, parts):
             pass
 
     def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
@@ -248,11 +248,11 @@ class BatchSettler:
             ", ".join(sorted(unclaimed)[:5]),
         )
 
-    def _claim_end(self, task: ShardTask) -> None:
+    def _claim_end(self, part: BatchPart) -> None:
         """Read a shard's part of a batch, and claim its end. If the claim is refused, read again."""
         for attempt in range(_CLAIM_ATTEMPTS_MAX):
             try:
-                for _ in self._read_shard(task, min(self._queries, default=None)):
+                for _ in self._read_shard(part, min(self._queries, default=None)):
                     pass
             except ClaimConflict:
                 if attempt == _CLAIM_ATTEMPTS_MAX - 1:
@@ -324,7 +324,7 @@ def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapp
         )
 
 
-def _ending_before(task: ShardTask, moment_ms: int) -> ShardTask:
-    """Return a task that also leaves records that arrived at or after a moment for a later batch."""
-    until_ms = moment_ms if task.until_ms is None else min(task.until_ms, moment_ms)
-    return replace(task, until_ms=until_ms)
+def _ending_before(part: BatchPart, moment_ms: int) -> BatchPart:
+    """Return a part that also leaves records that arrived at or after a moment for a later batch."""
+    until_ms = moment_ms if part.until_ms is None else min(part.until_ms, moment_ms)
+    return replace(part, until_ms=until_ms)

@@ -19,7 +19,7 @@ from penstock.core.batches.task_plan import SubscriptionPermits, TaskSlots, plan
 from penstock.ports.clock import Clock
 from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 
 
 class PlannedBatch(Struct, frozen=True):
@@ -35,7 +35,7 @@ class PlannedBatch(Struct, frozen=True):
 
 
 class BatchTasks:
-    """Plans the tasks of one query. Called by one thread.
+    """Divides the batches of one query into tasks. Called by one thread.
 
     Args:
         run: The name of this run of the driver.
@@ -52,14 +52,14 @@ class BatchTasks:
 
     def plan(
         self, batch: PlannedBatch, query: JoinedQuery, partitions_max: int | None
-    ) -> list[list[ShardTask]]:
-        """Return the shards of each task of a batch.
+    ) -> list[list[BatchPart]]:
+        """Return the tasks of a batch, each with the parts that it reads.
 
         Args:
             partitions_max: The most tasks of this batch; None: as the options have it.
         """
-        tasks = map(self._with_subscription_permit, self.shard_tasks(batch, query))
-        by_shard = {task.shard_id: task for task in tasks}
+        parts = map(self._with_subscription_permit, self.parts(batch, query))
+        by_shard = {part.shard_id: part for part in parts}
         self._subscription_permits.keep_only(query.shards.shard_ids)
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         task_count = self._task_count(len(weights), partitions_max or self._options.partitions_max)
@@ -67,15 +67,15 @@ class BatchTasks:
         self._task_counts = {batch.offset.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 
-    def shard_tasks(self, batch: PlannedBatch, query: JoinedQuery) -> Iterator[ShardTask]:
-        """Yield a task for each shard that a batch reads."""
+    def parts(self, batch: PlannedBatch, query: JoinedQuery) -> Iterator[BatchPart]:
+        """Yield the part of each shard that a batch reads."""
         offset, shards = batch.offset, query.shards
         for shard_id, share in offset.shares().items():
             start, state = offset.shards[shard_id], shards.states.get(shard_id)
             # After a restart a repeated batch may start at another position than the shard's state has.
             if state is not None and state.position != start:
                 state = None
-            yield ShardTask(
+            yield BatchPart(
                 shard_id=shard_id,
                 execution=Execution(
                     offset.worker,
@@ -103,11 +103,11 @@ class BatchTasks:
             self._slots.on_batch_done(task_count, len(settlement.processes))
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
 
-    def _with_subscription_permit(self, task: ShardTask) -> ShardTask:
-        if task.consumer_arn is None:
-            return task
-        wait_s = self._subscription_permits.plan_delay_s(task.shard_id, self._clock.monotonic_s())
-        return replace(task, subscribe_after_s=wait_s)
+    def _with_subscription_permit(self, part: BatchPart) -> BatchPart:
+        if part.consumer_arn is None:
+            return part
+        wait_s = self._subscription_permits.plan_delay_s(part.shard_id, self._clock.monotonic_s())
+        return replace(part, subscribe_after_s=wait_s)
 
     def _task_count(self, shard_count: int, partitions_max: int | None) -> int:
         shards_per_task = self._options.shards_per_task

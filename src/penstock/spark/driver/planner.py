@@ -42,7 +42,7 @@ from penstock.spark.driver.query_worker import STOP_S
 from penstock.spark.driver.startup_checks import refuse_shared_default_name
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import check_stream
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 
 _log: Final = logging.getLogger("penstock.spark")
 _PATIENT_WAIT_S_MIN: Final = 60.0
@@ -83,7 +83,7 @@ class Planner:
         options: SourceOptions,
         ports: DriverPorts,
         *,
-        read_shard: Callable[[ShardTask, str | None], Iterable[Any]],
+        read_shard: Callable[[BatchPart, str | None], Iterable[Any]],
     ) -> None:
         self._options = options
         self._ports = ports
@@ -113,7 +113,7 @@ class Planner:
             clock=ports.clock,
             threads=ports.threads,
             read_shard=read_shard,
-            shard_tasks_of=self._tasks.shard_tasks,
+            parts_of=self._tasks.parts,
         )
         self._joined: JoinedQuery | None = None
         self._awaits_first_leases = True
@@ -274,8 +274,8 @@ class Planner:
         self._planned = PlannedBatch(offset, planned_ms)
         return offset
 
-    def tasks(self, offset: StreamOffset, *, partitions_max: int | None = None) -> list[list[ShardTask]]:
-        """Return the shards of each task of a batch. The query has joined.
+    def tasks(self, offset: StreamOffset, *, partitions_max: int | None = None) -> list[list[BatchPart]]:
+        """Return the tasks of a batch, each with the parts that it reads. The query has joined.
 
         Args:
             offset: The batch's, which Spark passes as its end.

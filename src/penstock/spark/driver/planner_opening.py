@@ -16,8 +16,8 @@ from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.planner import Planner
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import name_check_of_query
-from penstock.spark.tasks.stream_table import EarlierTable, StreamTable
-from penstock.spark.tasks.task_opening import rows_of
+from penstock.spark.tasks.stream_table import EarlierLeaseTable, StreamTable
+from penstock.spark.tasks.task_opening import read_parts
 from penstock.wiring import (
     AwsOptions,
     SystemClock,
@@ -45,7 +45,7 @@ def open_planner(
 
     def earlier_table(name: str) -> LeaseTable:
         whole = open_lease_table(name, options.connection)
-        return whole if part_of is None else EarlierTable(whole, part_of)
+        return whole if part_of is None else EarlierLeaseTable(whole, part_of)
 
     kinesis, clock, leases = open_kinesis(options.connection), SystemClock(), table(options.lease_table)
     # The lease loop repeats its calls by itself. It reports their error, so it must get it before a lease expires.
@@ -70,7 +70,7 @@ def open_planner(
         options,
         ports,
         # The driver polls: a subscription of its own would end the executors'.
-        read_shard=lambda task, query: rows_of(
+        read_shard=lambda task, query: read_parts(
             (replace(task, consumer_arn=None),), options, query, table=leases
         ),
     )

@@ -30,7 +30,7 @@ from penstock.spark.driver.planner_opening import open_metrics, open_planner
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.stream_names import naming
 from penstock.spark.streams.several_report import add_reports, without_batch
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from penstock.wiring import SystemClock, open_kcl3_tables, open_kinesis, open_lease_table
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -121,10 +121,10 @@ class SeveralPlanner:
         planned = self._plan(start, searches, with_limits=with_limits)
         return start.without_streams(self._recreated_ids).with_plans(planned) if planned else start
 
-    def tasks(
-        self, start: MultiStreamOffset, end: MultiStreamOffset
-    ) -> list[tuple[int, Sequence[ShardTask]]]:
-        """Return the tasks of each stream that a batch reads, each with its stream's place in the options. Only the offsets decide, so a replay reads the same records.
+    def tasks(self, start: MultiStreamOffset, end: MultiStreamOffset) -> list[tuple[int, Sequence[BatchPart]]]:
+        """Return the tasks of a batch, each with the place of its stream in the options' list and the parts that it reads.
+
+        Only the offsets decide which records are read, so a replay reads the same ones.
 
         Raises:
             OptionError: The batch reads a stream that is not in the list any more, and failOnDataLoss is on.
@@ -135,13 +135,13 @@ class SeveralPlanner:
         read = tuple(stream_id for stream_id in read if stream_id in self._streams)
         self._streams_read = frozenset(read)
         shares = {stream_id: max(1, len(end.offset_of(stream_id).shares())) for stream_id in read}
-        parts = split_total(self._shared.partitions_max, shares)
-        batch: list[tuple[int, Sequence[ShardTask]]] = []
+        partitions_max = split_total(self._shared.partitions_max, shares)
+        batch: list[tuple[int, Sequence[BatchPart]]] = []
         for stream_id in read:
             stream = self._streams[stream_id]
             with naming(stream.name):
-                tasks = stream.planner.tasks(end.offset_of(stream_id), partitions_max=parts[stream_id])
-            batch += [(stream.place, shards) for shards in tasks]
+                tasks = stream.planner.tasks(end.offset_of(stream_id), partitions_max=partitions_max[stream_id])
+            batch += [(stream.place, parts) for parts in tasks]
         return batch
 
     def report(self) -> dict[str, Any] | None:

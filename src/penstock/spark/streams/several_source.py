@@ -13,9 +13,9 @@ from penstock.core.batches.several_offsets import (
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.stream_names import naming
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from penstock.spark.tasks.stream_table import StreamTable
-from penstock.spark.tasks.task_opening import rows_of
+from penstock.spark.tasks.task_opening import read_parts
 from penstock.wiring import open_lease_table
 
 if TYPE_CHECKING:
@@ -50,16 +50,16 @@ class SeveralStreams:
 
     def tasks(
         self, planner: SeveralPlanner, start: Mapping[str, Any], end: MultiStreamOffset
-    ) -> list[tuple[int, Sequence[ShardTask]]]:
+    ) -> list[tuple[int, Sequence[BatchPart]]]:
         """Return the tasks of each stream that the batch reads."""
         return planner.tasks(parse_multi_stream_offset(start), end)
 
     def rows(
-        self, place: int, tasks: Sequence[ShardTask], query: str | None = None
+        self, place: int, parts: Sequence[BatchPart], query: str | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task, which reads shards of one stream."""
         options = self._options.streams[place]
-        stream_id = tasks[0].stream.stream_id
+        stream_id = parts[0].stream.stream_id
         table = StreamTable(open_lease_table(options.lease_table, options.connection), stream_id)
         with naming(options.stream):
-            yield from rows_of(tasks, options, query, table=table)
+            yield from read_parts(parts, options, query, table=table)

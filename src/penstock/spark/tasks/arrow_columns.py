@@ -28,7 +28,7 @@ def texts(values: Sequence[str | None]) -> pa.StringArray:
     lengths = _lengths(present)
     if len(data) != lengths.sum():  # some are not ASCII, and their bytes are more than their characters
         lengths = _lengths([value.encode() for value in present])
-    column = _of_lengths(pa.string(), lengths, data)
+    column = _variable_width(pa.string(), lengths, data)
     return column if present is values else _with_nulls(column, values)
 
 
@@ -46,7 +46,7 @@ def constant_number(value: float, kind: pa.DataType, count: int) -> pa.Array:
 
 def binaries(values: Sequence[bytes]) -> pa.BinaryArray:
     """Return a column of bytes."""
-    return _of_lengths(pa.binary(), _lengths(values), b"".join(values))
+    return _variable_width(pa.binary(), _lengths(values), b"".join(values))
 
 
 def integers(values: Sequence[int]) -> pa.Int64Array:
@@ -54,7 +54,7 @@ def integers(values: Sequence[int]) -> pa.Int64Array:
     return _fixed_width(pa.int64(), array("q", values))
 
 
-def decimals(values: Sequence[float]) -> pa.DoubleArray:
+def floats(values: Sequence[float]) -> pa.DoubleArray:
     """Return a column of floating point numbers."""
     return _fixed_width(pa.float64(), array("d", values))
 
@@ -64,7 +64,7 @@ def booleans(values: Sequence[bool]) -> pa.BooleanArray:
     return _fixed_width(pa.int8(), array("b", values)).cast(pa.bool_())
 
 
-def repeated(values: pa.Array, counts: Sequence[int]) -> pa.Array:
+def repeat_values(values: pa.Array, counts: Sequence[int]) -> pa.Array:
     """Return each value as often as its count says."""
     return values.take(_fixed_width(pa.int64(), np.repeat(np.arange(len(counts), dtype=np.int64), counts)))
 
@@ -73,7 +73,7 @@ def _lengths(values: Sequence[Any]) -> Any:
     return np.fromiter(map(len, values), np.int32, len(values))
 
 
-def _of_lengths(kind: pa.DataType, lengths: Any, data: bytes) -> Any:
+def _variable_width(kind: pa.DataType, lengths: Any, data: bytes) -> Any:
     """Return a column of values whose bytes are contiguous."""
     if len(data) > _BYTES_MAX:
         raise OverflowError(f"a column of {len(data):,} bytes: Arrow's {kind} holds 2 GiB at most")

@@ -22,16 +22,16 @@ from penstock.spark.tasks.arrow_columns import (
     booleans,
     constant_number,
     constant_text,
-    decimals,
+    floats,
     integers,
-    repeated,
+    repeat_values,
     texts,
 )
 from penstock.spark.tasks.page_limits import count_up_to
 
 MISPLACED: Final = "penstock.isMisplaced"
 """A column that is there only if a page holds misplaced records. They stay in the rows until the end of the batch is fixed, so
-that positions count them; `delivered` removes them."""
+that positions count them; `without_misplaced` removes them."""
 
 ROWS_MAX: Final = 50_000
 """Where a slice of a page ends: about 20 MB of rows without data. A page of plain records has 10,000 at most."""
@@ -57,9 +57,10 @@ def records_to_slices(
         stream_name: For the column of that name.
         shard_id: For the column of that name.
         records: In sequence order.
-        after: Leave out everything up to and including it; None keeps all. If aggregates are not taken apart, an aggregate is
+        after: Records up to and including this position are left out; None: none are. An aggregate that is not taken apart is
             kept whole if any of its records is after it.
-        counts: The counts of this page are added to it.
+        deaggregate: Whether aggregates are taken apart.
+        counts: The counts of this page are added to these.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
         rows_max: A slice ends with the Kinesis record that reaches it.
 
@@ -69,9 +70,9 @@ def records_to_slices(
     counts = DecodeCounts() if counts is None else counts
     data = binaries([record.data for record in records])
     if deaggregate and pc.any(pc.starts_with(data, pattern=MAGIC)).as_py():
-        slices = _mixed_batch(stream_name, shard_id, records, counts, rule, rows_max)
+        slices = _deaggregated_slices(stream_name, shard_id, records, counts, rule, rows_max)
     else:
-        slices = iter([(_plain_batch(stream_name, shard_id, records, data), len(records))])
+        slices = iter([(_kinesis_records(stream_name, shard_id, records, data), len(records))])
     del data, records  # before the rows are used, their raw form is freed
     for batch, count in slices:
         done = 0 if after is None or not after.is_record else count_up_to(batch, after)
@@ -80,29 +81,29 @@ def records_to_slices(
         yield batch.slice(done), count
 
 
-def _plain_batch(
+def _kinesis_records(
     stream_name: str, shard_id: str, records: Sequence[RawRecord], data: pa.BinaryArray
 ) -> pa.RecordBatch:
-    return _batch(
+    return _rows_from_columns(
         stream_name,
         shard_id,
         texts([record.sequence_number for record in records]),
         None,
         texts([record.partition_key for record in records]),
         None,
-        decimals([record.arrival_s for record in records]),
+        floats([record.arrival_s for record in records]),
         data,
     )
 
 
-def delivered(rows: pa.RecordBatch) -> pa.RecordBatch:
+def without_misplaced(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows without those that are misplaced, in Spark's schema."""
     if rows.num_columns == len(SCHEMA):
         return rows
     return rows.filter(pc.invert(rows.column(MISPLACED))).select(SCHEMA.names)
 
 
-def _mixed_batch(  # noqa: PLR0917 - the arguments of `records_to_slices`
+def _deaggregated_slices(  # noqa: PLR0917 - the arguments of `records_to_slices`
     stream_name: str,
     shard_id: str,
     records: Sequence[RawRecord],
@@ -121,7 +122,7 @@ def _mixed_batch(  # noqa: PLR0917 - the arguments of `records_to_slices`
 
 
 class _Slice:
-    """User records of some Kinesis records; values shared by one Kinesis record are kept once, until Arrow repeats them."""
+    """Collects the user records of some Kinesis records. A value of a whole Kinesis record is kept once, until Arrow repeats it."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
@@ -149,24 +150,24 @@ class _Slice:
 
     def rows(self, stream_name: str, shard_id: str) -> pa.RecordBatch:
         """Return all rows, with the column `MISPLACED` if any is misplaced."""
-        batch = _batch(
+        batch = _rows_from_columns(
             stream_name,
             shard_id,
-            repeated(texts(self._sequence), self._row_counts),
+            repeat_values(texts(self._sequence), self._row_counts),
             integers(self._subs),
             texts(self._keys),
             texts(self._hash_keys) if self._has_hash_keys else None,
-            repeated(decimals(self._arrivals), self._row_counts),
+            repeat_values(floats(self._arrivals), self._row_counts),
             binaries(self.data),
         )
         if True not in self._misplaced:
             return batch
-        misplaced = repeated(booleans(self._misplaced), self._row_counts)
+        misplaced = repeat_values(booleans(self._misplaced), self._row_counts)
         schema = SCHEMA.append(pa.field(MISPLACED, pa.bool_()))
         return pa.RecordBatch.from_arrays([*batch.columns, misplaced], schema=schema)
 
 
-def _batch(  # noqa: PLR0917 - one argument per column
+def _rows_from_columns(  # noqa: PLR0917 - one argument per column
     stream_name: str,
     shard_id: str,
     sequence: pa.StringArray,
@@ -195,7 +196,7 @@ def _batch(  # noqa: PLR0917 - one argument per column
 
 
 def _has_records_after(batch: pa.RecordBatch, index: int, after: Position) -> bool:
-    """Return whether a row is an aggregate that was not split, with user records after the position."""
+    """Return whether a row is a whole aggregate that has user records after the position."""
     if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
         return False
     user_records = deaggregate_blob(batch.column("data")[index].as_py())

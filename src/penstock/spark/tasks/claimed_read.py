@@ -45,8 +45,8 @@ from penstock.spark.tasks.page_limits import (
     is_whole_record,
     position_of,
 )
-from penstock.spark.tasks.shard_range import ShardPage, ShardRange
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_page_reader import ShardPage, ShardPageReader
+from penstock.spark.tasks.shard_read import BatchPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ class _Progress(Struct):
     Args:
         end: The position of the last emitted row.
         is_whole_record: The end is not inside an aggregate.
-        has_more: Records may follow the end that the next batch can read.
+        has_more: Records that the next batch can read may follow the end.
         tip_ms: Moment at which nothing followed the end, by the service's clock.
         children: The child shards, if the end is that of the shard.
     """
@@ -89,11 +89,11 @@ class _Progress(Struct):
 
 
 class ClaimedRead:
-    """One execution of one batch in one shard.
+    """Reads one shard's part of a batch, once, and claims its end.
 
     Args:
         shard: The shard, opened at the batch's start.
-        task: The shard and the batch.
+        part: The shard's part of the batch.
         process: Identifies this process among those that read the batch.
         query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
     """
@@ -101,8 +101,8 @@ class ClaimedRead:
     def __init__(
         self,
         table: LeaseTable,
-        shard: ShardRange,
-        task: ShardTask,
+        shard: ShardPageReader,
+        part: BatchPart,
         options: SourceOptions,
         *,
         process: str | None,
@@ -111,18 +111,18 @@ class ClaimedRead:
     ) -> None:
         self._table = table
         self._shard = shard
-        self._task = task
-        self._shard_id = task.shard_id
-        self._execution = task.execution
-        self._batch = task.execution.batch
-        self._start = task.execution.start
+        self._part = part
+        self._shard_id = part.shard_id
+        self._execution = part.execution
+        self._batch = part.execution.batch
+        self._start = part.execution.start
         self._options = options
-        counts = (task.share.record_count_max, options.shard_record_count_max)
+        counts = (part.share.record_count_max, options.shard_record_count_max)
         self._record_count_max = min((count for count in counts if count is not None), default=None)
         self._process = process
         self._query = query
         self._clock = clock
-        self._progress = _Progress(end=task.execution.start)
+        self._progress = _Progress(end=part.execution.start)
         self._pages: Generator[ShardPage, None, None] | None = None
         self._rest: ShardPage | None = None  # the part of the last page after the batch's end
 
@@ -216,7 +216,7 @@ class ClaimedRead:
         return next(self._pages, None)
 
     def _read_freely(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows up to the batch's limits, the tip, or the shard's end."""
+        """Yield rows up to the batch's limits, the tip, or the shard's end: no end is claimed yet."""
         if self._record_count_max == 0 or self._start.is_shard_end:
             return
         began_s = self._clock.monotonic_s()
@@ -262,7 +262,7 @@ class ClaimedRead:
         # The service counts the lag from the page's end. The oldest unread record is in the page, so its age counts.
         arrival_ms = arrival_ms_of(self._rest.rows, 0)
         self._progress.millis_behind_latest = max(1, page.service_ms - arrival_ms)
-        until_ms = self._task.until_ms
+        until_ms = self._part.until_ms
         if until_ms is not None and arrival_ms >= until_ms:
             self._progress.has_more = False
 
@@ -275,7 +275,7 @@ class ClaimedRead:
         if rows.num_rows == 0:
             return self._progress.end
         last = position_of(rows, rows.num_rows - 1)
-        if self._task.deaggregates or last.sequence_number is None:
+        if self._part.deaggregates or last.sequence_number is None:
             return last
         user_records = deaggregate(data_of(rows, rows.num_rows - 1))
         if user_records is None:
@@ -283,16 +283,16 @@ class ClaimedRead:
         return at_record(last.sequence_number, max(0, len(user_records) - 1))
 
     def _count_in_batch(self, rows: pa.RecordBatch) -> int:
-        """Return how many of these rows still belong to the batch."""
-        task, so_far = self._task, self._progress
+        """Return how many of these rows, from the first on, belong to the batch by its limits."""
+        part, so_far = self._part, self._progress
         count: int = rows.num_rows
-        if task.until_ms is not None:
-            count = min(count, count_before_ms(rows, task.until_ms))
+        if part.until_ms is not None:
+            count = min(count, count_before_ms(rows, part.until_ms))
         if self._record_count_max is not None:
             count = min(count, self._record_count_max - so_far.record_count)
-        if task.share.bytes_max is not None:
-            fitting = count_within_bytes(rows, task.share.bytes_max - so_far.bytes_count)
-            if fitting == 0 and so_far.record_count == 0 and task.share.may_exceed:
+        if part.share.bytes_max is not None:
+            fitting = count_within_bytes(rows, part.share.bytes_max - so_far.bytes_count)
+            if fitting == 0 and so_far.record_count == 0 and part.share.may_exceed:
                 fitting = 1  # a record that is larger than the share would wait for ever
             count = min(count, fitting)
         return count
@@ -302,12 +302,12 @@ class ClaimedRead:
 
         A busy shard must not keep the batch open, so it ends with the page that has a record from after the plan.
         """
-        task, so_far = self._task, self._progress
+        part, so_far = self._part, self._progress
         if self._record_count_max is not None and so_far.record_count >= self._record_count_max:
             return True
-        if task.share.bytes_max is not None and so_far.bytes_count >= task.share.bytes_max:
+        if part.share.bytes_max is not None and so_far.bytes_count >= part.share.bytes_max:
             return True
-        if (so_far.last_arrival_ms or 0) > task.planned_ms:
+        if (so_far.last_arrival_ms or 0) > part.planned_ms:
             return True
         duration_max_s = self._options.batch_duration_max_s
         return duration_max_s is not None and self._clock.monotonic_s() - began_s > duration_max_s
@@ -372,14 +372,14 @@ class ClaimedRead:
 
         Args:
             end: The end of the batch in this shard.
-            note: The figures of the read, for the driver; None for a forfeit, which claims that the batch holds nothing of the shard.
+            note: The figures of the read, for the driver; None if the batch holds nothing of the shard.
         """
-        task, execution, now_ms = self._task, self._execution, self._clock.wall_ms()
+        part, execution, now_ms = self._part, self._execution, self._clock.wall_ms()
         own = lease.claim_of(execution.worker)
         dropped: tuple[tuple[str, int], ...] = ()
-        # A forfeit needs no lease, and the workers of other claims may still read the shard.
+        # Without a note this worker may not have the lease, and the workers of other claims may still read the shard.
         if note is not None:
-            dropped = plan_dropped_claims(lease, execution.worker, now_ms - task.retention_ms)
+            dropped = plan_dropped_claims(lease, execution.worker, now_ms - part.retention_ms)
         claim = BatchClaim(
             worker=execution.worker,
             batch=execution.batch,
@@ -396,9 +396,9 @@ class ClaimedRead:
             claim=claim,
             checkpoint_seen=lease.checkpoint,
             claim_seen=None if own is None else own.identity,
-            tip_ms=task.tip_ms,
+            tip_ms=part.tip_ms,
             dropped_claims=dropped,
-            stream=task.stream,
+            stream=part.stream,
         )
 
     def _claim_nothing(self, lease: Lease, why: str) -> bool:
@@ -442,7 +442,7 @@ class ClaimedRead:
         raise self._too_many_changes()
 
     def _claim_lost_shard(self, lease: Lease | None) -> bool:
-        """Leave the shard out of this batch, if nothing was emitted yet; return False if that could not be claimed."""
+        """Claim that the batch holds nothing of the shard; return False if rows were emitted, or the claim was refused."""
         if lease is None or self._progress.record_count > 0:
             return False
         return self._claim_nothing(lease, "the lease was lost meanwhile")

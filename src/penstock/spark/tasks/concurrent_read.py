@@ -73,24 +73,24 @@ class _OfferedRows:
     """One Arrow batch on its way from a shard's thread to Spark's.
 
     Args:
-        settled: Notified when Spark has taken it, or never will.
+        released: Notified when Spark has taken it, or never will: the shard's thread goes on.
     """
 
-    __slots__ = ("is_settled", "rows", "settled")
+    __slots__ = ("is_released", "released", "rows")
 
-    def __init__(self, rows: pa.RecordBatch, settled: Condition) -> None:
+    def __init__(self, rows: pa.RecordBatch, released: Condition) -> None:
         self.rows = rows
-        self.settled = settled
-        self.is_settled = False
+        self.released = released
+        self.is_released = False
 
-    def settle(self) -> None:
-        with self.settled:
-            self.is_settled = True
-            self.settled.notify()
+    def release(self) -> None:
+        with self.released:
+            self.is_released = True
+            self.released.notify()
 
 
 class _TaskShards:
-    """The shards of one task."""
+    """Passes the rows of one task's shards from their threads to Spark's."""
 
     def __init__(self, threads: Threads, shard_count: int) -> None:
         self._threads = threads
@@ -105,13 +105,13 @@ class _TaskShards:
     # --- on the threads of the shards ---------------------------------------------------------------------
 
     def read(self, begin: Callable[[], Generator[pa.RecordBatch, None, None]]) -> None:
-        """Read one shard and offer its rows."""
-        settled = self._threads.condition()
+        """Read one shard and offer its rows, each batch when Spark has taken the one before."""
+        released = self._threads.condition()
         error: BaseException | None = None
         try:
             with contextlib.closing(begin()) as batches:
                 # No variable refers to a batch while the next one is read: each has up to 10 MiB.
-                for offer in map(partial(_OfferedRows, settled=settled), batches):
+                for offer in map(partial(_OfferedRows, released=released), batches):
                     self._offer(offer)
                     del offer
         except _Stopped:
@@ -128,8 +128,8 @@ class _TaskShards:
             self._raise_if_stopped()
             self._offers.append(offer)
             self._changed.notify()
-        with offer.settled:
-            offer.settled.wait_for(lambda: offer.is_settled)
+        with offer.released:
+            offer.released.wait_for(lambda: offer.is_released)
         self._raise_if_stopped()
 
     @contextlib.contextmanager
@@ -172,15 +172,15 @@ class _TaskShards:
             # Spark requests the next batch, so it has taken this one. If the task stops before that, the shard claims nothing.
             with self._changed:
                 self._offers.popleft()
-            offer.settle()
+            offer.release()
             del offer
 
     def stop(self) -> None:
-        """Stop every shard when it next waits, or at once if it waits now. A shard whose rows were not taken claims nothing."""
+        """Stop every shard where it waits now or next. A shard whose rows Spark has not taken claims nothing."""
         with self._changed:
             self._is_stopped = True
             offers = list(self._offers)
         for offer in offers:
-            offer.settle()
+            offer.release()
         with self._room:
             self._room.notify_all()

@@ -26,18 +26,17 @@ class KeptIterator(Struct, frozen=True):
 
     Args:
         iterator: The service's text.
-        unread_since_ms: Moment by the service's clock: the records after the iterator arrived then or later. None if not
-            known.
-        since_s: When it was kept, monotonic.
+        unread_since_ms: Earliest arrival of the records after the iterator, by the service's clock; None if it is not known.
+        kept_s: When it was kept, on the monotonic clock.
     """
 
     iterator: str
     unread_since_ms: int | None
-    since_s: float
+    kept_s: float
 
 
 class IteratorCache:
-    """Thread-safe, bounded; an entry is handed out once."""
+    """Keeps an iterator for each shard and position, which is used once. Thread-safe, bounded."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[object, str, str, str], KeptIterator] = OrderedDict()
@@ -46,7 +45,7 @@ class IteratorCache:
     def take(
         self, service: object, stream: str, shard_id: str, position: Position, now_s: float
     ) -> KeptIterator | None:
-        """Return the iterator for a position and forget it; None if there is none that is young enough.
+        """Remove and return the iterator for a position; None if there is none that is young enough.
 
         Args:
             service: The iterator's service; equal only for the same endpoint, region and credentials.
@@ -55,7 +54,7 @@ class IteratorCache:
         """
         with self._lock:
             entry = self._entries.pop((service, stream, shard_id, str(position)), None)
-            return entry if entry is not None and now_s - entry.since_s < _LIFE_S else None
+            return entry if entry is not None and now_s - entry.kept_s < _LIFE_S else None
 
     def put(
         self, service: object, stream: str, shard_id: str, position: Position, kept: KeptIterator

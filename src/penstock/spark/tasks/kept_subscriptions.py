@@ -24,28 +24,28 @@ from penstock.spark.tasks.task_subscription import TaskSubscription
 KEPT_MAX: Final = 64
 UNUSED_S: Final = 60.0
 _SHARDS_MAX: Final = 10_000
-_REFUSED: Final = Backoff(2.0, 60.0)
-_REFUSED_S_MIN: Final = 1.0
+_REFUSAL_BACKOFF: Final = Backoff(2.0, 60.0)
+_REFUSAL_PAUSE_S_MIN: Final = 1.0
 
-Key: TypeAlias = tuple[object, str, str]
+SubscriptionKey: TypeAlias = tuple[object, str, str]
 """Service, ARN of the registered consumer, shard."""
 
 
-class _Kept(Struct, frozen=True):
+class _KeptSubscription(Struct, frozen=True):
     subscription: TaskSubscription
     position: Position
-    since_s: float
+    kept_s: float
 
 
 class _Pause(Struct):
-    """When a shard may be subscribed to again."""
+    """Pause of a shard before the next subscription, after some failures in a row."""
 
     until_s: float
-    failures: int = 0
+    failure_count: int = 0
 
 
 class KeptSubscriptions:
-    """Thread-safe, bounded; each subscription is handed out once.
+    """Keeps subscriptions between batches, and the pauses of shards before the next one. Thread-safe, bounded.
 
     Args:
         call_later: Calls a function after a delay in seconds, on any thread.
@@ -54,17 +54,17 @@ class KeptSubscriptions:
     def __init__(self, threads: Threads, call_later: Callable[[float, Callable[[], None]], None]) -> None:
         self._lock = threads.condition()
         self._call_later = call_later
-        self._kept: OrderedDict[Key, _Kept] = OrderedDict()
-        self._pauses: OrderedDict[Key, _Pause] = OrderedDict()
-        self._own_reads: OrderedDict[Key, OwnReads] = OrderedDict()
+        self._kept: OrderedDict[SubscriptionKey, _KeptSubscription] = OrderedDict()
+        self._pauses: OrderedDict[SubscriptionKey, _Pause] = OrderedDict()
+        self._own_reads: OrderedDict[SubscriptionKey, OwnReads] = OrderedDict()
         self._is_closing_scheduled = False
 
     def __len__(self) -> int:
         """Number of open subscriptions."""
         return len(self._kept)
 
-    def take(self, key: Key, position: Position) -> TaskSubscription | None:
-        """Return the subscription at a position and forget it; close one at another position."""
+    def take(self, key: SubscriptionKey, position: Position) -> TaskSubscription | None:
+        """Remove and return the subscription that was kept at a position; None, and close it, if it is at another one."""
         with self._lock:
             kept = self._kept.pop(key, None)
         if kept is None:
@@ -74,11 +74,13 @@ class KeptSubscriptions:
         kept.subscription.close()
         return None
 
-    def keep(self, key: Key, position: Position, subscription: TaskSubscription, now_s: float) -> None:
+    def keep(
+        self, key: SubscriptionKey, position: Position, subscription: TaskSubscription, now_s: float
+    ) -> None:
         """Keep a subscription for the next read from a position."""
         with self._lock:
             unused = [self._kept.pop(key, None)]
-            self._kept[key] = _Kept(subscription, position, now_s)
+            self._kept[key] = _KeptSubscription(subscription, position, now_s)
             while len(self._kept) > KEPT_MAX:
                 unused.append(self._kept.popitem(last=False)[1])
             was_scheduled, self._is_closing_scheduled = self._is_closing_scheduled, True
@@ -92,10 +94,10 @@ class KeptSubscriptions:
         """Close the subscriptions that were not used for a minute, and schedule the next call if any are left."""
         with self._lock:
             # Computed as `due_s` is below: with another rounding, the call at `due_s` could find its entry not yet unused.
-            unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s + UNUSED_S <= now_s]
+            unused = [(key, kept) for key, kept in self._kept.items() if kept.kept_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]
-            next_s = min((kept.since_s for kept in self._kept.values()), default=None)
+            next_s = min((kept.kept_s for kept in self._kept.values()), default=None)
             self._is_closing_scheduled = next_s is not None
         for _, kept in unused:
             kept.subscription.close()
@@ -105,7 +107,7 @@ class KeptSubscriptions:
 
     # --- pauses between subscriptions ---
 
-    def own_reads(self, key: Key) -> OwnReads:
+    def own_reads(self, key: SubscriptionKey) -> OwnReads:
         """Return this process's use of a shard's read quota, over all batches; for one task at a time."""
         with self._lock:
             own = self._own_reads.setdefault(key, OwnReads())
@@ -114,8 +116,8 @@ class KeptSubscriptions:
                 self._own_reads.popitem(last=False)
             return own
 
-    def may_subscribe(self, key: Key, now_s: float) -> bool:
-        """Whether a subscription may start now, as far as this process knows; if so, count it as started."""
+    def try_begin(self, key: SubscriptionKey, now_s: float) -> bool:
+        """Return whether a subscription may start now, as far as this process knows; if so, count it as started."""
         with self._lock:
             pause = self._pauses.setdefault(key, _Pause(now_s))
             if now_s < pause.until_s:
@@ -126,21 +128,19 @@ class KeptSubscriptions:
                 self._pauses.popitem(last=False)
             return True
 
-    def on_failure(self, key: Key, now_s: float, chance: float) -> bool:
-        """Handle a subscription that was refused, taken over or lost: each failure in a row lengthens the pause before the next.
-
-        Returns:
-            Whether it is the first one in a row.
-        """
+    def on_failure(self, key: SubscriptionKey, now_s: float, chance: float) -> bool:
+        """Handle a refused, taken-over or lost subscription: each in a row lengthens the pause. Return whether it is the first in a row."""
         with self._lock:
             pause = self._pauses.setdefault(key, _Pause(now_s))
-            pause.failures += 1
-            pause.until_s = now_s + _REFUSED_S_MIN + _REFUSED.delay_s(pause.failures, chance)
-            return pause.failures == 1
+            pause.failure_count += 1
+            pause.until_s = (
+                now_s + _REFUSAL_PAUSE_S_MIN + _REFUSAL_BACKOFF.delay_s(pause.failure_count, chance)
+            )
+            return pause.failure_count == 1
 
-    def on_event(self, key: Key) -> None:
+    def on_event(self, key: SubscriptionKey) -> None:
         """Handle an event of a subscription: reset its shard's count of failures in a row."""
         with self._lock:
             pause = self._pauses.get(key)
             if pause is not None:
-                pause.failures = 0
+                pause.failure_count = 0

@@ -72,7 +72,7 @@ def data_of(rows: pa.RecordBatch, index: int) -> bytes:
 
 
 def is_whole_record(rows: pa.RecordBatch, count: int) -> bool:
-    """Whether a cut after `count` rows falls between two Kinesis records rather than inside an aggregate."""
+    """Return whether a cut after `count` rows is between two Kinesis records, and not inside an aggregate."""
     if count in (0, rows.num_rows):
         return True
     sequence = rows.column(_SEQUENCE)

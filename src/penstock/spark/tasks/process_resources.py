@@ -28,12 +28,12 @@ _hash_ranges: Final[dict[tuple[int, AwsOptions, str], HashRanges]] = {}
 
 
 def shard_iterators() -> IteratorCache:
-    """Return this process's iterators."""
+    """Return the shard iterators that this process keeps."""
     return _iterators.setdefault(os.getpid(), IteratorCache())
 
 
 def kept_subscriptions() -> KeptSubscriptions:
-    """Return this process's subscriptions; a forked child has none of its parent's."""
+    """Return the subscriptions that this process keeps."""
     return _subscriptions.setdefault(os.getpid(), KeptSubscriptions(SYSTEM_THREADS, _call_later))
 
 
@@ -46,7 +46,11 @@ def _call_later(delay_s: float, function: Callable[[], None]) -> None:
 def reading_process(
     options: SourceOptions | BatchOptions, iterators: IteratorCache | None = None
 ) -> ReadingProcess:
-    """Return this process's clients for the options' stream; without `iterators` none are kept between reads."""
+    """Return this process's clients for the stream of the options.
+
+    Args:
+        iterators: Shard iterators that are kept between reads; None keeps none.
+    """
     kinesis, clock = open_kinesis(options.connection), SystemClock()
     key = (os.getpid(), options.connection, options.stream)
     ranges = _hash_ranges.get(key)

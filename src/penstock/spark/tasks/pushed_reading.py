@@ -21,7 +21,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut
 from penstock.ports.kinesis import RecordPage
 from penstock.runtime.threads import Threads
-from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions, Key
+from penstock.spark.tasks.kept_subscriptions import KeptSubscriptions, SubscriptionKey
 from penstock.spark.tasks.task_subscription import SubscriptionEnd, TaskSubscription
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -39,9 +39,9 @@ class PushedReading:
 
     Args:
         kept: Subscriptions that the process keeps between batches.
-        key: Of the subscription: service, consumer and shard.
-        subscribes_always: Whether to subscribe in any case, or only while the read is behind or other readers use up the shard's
-            quota.
+        key: Service, consumer and shard of the subscription.
+        subscribes_always: Whether to subscribe in any case. If not, only while the read is behind or other readers use up the
+            shard's quota.
         after_s: Seconds from the start of the read in which no subscription begins.
     """
 
@@ -49,7 +49,7 @@ class PushedReading:
         self,
         kept: KeptSubscriptions,
         fan_out: FanOut,
-        key: Key,
+        key: SubscriptionKey,
         *,
         subscribes_always: bool,
         after_s: float = 0.0,
@@ -71,7 +71,7 @@ class PushedReading:
         self._ends: Counter[str] = Counter()
 
     @property
-    def ends(self) -> Mapping[str, int]:
+    def subscription_ends(self) -> Mapping[str, int]:
         """Number of subscriptions that ended during the read, by reason."""
         return self._ends
 
@@ -81,29 +81,29 @@ class PushedReading:
         return self._subscription is not None and self._subscription.is_open
 
     def resume(self, start: Position) -> bool:
-        """Take a subscription that was kept at exactly this position; return whether its next event follows the position.
+        """Take the subscription that was kept at exactly this position; return whether its next event surely follows the position.
 
-        One that has delivered nothing yet is treated as new: its first event must show that nothing was lost.
+        If it has delivered nothing yet, that is not sure: its first event must show that nothing was lost.
         """
         self._subscription = self._kept.take(self._key, start)
         self._drop_if_ended()
         return self.is_open and self._subscription is not None and self._subscription.has_delivered
 
-    def consider(self, position: Position) -> None:
+    def subscribe_if_needed(self, position: Position) -> None:
         """Subscribe at the position that was read to, if it is needed and allowed now. Does not wait."""
         self._drop_if_ended()
         now_s = self._clock.monotonic_s()
         is_wanted = self._subscription is None and (self._subscribes_always or self._is_needed)
         if not is_wanted or now_s < self._not_before_s:
             return
-        if not _is_fixed(position) or not self._kept.may_subscribe(self._key, now_s):
+        if not _is_fixed_start(position) or not self._kept.try_begin(self._key, now_s):
             return
         start = plan_iterator(position.whole_record)
         self._subscription = TaskSubscription(self._threads.condition(), start, now_s)
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 
     def on_lag(self, behind_ms: int) -> None:
-        """Handle the read's lag, without the records that arrived between the last tip and this batch."""
+        """Handle the lag of the read, less the time between the last tip and this batch."""
         self._is_needed |= behind_ms > NEAR_TIP_MS_MAX
 
     def on_poll(self, started_s: float, read_bytes: int) -> None:
@@ -143,7 +143,7 @@ class PushedReading:
 
         Args:
             unread_since_ms: Moment by the service's clock: the records after the position arrived then or later.
-            is_cut: The read ended within the last event.
+            is_cut: Whether the read ended inside the last event.
         """
         subscription, self._subscription = self._subscription, None
         if subscription is None:
@@ -155,7 +155,7 @@ class PushedReading:
         is_usable = is_needed and subscription.continue_from(position.sequence_number, is_cut=is_cut)
         # A subscription that has just ended is kept too, so that the next batch counts its end: the counts of this batch are
         # already written, in the note of its claim.
-        if _is_fixed(position) and (is_usable or subscription.end is not None):
+        if _is_fixed_start(position) and (is_usable or subscription.end is not None):
             subscription.unread_since_ms = unread_since_ms
             self._kept.keep(self._key, position, subscription, now_s)
         else:
@@ -168,7 +168,7 @@ class PushedReading:
             subscription.close()
 
     def _drop_if_ended(self) -> None:
-        """Drop the subscription and count the reason, if it has ended or was not answered in time."""
+        """Close the subscription and count the reason, if it has ended or was not answered in time."""
         subscription = self._subscription
         if subscription is None:
             return
@@ -195,6 +195,6 @@ class PushedReading:
         self.close()
 
 
-def _is_fixed(position: Position) -> bool:
+def _is_fixed_start(position: Position) -> bool:
     """Return whether a later read from the position begins at the same record. From LATEST it does not."""
     return position.is_record or position == TRIM_HORIZON

@@ -18,14 +18,14 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.spark.options.spark_options import BatchOptions, SourceOptions
-from penstock.spark.tasks.arrow_records import delivered
+from penstock.spark.tasks.arrow_records import without_misplaced
 from penstock.spark.tasks.claimed_read import ClaimedRead
 from penstock.spark.tasks.concurrent_read import HoldPage
 from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.query_stream import name_check_of_plan
-from penstock.spark.tasks.shard_range import ShardRange
-from penstock.spark.tasks.shard_task import ShardRead, ShardTask
+from penstock.spark.tasks.shard_page_reader import ShardPageReader
+from penstock.spark.tasks.shard_read import BatchPart, ShardRead
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ def open_shard(
     *,
     hold_page: HoldPage = nullcontext,
     pushed_reading: PushedReading | None = None,
-) -> ShardRange:
+) -> ShardPageReader:
     """Open a shard at a position, to be read with a query's options. Makes no call.
 
     Args:
@@ -80,7 +80,7 @@ def open_shard(
         check_stream = name_check_of_plan(
             options.stream, application, read.stream, read.planned_ms, process.fetch_summary
         )
-    return ShardRange(
+    return ShardPageReader(
         process.kinesis,
         options.stream,
         read.shard_id,
@@ -114,7 +114,7 @@ def open_shard(
 
 
 def read_shard(
-    task: ShardTask,
+    part: BatchPart,
     options: SourceOptions,
     process: ReadingProcess,
     *,
@@ -129,7 +129,7 @@ def read_shard(
     the rows.
 
     Args:
-        task: The shard and the batch.
+        part: The shard's part of the batch.
         query: Spark's id of the streaming query, or None if it is not known.
         hold_page: Entered for as long as a page is in memory.
         pushed_reading: Subscription, or None.
@@ -138,10 +138,12 @@ def read_shard(
         ClaimConflict, AnotherDriver, DataLossError, ServiceError: As in `ClaimedRead.rows`.
     """
     shard = open_shard(
-        task, task.execution.start, options, process, hold_page=hold_page, pushed_reading=pushed_reading
+        part, part.execution.start, options, process, hold_page=hold_page, pushed_reading=pushed_reading
     )
-    claimed = ClaimedRead(table, shard, task, options, process=process.name, query=query, clock=process.clock)
+    claimed = ClaimedRead(table, shard, part, options, process=process.name, query=query, clock=process.clock)
     with closing(claimed):
-        yield from map(delivered, claimed.rows())  # no variable keeps a page's rows until the next page
+        yield from map(
+            without_misplaced, claimed.rows()
+        )  # no variable keeps a page's rows until the next page
         claimed.keep_subscription()
-    shard.report_dropped()
+    shard.log_dropped_records()

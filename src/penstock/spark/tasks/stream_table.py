@@ -88,8 +88,8 @@ class StreamTable:
         )
 
 
-class EarlierTable(StreamTable):
-    """The lease table that a query used before its name or table was changed, of several streams or of this one. It is only read."""
+class EarlierLeaseTable(StreamTable):
+    """A query's lease table before applicationName or leaseTable was changed. It may be one of several streams or of one; it is only read."""
 
     def __init__(self, table: LeaseTable, stream: StreamIdentity) -> None:
         super().__init__(table, stream.stream_id)
@@ -98,9 +98,9 @@ class EarlierTable(StreamTable):
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         """Read the stream's rows; in a table of one stream, the rows of this stream and those that name no stream."""
         scan = self._table.scan(part)
-        alone = [row for row in scan.leases if not stream_id_of(row.key)]
-        if alone:
-            return LeaseScan(tuple(row for row in alone if row.stream in (None, self._stream)))
+        bare_rows = [row for row in scan.leases if not stream_id_of(row.key)]
+        if bare_rows:
+            return LeaseScan(tuple(row for row in bare_rows if row.stream in (None, self._stream)))
         return self._of_stream(scan)
 
 

@@ -11,7 +11,7 @@ from penstock.spark.tasks.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.tasks.process_resources import kept_subscriptions, reading_process, shard_iterators
 from penstock.spark.tasks.pushed_reading import PushedReading
 from penstock.spark.tasks.shard_opening import ReadingProcess, read_shard
-from penstock.spark.tasks.shard_task import ShardTask
+from penstock.spark.tasks.shard_read import BatchPart
 from penstock.spark.worker_memory import bound_allocator_once
 from penstock.wiring import open_fan_out, open_lease_table
 
@@ -23,51 +23,51 @@ if TYPE_CHECKING:
 
 
 def _pushed_reading(
-    task: ShardTask, options: SourceOptions, process: ReadingProcess, fan_out: FanOut | None
+    part: BatchPart, options: SourceOptions, process: ReadingProcess, fan_out: FanOut | None
 ) -> PushedReading | None:
-    if task.consumer_arn is None or fan_out is None:
+    if part.consumer_arn is None or fan_out is None:
         return None
     return PushedReading(
         kept_subscriptions(),
         fan_out,
-        (process.kinesis, task.consumer_arn, task.shard_id),
+        (process.kinesis, part.consumer_arn, part.shard_id),
         subscribes_always=options.consumer_type == "fan-out",
-        after_s=task.subscribe_after_s,
+        after_s=part.subscribe_after_s,
         clock=process.clock,
         chance=process.chance,
         threads=SYSTEM_THREADS,
     )
 
 
-def rows_of(
-    tasks: Sequence[ShardTask],
+def read_parts(
+    parts: Sequence[BatchPart],
     options: SourceOptions,
     query: str | None = None,
     *,
     table: LeaseTable | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task's shards. After the last row of a shard, the task claims the end of the batch in it.
+    """Yield the rows of one task's shards, and claim the batch's end in each shard after its last row.
 
     Args:
-        tasks: The shards that this Spark task reads.
+        parts: The parts that the task reads, at the same time.
         query: Spark's id of the streaming query, or None if it is not known.
-        table: The leases of the tasks' stream; None: the table of the options.
+        table: The leases of the stream; None: the table of the options.
     """
     bound_allocator_once()
     leases = table or open_lease_table(options.lease_table, options.connection)
     process = reading_process(options, shard_iterators())
-    is_pushed = any(task.consumer_arn is not None for task in tasks)
+    is_pushed = any(part.consumer_arn is not None for part in parts)
     fan_out = open_fan_out(options.connection) if is_pushed else None
 
-    def read(task: ShardTask, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
+    def read(part: BatchPart, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
         return read_shard(
-            task,
+            part,
             options,
             process,
             table=leases,
             query=query,
             hold_page=hold_page,
-            pushed_reading=_pushed_reading(task, options, process, fan_out),
+            pushed_reading=_pushed_reading(part, options, process, fan_out),
         )
 
-    return read_concurrently(tasks, read, SYSTEM_THREADS, is_behind=lambda task: task.tip_ms is None)
+    return read_concurrently(parts, read, SYSTEM_THREADS, is_behind=lambda part: part.tip_ms is None)

@@ -25,10 +25,11 @@ class SubscriptionEnd(Enum):
 
 
 class TaskSubscription:
-    """One subscription; see the module. Used by one task at a time; the port's events arrive on another thread.
+    """One subscription to one shard. Used by one task at a time; the port's events arrive on another thread.
 
     Args:
-        changed: Used by this object only.
+        changed: A condition for this object alone.
+        begun_s: When it was made, on the monotonic clock.
     """
 
     def __init__(self, changed: Condition, start: IteratorStart, begun_s: float) -> None:
@@ -59,7 +60,7 @@ class TaskSubscription:
 
     @property
     def end(self) -> SubscriptionEnd | None:
-        """Why it has ended, or None. Events that arrived before the end are still returned."""
+        """Why it has ended; None while an event that arrived before the end is still to be fetched."""
         return None if self._page is not None else self._end
 
     def subscribe(self, fan_out: FanOut, consumer_arn: str, shard_id: str) -> None:
@@ -70,7 +71,7 @@ class TaskSubscription:
             self._on_error(error)
 
     def end_unanswered(self) -> None:
-        """End it if the service has not answered; the caller has waited long enough."""
+        """End it if the service has not answered the call; the caller has waited long enough."""
         with self._changed:
             if not self._is_open and self._end is None:
                 self._end = SubscriptionEnd.SILENT
@@ -139,7 +140,7 @@ class TaskSubscription:
             self._changed.notify_all()
 
     def _on_error(self, error: PenstockError) -> None:
-        """End it; the reason depends on whether the service had accepted it."""
+        """End it, for a reason that depends on whether the service had accepted it."""
         with self._changed:
             self.error = error
             if not self._is_open:

@@ -1,4 +1,4 @@
-"""Reads one shard from a position, page by page, as Arrow batches: the blocking driver of tasks and batch reads.
+"""Reads one shard from a position, page by page, as Arrow batches, with blocking calls: for tasks and batch reads.
 
 `penstock.core.reading.shard_reader` plans the steps and judges answers and failures; this module makes the calls and waits.
 The caller decides where a batch ends: it gets each page with the service's lag and the end of the shard, and cuts or stops.
@@ -69,7 +69,7 @@ class ShardPage(Struct, frozen=True):
 
     Args:
         rows: User records after the start, in order; may have no rows. The caller cuts them first and then emits them
-            through `penstock.spark.tasks.arrow_records.delivered`.
+            through `penstock.spark.tasks.arrow_records.without_misplaced`.
         millis_behind_latest: 0 if nothing is left to read; None if this page does not show it.
         is_end: The shard is closed and read to its end.
         children: The child shards; only with `is_end`.
@@ -89,20 +89,20 @@ class ShardPage(Struct, frozen=True):
         return replace(self, rows=self.rows.slice(count), millis_behind_latest=None)
 
 
-class ShardRange:
-    """One shard, from one position on. Not thread-safe; used by one task at a time.
+class ShardPageReader:
+    """Reads one shard from one position on. Not thread-safe; used by one task at a time.
 
     Args:
         stream: Name or ARN.
         start: Everything up to and including it is left out.
-        tip_ms: Moment, by the service's clock, at which nothing was left to read after the start, if known.
+        tip_ms: Moment, by the service's clock, at which nothing was left to read after the start; None if it is not known.
         is_foreign: The start is the checkpoint of a worker that does not record tip marks.
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
         hold_page: Entered for as long as a page, or the rows of an event, are in memory.
         pushed_reading: Subscription for reads without a claimed end, or None.
         check_stream: Called with the moment of an answer that another stream of this name could have given, too; raises an
-            error if the name means another stream now.
+            error if the name refers to another stream now. None checks nothing.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class ShardRange:
         """
         if not may_push:
             self._pushed_reading = None
-        reader = self._reader = self._open()
+        reader = self._reader = self._open_reader()
         while True:
             now_s = self._clock.monotonic_s()
             match reader.plan_step(now_s):
@@ -182,7 +182,7 @@ class ShardRange:
                 case FetchListing() as step:
                     self._fetch_iterator_or_listing(reader, step)
                 case step:
-                    if self._pushed_reading is not None and self._is_pushed_next(
+                    if self._pushed_reading is not None and self._try_subscription(
                         reader, self._pushed_reading
                     ):
                         yield from self._fetch_event(reader, self._pushed_reading)
@@ -196,9 +196,10 @@ class ShardRange:
                         return  # its last page had the end
 
     def keep_iterator(self, position: Position) -> None:
-        """Remember the iterator after the last page for a next read that starts at `position`.
+        """Keep the iterator after the last page, for a next read that starts at a position.
 
-        `position` must be the last user record of the last page, or the start if nothing was read.
+        Args:
+            position: Of the last user record of the last page; the start if nothing was read.
         """
         if self._is_pushed or self._is_inside_page:
             return
@@ -234,12 +235,12 @@ class ShardRange:
     @property
     def subscription_ends(self) -> Mapping[str, int]:
         """Number of subscriptions that ended during the read, by reason."""
-        return {} if self._pushed_reading is None else self._pushed_reading.ends
+        return {} if self._pushed_reading is None else self._pushed_reading.subscription_ends
 
     def read_again(self) -> bool:
-        """Read again from the last record, a little later, after an answer that nothing is left.
+        """Plan one more read from the last record after an answer without records, although more must follow.
 
-        Called if more records must follow, since one such answer does not prove that they are gone.
+        One such answer does not prove that they are gone.
 
         Returns:
             False after enough reads without a record.
@@ -251,7 +252,7 @@ class ShardRange:
         if self._rule is not None and hash_range is not None:
             self._rule = replace(self._rule, known_range=hash_range)
 
-    def report_dropped(self) -> None:
+    def log_dropped_records(self) -> None:
         """Log how many misplaced records were read and not delivered, if there were any."""
         counts = self.decode_counts
         if counts.misplaced_records:
@@ -266,8 +267,8 @@ class ShardRange:
 
     # --- the machine's steps ------------------------------------------------------------------------------
 
-    def _open(self) -> ShardReader:
-        """Return a reader with the subscription or the iterator that was kept at the start, if there is one."""
+    def _open_reader(self) -> ShardReader:
+        """Return the reader of the shard; it begins with the subscription or the iterator that was kept at the start, if any."""
         if self._pushed_reading is not None and self._pushed_reading.resume(self._start):
             self._is_pushed = True
             return self._reader_at(SUBSCRIBED, self._pushed_reading.unread_since_ms)
@@ -281,7 +282,7 @@ class ShardRange:
         """Return the reader of the shard from the start on.
 
         Args:
-            iterator: A kept one at the start, `SUBSCRIBED` for a kept subscription, or None.
+            iterator: One that was kept at the start, `SUBSCRIBED` for a kept subscription, or None.
             unread_since_ms: Moment when it was kept, by the service's clock: the records after it arrived then or later.
         """
         return ShardReader(
@@ -347,7 +348,7 @@ class ShardRange:
     def _adapt_subscription(
         self, pushed_reading: PushedReading, lag_ms: int, service_ms: int, *, is_unclear: bool
     ) -> None:
-        """Report the lag to the subscription, which begins when it is long, and end it if its answer must be judged by polling.
+        """Pass the lag to `pushed_reading`, which subscribes if it is long; return to polling after an unclear event.
 
         Args:
             is_unclear: Whether only GetRecords shows if records are gone, or if the shard has ended.
@@ -408,11 +409,11 @@ class ShardRange:
 
     # --- the subscription ---------------------------------------------------------------------------------
 
-    def _is_pushed_next(self, reader: ShardReader, pushed_reading: PushedReading) -> bool:
-        """Subscribe if that is needed and allowed; return whether the subscription delivers the next page."""
+    def _try_subscription(self, reader: ShardReader, pushed_reading: PushedReading) -> bool:
+        """Subscribe, if that is needed and allowed; return whether a subscription delivers the next page."""
         if self._is_pushed:
             return True
-        pushed_reading.consider(reader.position)
+        pushed_reading.subscribe_if_needed(reader.position)
         if pushed_reading.is_open:
             # It starts at a record that was read, so its first event shows whether that record is still there.
             reader.on_iterator(SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
@@ -466,7 +467,7 @@ class ShardRange:
 
 
 def _accept_stream(service_ms: int) -> None:
-    """Accept the stream of the plan unchecked."""
+    """Do nothing."""
 
 
 def _read_bytes(records: Sequence[RawRecord]) -> int:

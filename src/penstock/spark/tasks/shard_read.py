@@ -1,4 +1,4 @@
-"""The values of one shard's read, which the driver sends to an executor."""
+"""The read of one shard, as the driver plans it and sends it to an executor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 class ShardRead(Struct, frozen=True, kw_only=True):
-    """The read of one shard as the driver plans it: plain values.
+    """The read of one shard. It has plain values only, since it travels to an executor.
 
     Args:
         stream: The stream of the plan.
@@ -19,7 +19,7 @@ class ShardRead(Struct, frozen=True, kw_only=True):
         deaggregates: Whether KPL aggregates are taken apart. Positions count user records either way.
         tip_ms: Moment at which nothing was left after the start, by the service's clock, or None.
         is_foreign: The start is the checkpoint of a worker that does not record tip marks.
-        hash_range: The shard's hash range, if known.
+        hash_range: The shard's hash range; None if it is not known.
     """
 
     shard_id: str
@@ -32,11 +32,11 @@ class ShardRead(Struct, frozen=True, kw_only=True):
     hash_range: HashRange | None = None
 
 
-class ShardTask(ShardRead, frozen=True, kw_only=True):
-    """One shard of one batch of a query.
+class BatchPart(ShardRead, frozen=True, kw_only=True):
+    """One shard's part of one batch of a query.
 
     Args:
-        execution: The batch, and its start.
+        execution: The batch, and its start in the shard.
         share: The shard's part of the batch's limits.
         until_ms: Records that arrived at or after it stay for later, or None.
         consumer_arn: The registered consumer that may subscribe to the shard, or None.

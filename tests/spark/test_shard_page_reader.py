@@ -21,7 +21,7 @@ from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Th
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.tasks.iterator_cache import IteratorCache, KeptIterator
 from penstock.spark.tasks.shard_opening import ERROR_ADVICE
-from penstock.spark.tasks.shard_range import ShardRange
+from penstock.spark.tasks.shard_page_reader import ShardPageReader
 from penstock_local import LocalKinesis
 from spark_support import numbered, put
 
@@ -57,7 +57,7 @@ class Rig:
         clock=None,
         **more,
     ):
-        return ShardRange(
+        return ShardPageReader(
             self.kinesis,
             self.stream,
             shard,
