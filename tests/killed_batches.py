@@ -82,7 +82,7 @@ class World:
 
     def attempt(self, label, rows):
         store = BatchStore(self.files, self.state)
-        for manifest in store.unfinished():
+        for manifest in store.unfinished_manifests():
             store.finish(manifest)
         identity = Identity(str(min(rows)), str(max(rows)), min(rows), max(rows))
         earlier = store.read(label)
@@ -92,7 +92,7 @@ class World:
             return
         folder = store.new_staging(label)
         self.stage(f"{folder}/rows", rows)
-        staged = store.staged(f"{folder}/rows", ".parquet")
+        staged = store.staged_files(f"{folder}/rows", ".parquet")
         moves = plan_moves("orders", label, staged, root=f"{folder}/rows", to=self.table, ending="parquet")
         store.commit(
             Manifest(

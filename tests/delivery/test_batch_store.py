@@ -29,7 +29,7 @@ def test_a_second_driver_adopts_the_batch_of_the_first(tmp_path):
     for store in (first, second):
         folder = store.new_staging("000000000")
         world.stage(f"{folder}/rows", [1, 2, 3])
-        staged = store.staged(folder, ".parquet")
+        staged = store.staged_files(folder, ".parquet")
         moves = tuple(
             Move(path, f"{world.table}/part-{number}-{len(manifests)}.parquet", size)
             for number, (path, size) in enumerate(staged)
@@ -122,7 +122,7 @@ def test_manifests_of_old_batches_are_forgotten(tmp_path):
     store = BatchStore(files, f"{tmp_path}/state")
     for number in range(103):
         store.commit(manifest(tmp_path, batch=f"{number:09d}", moves=()))
-        store.forget(number)
+        store.remove_old_manifest(number)
     assert store.labels() == [f"{number:09d}" for number in range(3, 103)]
 
 

@@ -34,13 +34,13 @@ from penstock.delivery.folder_checks import (
     check_table_folder,
 )
 from penstock.delivery.opening import (
-    first_line,
+    error_reason,
     lock_run,
     open_delivery,
     save_record,
     with_absolute_paths,
 )
-from penstock.delivery.run_lock import QUERY, kind_of, try_lock
+from penstock.delivery.run_lock import QUERY, kind_of_batch, try_lock
 from penstock.delivery.running import DeliveryRun, check_deliveries, set_java_options, use_utf8_names
 from penstock.delivery.table_writer import saved_schema
 from penstock.delivery.targets.iceberg import IcebergTable
@@ -117,7 +117,7 @@ def test_an_earlier_copy_of_the_checkpoint_location_is_refused_before_it_plans_a
     for number in range(300):
         files.replace(f"{location}/offsets/{number}", b"")
         store.commit(manifest(f"{number:09d}"))
-        store.forget(number)
+        store.remove_old_manifest(number)
     check()
     files.replace(f"{location}/offsets/300", b"")  # planned, and killed before its manifest
     check()
@@ -480,7 +480,7 @@ def test_folders_elsewhere_are_not_locked():
 
 
 def test_each_batch_is_of_a_kind_of_run():
-    assert [kind_of(each) for each in ("000000012", "range.1.2", "redelivery.000001")] == [
+    assert [kind_of_batch(each) for each in ("000000012", "range.1.2", "redelivery.000001")] == [
         "query",
         "range",
         "redelivery",
@@ -490,6 +490,6 @@ def test_each_batch_is_of_a_kind_of_run():
 def test_a_stream_that_was_created_again_is_delivered_under_another_name():
     with pytest.raises(StreamChanged) as changed:
         check_stream("orders", "app", StreamIdentity("arn:orders", 2), StreamIdentity("arn:orders", 1))
-    text = first_line(f"[STREAM_FAILED] Query terminated\npenstock.errors.StreamChanged: {changed.value}\n")
+    text = error_reason(f"[STREAM_FAILED] Query terminated\npenstock.errors.StreamChanged: {changed.value}\n")
     assert "it was deleted and created again" in text
     assert text.endswith("under another name, with start TRIM_HORIZON: it may fill the same table")

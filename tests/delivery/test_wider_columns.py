@@ -39,7 +39,7 @@ def test_a_column_becomes_wider_and_its_structs_get_fields(kinds):
 
 def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struct(kinds):
     from penstock.delivery.opening import _merged_schema
-    from penstock.delivery.table_rows import with_newer
+    from penstock.delivery.table_rows import with_newer_columns
 
     delivery = parse_delivery({"stream": "orders", "to": "/lake/orders"})
 
@@ -49,10 +49,10 @@ def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struc
 
     assert _merged_schema(schema("lat", "lon"), schema("lat"), delivery) == schema("lat", "lon")
     names = ColumnNameRule({})
-    grown = with_newer(schema("lat"), schema("lat", "lon"), names, in_structs=True)
+    grown = with_newer_columns(schema("lat"), schema("lat", "lon"), names, in_structs=True)
     assert grown == schema("lat", "lon")
-    assert with_newer(grown, schema("lat"), names, in_structs=True) == grown
-    assert with_newer(schema("lat"), grown, names) == schema("lat")
+    assert with_newer_columns(grown, schema("lat"), names, in_structs=True) == grown
+    assert with_newer_columns(schema("lat"), grown, names) == schema("lat")
     assert _merged_schema(schema("lat"), schema("lat", "lon"), delivery) == schema("lat", "lon")
     text = kinds.StructType([kinds.StructField("lat", kinds.StringType())])
     with pytest.raises(OptionError, match="cannot become STRUCT<LAT:STRING,LON:DOUBLE>"):
@@ -95,5 +95,8 @@ def test_a_struct_of_a_lake_table_in_which_spark_finds_no_fields_is_left_out(kin
 
     delivery = parse_delivery({"stream": "orders", "to": "/l", "format": "delta"})
     target = LakeTarget(None, delivery, "", Table())
-    assert target.known().names == ["place", "ok?"]
-    assert target.unreadable() == {"it's": "struct<a:bigint>", "outer": "struct<what?:struct<a:bigint>>"}
+    assert target.known_columns().names == ["place", "ok?"]
+    assert target.unreadable_columns() == {
+        "it's": "struct<a:bigint>",
+        "outer": "struct<what?:struct<a:bigint>>",
+    }

@@ -26,24 +26,24 @@ def test_a_spark_with_python_sources_is_taken(version):
 
 def test_a_new_query_starts_at_the_beginning():
     starts = BatchStarts(INITIAL)
-    assert (starts.following, starts.planned_count) == (INITIAL, 0)
-    starts.plan(ONE)
+    assert (starts.next_start, starts.planned_count) == (INITIAL, 0)
+    starts.on_plan(ONE)
     starts.on_partitions(INITIAL, ONE)
-    assert (starts.following, starts.planned_count) == (ONE, 1)
+    assert (starts.next_start, starts.planned_count) == (ONE, 1)
 
 
 def test_a_batch_of_which_spark_reads_nothing_is_done_as_well():
     starts = BatchStarts(INITIAL)
-    starts.plan(ONE)
-    assert starts.following == ONE
+    starts.on_plan(ONE)
+    assert starts.next_start == ONE
 
 
 def test_while_there_is_nothing_to_read_the_start_stays():
     starts = BatchStarts(INITIAL)
-    starts.plan(INITIAL)
+    starts.on_plan(INITIAL)
     starts.on_partitions(INITIAL, INITIAL)  # the first batch runs, whether there is something to read or not
-    starts.plan(INITIAL)
-    assert (starts.following, starts.planned_count) == (INITIAL, 0)
+    starts.on_plan(INITIAL)
+    assert (starts.next_start, starts.planned_count) == (INITIAL, 0)
 
 
 @pytest.mark.parametrize(
@@ -53,16 +53,16 @@ def test_a_query_that_is_started_again_goes_on_behind_the_last_offset_of_the_log
     starts = BatchStarts(INITIAL)
     for call in calls:
         starts.on_partitions(*call)
-    assert starts.following == TWO
-    starts.plan(THREE)
+    assert starts.next_start == TWO
+    starts.on_plan(THREE)
     starts.on_partitions(TWO, THREE)
-    assert starts.following == THREE
+    assert starts.next_start == THREE
 
 
 @pytest.mark.parametrize("call", [(TWO, TWO), (TWO, THREE), (INITIAL, THREE)])
 def test_a_spark_that_tells_only_afterwards_where_the_query_stands_is_refused(call):
     starts = BatchStarts(INITIAL)
-    starts.plan(ONE)
+    starts.on_plan(ONE)
     with pytest.raises(UsageError, match=r"triggerAvailableNowWrapper\.enabled"):
         starts.on_partitions(*call)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.spark.streams.several_report import add_reports, without_batch
+from penstock.spark.streams.several_report import add_reports, without_batch_figures
 
 
 def report(stream, records, millis, **more):
@@ -42,10 +42,10 @@ def test_pushed_records_add_up():
     pushed = [{"records": 2, "ends": {"expired": 1}}, {"records": 3, "ends": {"expired": 2, "lost": 1}}]
     both = [report(name, 5, 0, pushed=each) for name, each in zip("ab", pushed, strict=True)]
     assert add_reports(both, "a,b")["pushed"] == {"records": 5, "ends": {"expired": 3, "lost": 1}}
-    assert without_batch(both[0])["pushed"] == {"records": 0, "ends": {}}
+    assert without_batch_figures(both[0])["pushed"] == {"records": 0, "ends": {}}
 
 
 def test_a_stream_without_a_part_in_the_last_batch_has_no_records_of_it_and_keeps_its_lag():
-    idle = without_batch(report("b", 4, 500))
+    idle = without_batch_figures(report("b", 4, 500))
     assert (idle["records"], idle["bytes"], idle["claims"]) == (0, 0, 0)
     assert idle["millisBehindLatest"] == {"shardId-0": 500}

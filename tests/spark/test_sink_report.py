@@ -17,7 +17,7 @@ from penstock.spark import SinkReport, sink_report
 from penstock.spark.options.spark_options import parse_sink
 from penstock.spark.sink.dead_letters import DeadLetters
 from penstock.spark.sink.ports import SinkPorts
-from penstock.spark.sink.report import FILE_NAME, merge, record_commit
+from penstock.spark.sink.report import FILE_NAME, add_write_reports, record_commit
 from penstock.spark.sink.row_writer import write_rows
 
 
@@ -31,7 +31,7 @@ def report_of(count, shard="shardId-0", **more):
 def test_reports_add_up():
     one = report_of(1, refused_count=2, refused_by_reason={"throttled": 2}, pause_s=0.5)
     other = report_of(2, "shardId-1", refused_count=1, refused_by_reason={"throttled": 1}, request_count=4)
-    total = merge([one, other])
+    total = add_write_reports([one, other])
     assert (total.user_record_count, total.kinesis_record_count, total.bytes_count) == (6, 3, 30)
     assert (total.refused_count, total.pause_s, total.request_count) == (3, 0.5, 4)
     assert total.refused_by_reason == {"throttled": 3}

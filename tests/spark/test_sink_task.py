@@ -82,7 +82,7 @@ def test_an_error_reaches_spark_without_the_frames_of_the_sink(writer):
     parsed, _ = parse_sink({"region": "us-east-1"})
     with pytest.raises(RecordError, match="the column streamName is null") as caught:
         writer(parsed, COLUMNS).write(iter([rows(streamName=[None])]))
-    assert [frame.name for frame in traceback.extract_tb(caught.tb)][1:] == ["with_plain_errors"]
+    assert [frame.name for frame in traceback.extract_tb(caught.tb)][1:] == ["raise_plain_errors"]
 
 
 # --- where rows go ----------------------------------------------------------------------------------------------------

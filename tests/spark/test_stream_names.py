@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from penstock.errors import ClaimConflict, StreamChanged, Throttled
-from penstock.spark.stream_names import naming
+from penstock.spark.stream_names import naming_stream
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
 
@@ -21,17 +21,20 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
     ],
 )
 def test_an_error_names_its_stream_once(error, text):
-    with pytest.raises(type(error)) as raised, naming(ARN):
+    with pytest.raises(type(error)) as raised, naming_stream(ARN):
         raise error
     assert str(raised.value) == text
     assert str(pickle.loads(pickle.dumps(raised.value))) == text
 
 
 def test_a_stream_that_was_made_again_has_a_way_out_beside_the_others():
-    with pytest.raises(StreamChanged, match=r"orders was deleted.*failOnDataLoss=false"), naming("orders"):
+    with (
+        pytest.raises(StreamChanged, match=r"orders was deleted.*failOnDataLoss=false"),
+        naming_stream("orders"),
+    ):
         raise StreamChanged("stream orders was deleted and created again")
 
 
 def test_errors_of_others_are_left_alone():
-    with pytest.raises(ValueError, match=r"^x$"), naming("orders"):
+    with pytest.raises(ValueError, match=r"^x$"), naming_stream("orders"):
         raise ValueError("x")

@@ -44,10 +44,10 @@ class Sent:
     def __init__(self):
         self.queue = queue.Queue()
 
-    def read(self, need):
+    def read(self, bounds):
         return iter(())
 
-    def follow(self, need):
+    def follow(self, bounds):
         while (rows := self.queue.get()) is not None:
             if isinstance(rows, Exception):
                 raise rows

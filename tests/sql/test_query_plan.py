@@ -10,12 +10,12 @@ pytest.importorskip("duckdb")
 
 from penstock.errors import OptionError
 from penstock.sql.query import Query
-from penstock.sql.query_plan import Need
+from penstock.sql.query_plan import RowBounds
 from penstock.sql.statement import StatementError
 
 
 class NoRows:
-    def read(self, need):
+    def read(self, bounds):
         return iter(())
 
 
@@ -25,7 +25,7 @@ def tables_of(sql, zone="UTC"):
 
 
 def need_of(condition, zone="UTC"):
-    return tables_of(f"SELECT * FROM orders WHERE {condition}", zone)["orders"].need
+    return tables_of(f"SELECT * FROM orders WHERE {condition}", zone)["orders"].bounds
 
 
 def ms(text):
@@ -36,35 +36,35 @@ MARCH, APRIL = ms("2026-03-01T00:00Z"), ms("2026-04-01T00:00Z")
 
 
 @pytest.mark.parametrize(
-    ("condition", "need"),
+    ("condition", "bounds"),
     [
-        ("arrived > '2026-03-01'", Need(MARCH)),
-        ("'2026-03-01' <= arrived", Need(MARCH)),
-        ("arrived < '2026-03-01'", Need(None, MARCH + 1)),
-        ("arrived = '2026-03-01'", Need(MARCH, MARCH + 1)),
-        ("NOT (arrived < '2026-03-01')", Need(MARCH)),
-        ("arrived BETWEEN '2026-03-01' AND DATE '2026-04-01'", Need(MARCH, APRIL + 1)),
-        ("arrived >= '2026-03-01 00:00:00.123456'", Need(MARCH + 123)),
-        ("arrived <= '2026-03-01 00:00:00.123456'", Need(None, MARCH + 125)),
-        ("arrived > '2026-03-01 02:00:00+02'", Need(MARCH)),
-        ("approximateArrivalTimestamp > TIMESTAMP '2026-03-01'", Need(MARCH)),
-        ("arrived > '2026-02-01' AND (arrived > '2026-03-01' AND text = 'x')", Need(MARCH)),
-        ("arrived > '2026-03-01' AND json->>'a' = ') AND y'", Need(MARCH)),
-        ("shardId = 'shardId-000000000001' AND arrived > '2026-03-01'", Need(MARCH, None, "shardId-000000000001")),
-        ("arrived > '1700-01-01'", Need(ms("1700-01-01T00:00Z"))),
+        ("arrived > '2026-03-01'", RowBounds(MARCH)),
+        ("'2026-03-01' <= arrived", RowBounds(MARCH)),
+        ("arrived < '2026-03-01'", RowBounds(None, MARCH + 1)),
+        ("arrived = '2026-03-01'", RowBounds(MARCH, MARCH + 1)),
+        ("NOT (arrived < '2026-03-01')", RowBounds(MARCH)),
+        ("arrived BETWEEN '2026-03-01' AND DATE '2026-04-01'", RowBounds(MARCH, APRIL + 1)),
+        ("arrived >= '2026-03-01 00:00:00.123456'", RowBounds(MARCH + 123)),
+        ("arrived <= '2026-03-01 00:00:00.123456'", RowBounds(None, MARCH + 125)),
+        ("arrived > '2026-03-01 02:00:00+02'", RowBounds(MARCH)),
+        ("approximateArrivalTimestamp > TIMESTAMP '2026-03-01'", RowBounds(MARCH)),
+        ("arrived > '2026-02-01' AND (arrived > '2026-03-01' AND text = 'x')", RowBounds(MARCH)),
+        ("arrived > '2026-03-01' AND json->>'a' = ') AND y'", RowBounds(MARCH)),
+        ("shardId = 'shardId-000000000001' AND arrived > '2026-03-01'", RowBounds(MARCH, None, "shardId-000000000001")),
+        ("arrived > '1700-01-01'", RowBounds(ms("1700-01-01T00:00Z"))),
         # Not understood: nothing is left out.
-        ("arrived > '2026-03-01' OR text = 'x'", Need()),
-        ("arrived > '2026-03-01' OR arrived IS NULL", Need()),
-        ("arrived::DATE = DATE '2026-03-01'", Need()),
-        ("arrived > (SELECT max(arrived) FROM orders)", Need()),
-        ("arrived + INTERVAL 1 DAY > '2026-03-01'", Need()),
-        ("arrived > 'infinity'", Need()),
-        ("text = ') AND (t0_approximateArrivalTimestamp > ''2027-01-01 00:00:00+00''::TIMESTAMP WITH TIME ZONE'", Need()),
-        ("partitionKey > '2026-03-01'", Need()),
+        ("arrived > '2026-03-01' OR text = 'x'", RowBounds()),
+        ("arrived > '2026-03-01' OR arrived IS NULL", RowBounds()),
+        ("arrived::DATE = DATE '2026-03-01'", RowBounds()),
+        ("arrived > (SELECT max(arrived) FROM orders)", RowBounds()),
+        ("arrived + INTERVAL 1 DAY > '2026-03-01'", RowBounds()),
+        ("arrived > 'infinity'", RowBounds()),
+        ("text = ') AND (t0_approximateArrivalTimestamp > ''2027-01-01 00:00:00+00''::TIMESTAMP WITH TIME ZONE'", RowBounds()),
+        ("partitionKey > '2026-03-01'", RowBounds()),
     ],
 )  # fmt: skip
-def test_conditions_on_the_arrival_narrow_the_read(condition, need):
-    assert need_of(condition) == need
+def test_conditions_on_the_arrival_narrow_the_read(condition, bounds):
+    assert need_of(condition) == bounds
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York", "Pacific/Apia", "UTC"])
@@ -72,18 +72,20 @@ def test_a_moment_without_a_zone_is_in_the_time_zone_of_the_query(zone):
     from zoneinfo import ZoneInfo
 
     local = datetime(2026, 3, 1, 12, tzinfo=ZoneInfo(zone))
-    assert need_of("arrived >= '2026-03-01 12:00'", zone) == Need(round(local.timestamp() * 1000))
+    assert need_of("arrived >= '2026-03-01 12:00'", zone) == RowBounds(round(local.timestamp() * 1000))
 
 
 def test_now_is_the_moment_of_the_query():
     before = datetime.now(UTC)
-    need = need_of("arrived > now() - INTERVAL 2 HOURS AND arrived < now() - INTERVAL 1 HOUR", "Asia/Tokyo")
+    bounds = need_of("arrived > now() - INTERVAL 2 HOURS AND arrived < now() - INTERVAL 1 HOUR", "Asia/Tokyo")
     after = datetime.now(UTC)
     hour_ms = 3_600_000
     assert (
-        int(before.timestamp() * 1000) - 2 * hour_ms <= need.from_ms <= after.timestamp() * 1000 - 2 * hour_ms
+        int(before.timestamp() * 1000) - 2 * hour_ms
+        <= bounds.from_ms
+        <= after.timestamp() * 1000 - 2 * hour_ms
     )
-    assert need.until_ms - need.from_ms in (hour_ms + 1, hour_ms + 2)
+    assert bounds.until_ms - bounds.from_ms in (hour_ms + 1, hour_ms + 2)
 
 
 def test_conditions_move_through_joins_views_and_ctes():
@@ -94,9 +96,9 @@ def test_conditions_move_through_joins_views_and_ctes():
             ON o.partitionKey = p.partitionKey AND p.arrived > '2026-04-01'
         """
     )
-    assert {name: table.need for name, table in tables.items()} == {
-        "orders": Need(MARCH),
-        "payments": Need(APRIL),
+    assert {name: table.bounds for name, table in tables.items()} == {
+        "orders": RowBounds(MARCH),
+        "payments": RowBounds(APRIL),
     }
 
 
@@ -107,7 +109,7 @@ def test_two_scans_of_a_stream_are_one_read_of_both_ranges():
         UNION ALL SELECT * FROM orders WHERE arrived BETWEEN '2026-03-05' AND '2026-04-01'
         """
     )
-    assert tables["orders"].need == Need(MARCH, APRIL + 1)
+    assert tables["orders"].bounds == RowBounds(MARCH, APRIL + 1)
 
 
 @pytest.mark.parametrize(

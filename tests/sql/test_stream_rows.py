@@ -10,7 +10,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("httptools")
 
 from penstock.sql.query import Query
-from penstock.sql.query_plan import Need
+from penstock.sql.query_plan import RowBounds
 from penstock.sql.stream_rows import open_stream_rows
 from penstock.wiring import AwsOptions, open_kinesis
 from penstock_local import LocalKinesis
@@ -42,8 +42,10 @@ def rows(server, hours):
     return open_stream_rows(open_kinesis(AwsOptions(**server.connection())), "hours")
 
 
-def read(rows, **need):
-    return sorted(int(value.as_py()) for batch in rows.read(Need(**need)) for value in batch.column("data"))
+def read(rows, **bounds):
+    return sorted(
+        int(value.as_py()) for batch in rows.read(RowBounds(**bounds)) for value in batch.column("data")
+    )
 
 
 def test_all_is_read_without_a_bound(rows):
@@ -121,5 +123,5 @@ def test_a_page_has_no_more_bytes_than_a_shard_gives_in_a_second(server):
 
     kinesis.fetch_records = noted
     rows = open_stream_rows(kinesis, "large")
-    assert sum(batch.num_rows for batch in rows.read(Need())) == 24
+    assert sum(batch.num_rows for batch in rows.read(RowBounds())) == 24
     assert pages[:2] == [20, 4]

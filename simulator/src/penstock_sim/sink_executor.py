@@ -11,7 +11,7 @@ from msgspec import Struct
 from penstock.errors import PenstockError
 from penstock.producer.placement import PlacementCache
 from penstock.spark.options.spark_options import SinkOptions
-from penstock.spark.sink.dead_letters import file_name
+from penstock.spark.sink.dead_letters import letters_file_name
 from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.task import SinkTask
 from penstock.spark.sink.task_report import TaskReport
@@ -92,7 +92,9 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         ports = SinkPorts(
             open_kinesis=lambda _connection: kinesis,
             open_folder=lambda location: SinkFolder(self, location, self._files),
-            name_letters=partial(file_name, place.query, str(place.batch), attempt.write_id, place.part),
+            name_letters=partial(
+                letters_file_name, place.query, str(place.batch), attempt.write_id, place.part
+            ),
             clock=SimClock(self),
             chance=self.world.chance,
             placements=self._placements,

@@ -137,15 +137,15 @@ def _print_plan(query: Query, *, follows: bool) -> None:
 
 def _range_text(table: PlannedTable, *, follows: bool) -> str:
     from penstock.core.moments import describe_moment
-    from penstock.sql.query_plan import Need
+    from penstock.sql.query_plan import RowBounds
     from penstock.sql.recording_rows import RecordingRows
     from penstock.sql.stream_rows import StreamRows
 
     source = table.source
     if isinstance(source, RecordingRows):
-        return f"reads {source.record_count(table.need):,} records of this recording of {source.metadata.stream.name}"
+        return f"reads {source.record_count(table.bounds):,} records of this recording of {source.metadata.stream.name}"
     assert isinstance(source, StreamRows), "a stream otherwise"
-    planned = source.plan(Need(table.need.from_ms) if follows else table.need)
+    planned = source.plan(RowBounds(table.bounds.from_ms) if follows else table.bounds)
     if not planned.shards and not follows:
         return "nothing is read: no record can be in this range"
     shards = counted(len(planned.shards), "shard")
@@ -153,7 +153,7 @@ def _range_text(table: PlannedTable, *, follows: bool) -> str:
     if planned.from_ms is not None:
         return f"reads {shards} from {describe_moment(planned.from_ms, None)} {until}"
     reason = "the query has no lower bound for arrived"
-    if table.need.from_ms is not None:
+    if table.bounds.from_ms is not None:
         reason = "the query's lower bound for arrived is before the oldest record"
     elif table.use is not None and table.use.has_condition:
         reason = "the query's conditions on arrived are not a lower bound that limits the read"
@@ -194,6 +194,6 @@ def _results(query: Query) -> Iterator[Any]:
         line.draw(f"{count:,} records read, {megabytes:,.1f} MB")
 
     with ProgressLine(is_shown=bool(streams)) as line:
-        for rows in query.handed_results(draw):
+        for rows in query.results_on_thread(draw):
             line.clear()
             yield rows

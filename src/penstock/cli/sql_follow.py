@@ -11,10 +11,10 @@ from penstock.cli.filtered_logs import filtered_logs, is_without_leases
 from penstock.cli.output_reader import while_output_is_read
 from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8
 from penstock.errors import OptionError
-from penstock.sql.database import Database, no_rows
+from penstock.sql.database import Database, empty_batch
 from penstock.sql.follow import FollowedQuery
 from penstock.sql.followed_rows import FollowedRecording, FollowedStream
-from penstock.sql.handover import HandedOver, Stopped
+from penstock.sql.read_ahead import ReadAhead, Stopped
 from penstock.sql.stream_rows import StreamRows
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
     if followed.is_row_by_row and name == "parquet":
         raise OptionError("--follow: rows without an end are written as table, csv or json, not as parquet")
     writer = open_writer(name, path) if followed.is_row_by_row else None
-    results: HandedOver[pa.Table] = HandedOver("penstock-sql", followed.results)
+    results: ReadAhead[pa.Table] = ReadAhead("penstock-sql", followed.results)
     try:
         with filtered_logs(is_without_leases), while_output_is_read(results.stop) as is_reader_gone:
             try:
@@ -95,7 +95,7 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
 
 
 def _write(rows: pa.Table, writer: ResultWriter) -> None:
-    writer.write(no_rows(rows.schema))
+    writer.write(empty_batch(rows.schema))
     for batch in rows.to_batches():
         writer.write(batch)
 

@@ -23,8 +23,8 @@ from penstock.delivery.files import Files
 from penstock.errors import AnotherDriver, DeliveryFailed, PenstockError
 
 _log: Final = logging.getLogger("penstock.delivery")
-_KEPT_COUNT: Final = 100
-"""Number of finished batches whose manifests are kept, for people to read."""
+_KEPT_BATCHES: Final = 100
+"""Number of finished batches of the query whose manifests are kept, for people to read."""
 
 
 class BatchStore:
@@ -37,7 +37,7 @@ class BatchStore:
     """
 
     def __init__(
-        self, files: Files, folder: str, commit_rows: Callable[[Manifest], None] = lambda _manifest: None
+        self, files: Files, folder: str, commit_rows: Callable[[Manifest], None] = lambda _manifest_path: None
     ) -> None:
         self._files = files
         self._commit_rows = commit_rows
@@ -46,11 +46,11 @@ class BatchStore:
         self._staging = f"{folder}/staging"
 
     def new_staging(self, label: str) -> str:
-        """Return a folder for one attempt of a batch. It does not exist yet."""
+        """Return the path of a new folder for one attempt of a batch. The folder does not exist yet."""
         return f"{self._staging}/{label}/{uuid.uuid4().hex}"
 
-    def staged(self, folder: str, ending: str) -> list[tuple[str, int]]:
-        """Return the files that Spark has written into a folder."""
+    def staged_files(self, folder: str, ending: str) -> list[tuple[str, int]]:
+        """Return path and size of the files with an ending that Spark has written into a folder."""
         # Hadoop may return another beginning of the path: `hdfs:///x` as `hdfs://host/x`.
         own = folder.removeprefix(f"{self._staging}/")
         return [
@@ -61,7 +61,7 @@ class BatchStore:
 
     def read(self, label: str) -> Manifest | None:
         """Return a batch's manifest; None if nothing of the batch is in the table."""
-        path = self._manifest(label)
+        path = self._manifest_path(label)
         text = self._files.read(path)
         return None if text is None else read_manifest(text, path)
 
@@ -85,8 +85,8 @@ class BatchStore:
         names = (path.rpartition("/")[2] for path, _ in self._files.walk(self._batches))
         return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
-    def ranges(self) -> list[ArrivalRange]:
-        """Return the ranges of all backfills that have a manifest."""
+    def backfill_ranges(self) -> list[ArrivalRange]:
+        """Return the ranges of the backfills that have a manifest."""
         return [found for label in self.labels() if (found := parse_range(label)) is not None]
 
     def commit(self, manifest: Manifest) -> Manifest:
@@ -99,7 +99,7 @@ class BatchStore:
             AnotherDriver: Another attempt of the batch had other records.
             DeliveryFailed: A staged file has gone, or a name is taken by another file.
         """
-        if not self._files.create(self._manifest(manifest.batch), manifest.to_json()):
+        if not self._files.create(self._manifest_path(manifest.batch), manifest.to_json()):
             first = self.read(manifest.batch)
             if first is None:
                 raise AnotherDriver(
@@ -111,7 +111,7 @@ class BatchStore:
         return manifest
 
     def finish(self, manifest: Manifest) -> None:
-        """Put the rows of a batch into the table, move the files that are left, and mark the batch as done."""
+        """Put the rows of a committed batch into the table, move its remaining files, and mark it as done."""
         if not self.is_done(manifest.batch):
             if manifest.rows is not None:
                 with self.unfinished_by_others(manifest.batch):
@@ -173,14 +173,14 @@ class BatchStore:
                 f"location was replaced or restored, or another program uses it; {NEW_TABLE}"
             )
 
-    def forget(self, current: int) -> None:
-        """Remove the manifest of the query's batch that is `_KEPT_COUNT` before the current one, if that batch is done."""
-        label = f"{current - _KEPT_COUNT:09d}"
-        if current >= _KEPT_COUNT and self.is_done(label):
-            self._files.remove(self._manifest(label))
+    def remove_old_manifest(self, current: int) -> None:
+        """Remove the manifest of the batch `_KEPT_BATCHES` before the current one, if it is done. Both are numbers of the query's batches."""
+        label = f"{current - _KEPT_BATCHES:09d}"
+        if current >= _KEPT_BATCHES and self.is_done(label):
+            self._files.remove(self._manifest_path(label))
             self._files.remove(self._done_path(label))
 
-    def unfinished(self) -> Iterable[Manifest]:
+    def unfinished_manifests(self) -> Iterable[Manifest]:
         """Return the manifests of batches whose files are not all moved."""
         for label in self.labels():
             manifest = None if self.is_done(label) else self.read(label)
@@ -196,7 +196,7 @@ class BatchStore:
                 raise
             _log.warning("%s was moved by another program", target)
 
-    def _manifest(self, label: str) -> str:
+    def _manifest_path(self, label: str) -> str:
         return f"{self._batches}/{label}.json"
 
     def _done_path(self, label: str) -> str:

@@ -203,7 +203,7 @@ class HadoopFiles:
                 return self._write_and_rename(path, content)
             with _java_errors():
                 stream = self._system.createFile(at).must(_CONDITIONAL, True).build()
-            self._fill(stream, content)
+            self._write_and_close(stream, content)
         except OSError:
             if self._call("exists", at):
                 return False
@@ -212,7 +212,7 @@ class HadoopFiles:
 
     def replace(self, path: str, content: bytes) -> None:
         """Write a file over another one."""
-        self._fill(self._call("create", self._path(path), True), content)
+        self._write_and_close(self._call("create", self._path(path), True), content)
 
     def rename(self, source: str, target: str) -> None:
         at = self._path(target)
@@ -246,7 +246,7 @@ class HadoopFiles:
 
     def _write_and_rename(self, path: str, content: bytes) -> bool:
         aside = self._path(f"{path}.{uuid.uuid4().hex}.tmp")
-        self._fill(self._call("create", aside, False), content)
+        self._write_and_close(self._call("create", aside, False), content)
         is_renamed = False
         try:
             is_renamed = bool(self._call("rename", aside, self._path(path)))
@@ -256,7 +256,7 @@ class HadoopFiles:
         return is_renamed
 
     @staticmethod
-    def _fill(stream: Any, content: bytes) -> None:
+    def _write_and_close(stream: Any, content: bytes) -> None:
         with _java_errors():
             try:
                 stream.write(bytearray(content))
@@ -310,7 +310,7 @@ def local_path(place: str) -> str | None:
 
 
 def file_system_of(place: str) -> tuple[str, str]:
-    """Return the scheme and the host or bucket of a place; local paths are those of `local_path`."""
+    """Return the scheme and the host or bucket of a place; `("file", "")` for an absolute path on this machine."""
     parts = urlsplit(place)
     return ("file", "") if place.startswith("/") else (parts.scheme, parts.netloc)
 

@@ -108,12 +108,12 @@ def _added_columns(
         is_whole = is_whole & sound
     # Names of columns differ, so a record with as many known names as names has neither an unknown one nor one twice. Most records
     # have all the names in the order of the schema: that is compared first.
-    known_names = _names(schema.names)
+    known_names = _name_array(schema.names)
     has_known = (keys == known_names) | (F.size(F.array_intersect(known_names, keys)) == F.size(keys))
     is_twice = F.size(F.array_distinct(keys)) != F.size(keys)
     for path, names in _structs(schema):
         inner = _keys_at(path)
-        known = F.size(F.array_intersect(_names(names), inner)) == F.size(inner)
+        known = F.size(F.array_intersect(_name_array(names), inner)) == F.size(inner)
         has_known = has_known & F.coalesce(known, F.lit(True))
         twice = F.size(F.array_distinct(inner)) != F.size(inner)
         is_twice = is_twice | F.coalesce(twice, F.lit(False))
@@ -156,7 +156,7 @@ def _unused_name(name: str, schema: StructType) -> str:
     return name
 
 
-def _names(names: list[str]) -> Column:
+def _name_array(names: list[str]) -> Column:
     return F.array(*(F.lit(name) for name in names)).cast("array<string>")
 
 

@@ -50,7 +50,7 @@ from penstock.delivery.folder_checks import (
 )
 from penstock.delivery.json_rows import columns_of
 from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
-from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, is_locked, kind_of, try_lock
+from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, is_locked, kind_of_batch, try_lock
 from penstock.delivery.schema_file import schema_file
 from penstock.delivery.table_rows import (
     check_columns,
@@ -58,7 +58,7 @@ from penstock.delivery.table_rows import (
     table_rows,
     with_inner_fields,
     with_verdict,
-    with_wider,
+    with_wider_types,
 )
 from penstock.delivery.table_writer import save_schema, saved_schema, schema_place
 from penstock.delivery.targets.opening import open_target
@@ -166,7 +166,7 @@ def check_options(delivery: Delivery) -> SourceOptions:
 
 
 def batch_options(delivery: Delivery) -> dict[str, str]:
-    """Return those of the source's options that a batch read also has."""
+    """Return the options of the delivery's source that a batch read also accepts."""
     known = {key.lower() for option in OPTIONS if "batch" in option.scopes for key, _ in option.spellings()}
     return {name: value for name, value in source_options(delivery, "").items() if name.lower() in known}
 
@@ -174,13 +174,13 @@ def batch_options(delivery: Delivery) -> dict[str, str]:
 def lock_run(delivery: Delivery, *, is_redelivery: bool) -> RunLock:
     """Lock a delivery against a second run of the same kind: both would append the same batch to an Iceberg table.
 
-    The kinds are the delivery itself, a backfill and a redelivery.
+    The kinds of runs are the query, a backfill and a redelivery.
 
     Raises:
         DeliveryFailed: Another one runs.
         OptionError: The state folder cannot be made.
     """
-    kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
+    kind = _run_kind_of(delivery, is_redelivery=is_redelivery)
     try:
         lock = try_lock(delivery.state, kind)
     except NotADirectoryError as error:
@@ -198,29 +198,29 @@ def lock_run(delivery: Delivery, *, is_redelivery: bool) -> RunLock:
     return lock
 
 
-def _kind_of_run(delivery: Delivery, *, is_redelivery: bool) -> str:
+def _run_kind_of(delivery: Delivery, *, is_redelivery: bool) -> str:
     if is_redelivery:
         return REDELIVERY
     return QUERY if delivery.since is None else RANGE
 
 
-def others_run(delivery: Delivery, own: str) -> bool:
-    """Return whether a run of another kind is under way on this machine."""
-    return any(is_locked(delivery.state, kind) for kind in {QUERY, RANGE, REDELIVERY} - {own})
+def is_other_run_under_way(delivery: Delivery, own_kind: str) -> bool:
+    """Return whether a run of the delivery of another kind is under way on this machine."""
+    return any(is_locked(delivery.state, kind) for kind in {QUERY, RANGE, REDELIVERY} - {own_kind})
 
 
-def _finish_batches(delivery: Delivery, store: BatchStore, own: str) -> None:
+def _finish_batches(delivery: Delivery, store: BatchStore, own_kind: str) -> None:
     """Finish the batches that killed runs have left, but none of a run that is under way."""
     if store.is_empty():
         return
     for kind in (QUERY, RANGE, REDELIVERY):
         # This run holds the lock of its own kind.
-        lock = RunLock(None) if kind == own else try_lock(delivery.state, kind)
+        lock = RunLock(None) if kind == own_kind else try_lock(delivery.state, kind)
         if lock is None:  # a run of this kind is under way
             continue
         try:
-            for manifest in store.unfinished():
-                if kind_of(manifest.batch) == kind:
+            for manifest in store.unfinished_manifests():
+                if kind_of_batch(manifest.batch) == kind:
                     store.finish(manifest)
         finally:
             lock.release()
@@ -277,8 +277,8 @@ def open_delivery(
     kinesis = wiring.open_kinesis(options.connection)
     summary = kinesis.fetch_summary(delivery.stream)
     files = open_files(spark, delivery.state)
-    earlier = saved = earlier_record(files, delivery)
-    kind = _kind_of_run(delivery, is_redelivery=is_redelivery)
+    earlier = saved_record = earlier_record(files, delivery)
+    kind = _run_kind_of(delivery, is_redelivery=is_redelivery)
     if earlier is not None:
         lock(delivery)
     delivery_id = uuid.uuid4().hex if earlier is None else earlier.id
@@ -286,7 +286,7 @@ def open_delivery(
     texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
     # A run that is in its first batch has saved its schema already, and has begun to write by its layout.
-    is_fresh = store.is_empty() and not others_run(delivery, "" if is_dry_run else kind)
+    is_fresh = store.is_empty() and not is_other_run_under_way(delivery, "" if is_dry_run else kind)
     if is_fresh and not is_dry_run:  # the schema of a run that ended before its first batch
         files.remove(schema_place(delivery))
     grown = None if is_fresh else saved_schema(files, delivery)
@@ -304,11 +304,7 @@ def open_delivery(
             files, delivery, store, record=record, earlier=earlier, summary=summary, now_ms=now_ms
         )
     elif record.start is None and not is_redelivery:
-        position = parse_starting(delivery.start, "start", time_zone_of(delivery))
-        check_not_in_future(position, now_ms, f"start={delivery.start}")
-        check_other_names(files, delivery, record, position)
-        start, start_ms = plan_start(position, now_ms, store.ranges())
-        record = structs.replace(record, start=start or delivery.start, start_ms=start_ms)
+        record = _with_start(files, delivery, store, record, now_ms)
     if backfill_range is None and not is_redelivery:
         is_first = earlier is None or earlier.start is None
         location = open_files(spark, delivery.checkpoint_location)
@@ -325,7 +321,7 @@ def open_delivery(
         texts=texts,
         target=target,
         record=record,
-        earlier=saved,
+        earlier=saved_record,
         backfill_range=backfill_range,
     )
 
@@ -333,7 +329,7 @@ def open_delivery(
 def _check_later_run(
     delivery: Delivery, earlier: DeliveryRecord, store: BatchStore, target: Target, *, is_fresh: bool
 ) -> DeliveryRecord:
-    """Return the record of earlier runs, after comparing the delivery and its table with it; before the first batch it gets the new layout."""
+    """Check the delivery and its table against the record of earlier runs; return that record, before the first batch with the new layout."""
     now = record_of(delivery, delivery.application or earlier.application)
     if is_fresh:
         earlier = with_layout(earlier, now)
@@ -348,6 +344,17 @@ def _check_later_run(
     return earlier
 
 
+def _with_start(
+    files: Files, delivery: Delivery, store: BatchStore, record: DeliveryRecord, now_ms: int
+) -> DeliveryRecord:
+    """Return a record with the start of the delivery's query, after its checks."""
+    position = parse_starting(delivery.start, "start", time_zone_of(delivery))
+    check_not_in_future(position, now_ms, f"start={delivery.start}")
+    check_other_names(files, delivery, record, position)
+    start, start_ms = plan_start(position, now_ms, store.backfill_ranges())
+    return structs.replace(record, start=start or delivery.start, start_ms=start_ms)
+
+
 def _plan_range(
     files: Files,
     delivery: Delivery,
@@ -358,8 +365,8 @@ def _plan_range(
     summary: StreamSummary,
     now_ms: int,
 ) -> ArrivalRange:
-    """Return the range of a backfill, after its checks."""
-    zone, ranges = time_zone_of(delivery), store.ranges()
+    """Check the range of a backfill, and return it."""
+    zone, ranges = time_zone_of(delivery), store.backfill_ranges()
     assert delivery.since is not None
     since_ms = parse_moment(delivery.since, "since", zone)
     until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
@@ -397,26 +404,28 @@ def checked_schema(
     """
     schema = parse_schema(delivery, texts)
     try:
-        known = target.known()
+        known = target.known_columns()
         if schema is not None and (not schema.fields or delivery.evolve == "add"):
             names = {name.lower() for name in schema.names}
             schema = _with_further_columns(
                 schema, StructType([field for field in known.fields if field.name.lower() not in names])
             )
-        schema = _with_grown(delivery, schema, grown)
-        _check_expressions(spark, delivery, schema)
+        schema = _with_grown_columns(delivery, schema, grown)
+        _check_partition_expressions(spark, delivery, schema)
         target.check(schema)
     except (PySparkException, Py4JJavaError) as error:
-        raise DeliveryFailed(f"to={delivery.to}: {first_line(error)}") from error
+        raise DeliveryFailed(f"to={delivery.to}: {error_reason(error)}") from error
     return schema
 
 
-def _with_grown(delivery: Delivery, schema: StructType | None, grown: StructType | None) -> StructType | None:
-    """Return a schema with the columns to which the table has grown, after checking that Spark can tell all columns apart."""
+def _with_grown_columns(
+    delivery: Delivery, schema: StructType | None, grown: StructType | None
+) -> StructType | None:
+    """Return a schema with the further columns of the grown table; refuse two columns with the same name."""
     if grown is not None and schema is not None:
         if delivery.glue_schema:
-            schema = with_wider(schema, grown, in_structs=delivery.adds_to_structs)
-        schema = _merged_schema(schema, grown, delivery)
+            schema = with_wider_types(schema, grown, in_structs=delivery.adds_to_structs)
+        schema = _with_grown_types(schema, grown, delivery)
     check_columns(delivery, schema)
     return schema
 
@@ -536,8 +545,8 @@ def _read_schema(text: str) -> StructType:
     return schema
 
 
-def _merged_schema(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
-    """Return the given columns, then the further columns to which the table has grown."""
+def _with_grown_types(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
+    """Return the schema's columns, then the further columns of the grown table; refuse types that its files do not allow."""
     known = {field.name: field.dataType for field in grown.fields}
     if delivery.adds_to_structs:
         schema = with_inner_fields(schema, grown)
@@ -557,13 +566,13 @@ def _with_further_columns(schema: StructType, other: StructType) -> StructType:
     return StructType([*schema.fields, *(field for field in other.fields if field.name not in names)])
 
 
-def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructType | None) -> None:
+def _check_partition_expressions(spark: SparkSession, delivery: Delivery, schema: StructType | None) -> None:
     from penstock.spark.schema import SCHEMA_DDL
 
     if not delivery.partitions:
         return
     if schema is not None and not schema.fields:
-        _check_sampled(spark, delivery)
+        _check_expressions_without_fields(spark, delivery)
         return
     rows = spark.createDataFrame([], SCHEMA_DDL)
     try:
@@ -585,7 +594,7 @@ def _check_expressions(spark: SparkSession, delivery: Delivery, schema: StructTy
         )
 
 
-def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
+def _check_expressions_without_fields(spark: SparkSession, delivery: Delivery) -> None:
     """Refuse a partition expression that cannot be parsed or calls an unknown function; no field is known yet."""
     from penstock.spark.schema import COLUMNS, SCHEMA_DDL
 
@@ -606,10 +615,10 @@ def _check_sampled(spark: SparkSession, delivery: Delivery) -> None:
                 ) from error
 
 
-def first_line(error: Any) -> str:
-    """Return the line of an error of Spark that has its reason, with the way out of a delivery in place of a query's.
+def error_reason(error: Any) -> str:
+    """Return the reason in an error of Spark, as one line; advice for a query is replaced by that for a delivery.
 
-    A failed task is described by the error that ended it, such as a full disk, too.
+    For a failed task the line has the error that ended it too, such as a full disk.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_penstock = [line for line in lines if line.startswith("penstock.errors.")]

@@ -7,11 +7,12 @@ from typing import Final
 from msgspec import Struct
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
+from pyspark.sql.types import StructType
 
 from penstock import wiring
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.json_fields import infer_columns
-from penstock.core.delivering.new_names import column_name_rule
+from penstock.core.delivering.column_name_rule import ColumnNameRule, column_name_rule
 from penstock.core.delivering.running_costs import RunningCosts, running_costs
 from penstock.core.delivering.sql_names import quoted
 from penstock.core.position import LATEST
@@ -38,7 +39,7 @@ class Preview(Struct, frozen=True, kw_only=True):
         columns: Name and type of each column; those of partitions last.
         partitions: Names of the partition columns.
         rows: The first rows, as texts by column.
-        dead: Reasons of dead letters among the first records.
+        dead: Reasons why some of the first records become dead letters.
         note: Why there are no rows; empty if there are.
         costs: Calls, files and prices.
         changes: Changes of the table that the delivery will make.
@@ -69,18 +70,9 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     records, note = _first_records(spark, delivery)
     rate = _bytes_per_s(records, summary.open_shard_count)
     set_session_options(spark, delivery)
-    names = column_name_rule(delivery, target.unreadable())
+    names = column_name_rule(delivery, target.unreadable_columns())
     if schema is not None and (delivery.evolve == "add" or not schema.fields):
-        verdicts = json_rows.with_verdict(records, schema, texts)
-        known = verdicts.select(json_rows.TEXT).collect()
-        readable = (bytes(row[0] or b"").decode(errors="replace") for row in known)
-        columns = infer_columns(readable, schema.names, names.refusal)
-        if columns and not schema.fields:
-            columns |= unseen_columns(delivery, columns)
-        if delivery.adds_to_structs:
-            schema = json_rows.with_new_fields(verdicts, schema, names)
-        schema = json_rows.extended(schema, columns)
-        check_columns(delivery, schema)
+        schema = _grown_schema(json_rows.with_verdict(records, schema, texts), delivery, schema, names)
     rows = with_verdict(records, delivery, schema, texts)
     unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS)
     reason = json_rows.reason_of(schema, names).alias("reason")
@@ -115,8 +107,23 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
         dead=tuple(dead),
         note=note,
         costs=costs,
-        changes=() if is_empty else target.changes(schema),
+        changes=() if is_empty else target.needed_changes(schema),
     )
+
+
+def _grown_schema(verdicts: DataFrame, delivery: Delivery, schema: StructType, names: NewNames) -> StructType:
+    """Return a schema with the columns that the first records would add, after checking them."""
+    texts = (
+        bytes(row[0] or b"").decode(errors="replace") for row in verdicts.select(json_rows.TEXT).collect()
+    )
+    columns = infer_columns(texts, schema.names, names.refusal)
+    if columns and not schema.fields:
+        columns |= unseen_columns(delivery, columns)
+    if delivery.adds_to_structs:
+        schema = json_rows.with_new_fields(verdicts, schema, names)
+    schema = json_rows.extended(schema, columns)
+    check_columns(delivery, schema)
+    return schema
 
 
 def _bytes_per_s(records: DataFrame, shard_count: int) -> float | None:

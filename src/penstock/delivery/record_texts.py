@@ -41,7 +41,7 @@ class RecordTexts(Hashable, Protocol):
 
 
 class GlueTexts:
-    """Records with the header of the AWS Glue Schema Registry; each is decoded by the schema version in its header.
+    """Makes texts of records with the header of the AWS Glue Schema Registry, by the schema version in the header.
 
     Args:
         registry: Where schema versions are fetched.
@@ -79,7 +79,7 @@ class GlueTexts:
         from penstock.schemas.header import split_header
         from penstock.schemas.version_cache import VersionCache
 
-        versions = VersionCache(self._fetch)
+        versions = VersionCache(self._fetch_decoder)
 
         def read(data: bytes) -> str:
             version_id, payload = split_header(data, PAYLOAD_BYTES_MAX)
@@ -87,7 +87,7 @@ class GlueTexts:
 
         return read
 
-    def _fetch(self, version_id: bytes) -> Callable[[bytes], str]:
+    def _fetch_decoder(self, version_id: bytes) -> Callable[[bytes], str]:
         from penstock.schemas.avro import AvroCodec, load_avro, parse_avro
         from penstock.schemas.decoder import fetch_version
         from penstock.spark.schemas.avro_types import without_logical_types
@@ -113,7 +113,7 @@ class GlueTexts:
 
 
 class CheckedTexts:
-    """Records that are checked by a JSON Schema.
+    """Makes texts of records that are JSON, and checks them by a JSON Schema.
 
     Args:
         definition: Text of the JSON Schema.
@@ -155,13 +155,13 @@ def open_texts(texts: RecordTexts) -> Callable[[bytes], str]:
         OptionError: A package is missing.
     """
     try:
-        return _open(texts)
+        return _kept_function(texts)
     except ModuleNotFoundError as error:
         raise OptionError(_NEEDS.format(error.name)) from error
 
 
 @functools.lru_cache(maxsize=16)
-def _open(texts: RecordTexts) -> Callable[[bytes], str]:
+def _kept_function(texts: RecordTexts) -> Callable[[bytes], str]:
     return texts.open()
 
 

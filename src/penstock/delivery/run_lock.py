@@ -15,7 +15,7 @@ _BUSY: Final = (BlockingIOError, PermissionError)
 
 
 class RunLock:
-    """A lock that is held.
+    """The lock of a run, held until `release`.
 
     Args:
         descriptor: Descriptor of the lock's file; None if the place cannot be locked.
@@ -31,7 +31,7 @@ class RunLock:
             self._descriptor = None
 
 
-def kind_of(label: str) -> str:
+def kind_of_batch(label: str) -> str:
     """Return the kind of run to which a batch with this label belongs."""
     if parse_range(label) is not None:
         return RANGE
@@ -54,7 +54,7 @@ def try_lock(state: str, kind: str) -> RunLock | None:
     except ModuleNotFoundError:
         return RunLock(None)
     Path(state).mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(_place(state, kind), os.O_RDWR | os.O_CREAT, 0o644)
+    descriptor = os.open(_lock_path(state, kind), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except _BUSY:
@@ -68,7 +68,7 @@ def try_lock(state: str, kind: str) -> RunLock | None:
 
 def is_locked(state: str, kind: str) -> bool:
     """Return whether another run on this machine holds the lock of one kind of run. Nothing is written if there was none."""
-    if not state.startswith("/") or not os.path.exists(_place(state, kind)):  # noqa: PTH110 - pathlib's raises PermissionError
+    if not state.startswith("/") or not os.path.exists(_lock_path(state, kind)):  # noqa: PTH110 - pathlib's raises PermissionError
         return False
     lock = try_lock(state, kind)
     if lock is None:
@@ -77,5 +77,5 @@ def is_locked(state: str, kind: str) -> bool:
     return False
 
 
-def _place(state: str, kind: str) -> str:
+def _lock_path(state: str, kind: str) -> str:
     return f"{state}/{kind}.lock"

@@ -29,7 +29,7 @@ from penstock.delivery.opening import (
     OpenDelivery,
     batch_options,
     check_options,
-    first_line,
+    error_reason,
     lock_run,
     open_delivery,
     save_query_id,
@@ -148,12 +148,12 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
             if len(placed) == 1:
                 raise
             raise OptionError(f"delivery {each.name} into {each.to}: {error}") from error
-    check_together([(each, _place_of(options)) for each, options in found])
+    check_together([(each, _source_place(options)) for each, options in found])
     return found
 
 
-def _place_of(options: SourceOptions) -> LeasePlace:
-    """Return the account and the lease table of a source: two deliveries at one place would share the shards."""
+def _source_place(options: SourceOptions) -> LeasePlace:
+    """Return the account and the lease table of a source: two deliveries with the same ones would share the shards."""
     connection = options.connection
     return LeasePlace(
         (
@@ -191,7 +191,7 @@ def spark_errors(delivery: Delivery) -> Iterator[None]:
     except OSError as error:
         raise DeliveryFailed(f"{delivery.name} into {delivery.to}: {error}") from error
     except (PySparkException, Py4JJavaError) as error:
-        raise DeliveryFailed(f"{delivery.name}: {first_line(error)}") from error
+        raise DeliveryFailed(f"{delivery.name}: {error_reason(error)}") from error
 
 
 class DeliveryRun:
@@ -218,7 +218,7 @@ class DeliveryRun:
         self._report = report
         self._at_step = at_step
         self.is_cut = False
-        """Whether `stop` ended a run before it had delivered all that it was to deliver."""
+        """Whether `stop` ended a run before it had delivered everything."""
         self._is_stopping = False  # a plain flag: a signal handler must not take an Event's lock
         self._error: BaseException | None = None
         self._is_redelivery = is_redelivery
@@ -280,33 +280,34 @@ class DeliveryRun:
             if once:
                 self._run_once(running)
             elif running:
-                self._run_on(running)
+                self._run_until_stopped(running)
         finally:
             self.close()
 
-    def _run_on(self, running: Sequence[OpenDelivery]) -> None:
+    def _run_until_stopped(self, running: Sequence[OpenDelivery]) -> None:
         """Run queries until `stop` is called, or one of them ends."""
         queries = [
-            self._start(each, {"processingTime": f"{each.delivery.freshness_s} seconds"}) for each in running
+            self._start_query(each, {"processingTime": f"{each.delivery.freshness_s} seconds"})
+            for each in running
         ]
         try:
             while all(each.isActive for each in queries) and not self._is_stopping:
                 time.sleep(_POLL_S)
         finally:
-            self._end(queries)
+            self._end_queries(queries)
         self._raise_failure(queries)
 
     def _run_once(self, running: Sequence[OpenDelivery]) -> None:
         """Run queries until each has read all that had arrived, `stop` is called, or one has failed."""
         left = list(running)
         while left and not self._is_stopping:
-            queries = [self._start(each, {"availableNow": True}) for each in left]
+            queries = [self._start_query(each, {"availableNow": True}) for each in left]
             try:
                 while any(each.isActive for each in queries) and not self._must_end(queries):
                     time.sleep(_POLL_S)
                 self.is_cut |= any(each.isActive for each in queries)
             finally:
-                self._end(queries)
+                self._end_queries(queries)
             self._raise_failure(queries)
             # With Spark 4.0 and 4.1 a run ends after one batch, so the queries are started again until a run reads nothing.
             left = [
@@ -327,7 +328,7 @@ class DeliveryRun:
             at_step=self._at_step,
         )
 
-    def _start(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
+    def _start_query(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
         delivery = opened.delivery
         reader = self._spark.readStream.format("kinesis")
         for name, value in {
@@ -381,7 +382,7 @@ class DeliveryRun:
         )
         writer.write(rows, label)
 
-    def _end(self, queries: Sequence[Any]) -> None:
+    def _end_queries(self, queries: Sequence[Any]) -> None:
         """Stop each query when its batch is done, or when `_STOP_PATIENCE_S` has passed."""
         end_s = time.monotonic() + _STOP_PATIENCE_S
         for query in queries:
@@ -404,4 +405,4 @@ class DeliveryRun:
         name, error = failed[0]
         if isinstance(self._error, PenstockError):
             raise self._error
-        raise DeliveryFailed(f"{name}: {first_line(self._error or error)}") from error
+        raise DeliveryFailed(f"{name}: {error_reason(self._error or error)}") from error

@@ -195,7 +195,7 @@ def unfindable_struct(schema: StructType) -> str | None:
     return None
 
 
-def with_newer(
+def with_newer_columns(
     schema: StructType, newest: StructType, names: ColumnNameRule, *, in_structs: bool = False
 ) -> StructType:
     """Return a schema with the columns that the newest version adds or widens, with `in_structs` also inside structs."""
@@ -203,14 +203,11 @@ def with_newer(
     added = [
         each for each in newest.fields if each.name.lower() not in there and names.refusal(each.name) is None
     ]
-    return StructType([*with_wider(schema, newest, in_structs=in_structs).fields, *added])
+    return StructType([*with_wider_types(schema, newest, in_structs=in_structs).fields, *added])
 
 
-def with_wider(schema: StructType, other: StructType, *, in_structs: bool = False) -> StructType:
-    """Return a schema in which each column has the type of the same column in the other schema, if that type is wider.
-
-    With `in_structs`, a type is also wider if its structs have further fields.
-    """
+def with_wider_types(schema: StructType, other: StructType, *, in_structs: bool = False) -> StructType:
+    """Return a schema in which a column has the other schema's type if that is wider; with `in_structs` also if its structs have more fields."""
     kinds = {each.name: each.dataType for each in other.fields}
 
     def is_better(kind: DataType, known: DataType) -> bool:
@@ -246,9 +243,9 @@ def with_inner_fields(schema: StructType, other: StructType) -> StructType:
 
 
 def may_become(kind: DataType, other: DataType) -> bool:
-    """Return whether Parquet files with a column of the first type and files with the second type have one reader's type.
+    """Return whether a column of Parquet files may have the second type from now on: the same, a wider one, or with further fields.
 
-    The second one is the same, wider, or has further fields in its structs.
+    Readers read the files of both types by the second one.
     """
     if isinstance(kind, StructType) and isinstance(other, StructType):
         kinds = {each.name: each.dataType for each in other.fields}

@@ -6,7 +6,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -25,7 +25,7 @@ from penstock.delivery.table_rows import (
     check_columns,
     unseen_columns,
     with_inner_fields,
-    with_newer,
+    with_newer_columns,
     with_verdict,
 )
 from penstock.delivery.targets.target import Target
@@ -33,7 +33,7 @@ from penstock.delivery.targets.target import Target
 _ROUNDS_MAX: Final = 10
 """Most rounds in which one batch is searched for new fields: each round finds those of a sample."""
 _PROPAGATES_EMPTY: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
-_BEGIN: Final[Callable[[str], None]] = lambda _step: None  # noqa: E731
+_DO_NOTHING: Final[Callable[[str], None]] = lambda _step: None  # noqa: E731
 
 
 class BatchReport(Struct, frozen=True):
@@ -64,6 +64,14 @@ class BatchReport(Struct, frozen=True):
     failed_compactions: int = 0
 
 
+class _StagedBatch(NamedTuple):
+    """A batch beside the table, with the manifest that makes it part of the table."""
+
+    manifest: Manifest
+    new_columns: tuple[str, ...]
+    last_arrival_ms: int | None
+
+
 class TableWriter:
     """Writes the batches of one delivery.
 
@@ -86,14 +94,14 @@ class TableWriter:
         *,
         texts: RecordTexts | None = None,
         report: Callable[[BatchReport], None],
-        at_step: Callable[[str], None] = _BEGIN,
+        at_step: Callable[[str], None] = _DO_NOTHING,
     ) -> None:
         self._delivery = delivery
         self._files = files
         self._schema = schema
         self._target = target
         self._texts = texts
-        self._name_rule = column_name_rule(delivery, target.unreadable())
+        self._name_rule = column_name_rule(delivery, target.unreadable_columns())
         self._report = report
         self._at_step = at_step
         self.store = BatchStore(files, delivery.state, target.commit)
@@ -102,7 +110,7 @@ class TableWriter:
     def write_batch(self, batch: DataFrame, batch_id: int) -> None:
         """Deliver a batch of the query; the function for `foreachBatch`."""
         self.write(batch, batch_label(batch_id))
-        self.store.forget(batch_id)
+        self.store.remove_old_manifest(batch_id)
         # Here no batch of this delivery is open: this one is done, and Spark plans the next one after this function.
         self._compaction.run_if_due()
 
@@ -125,11 +133,13 @@ class TableWriter:
             return self._report_batch(earlier, began_s, is_repeated=True)
         set_session_options(batch.sparkSession, self._delivery)
         with self.store.unfinished_by_others(label):
-            manifest, added, last_ms = self._stage(batch, label, tuple(removes))
+            staged = self._stage(batch, label, tuple(removes))
         self._at_step("commit")
-        manifest = self.store.commit(manifest)
+        manifest = self.store.commit(staged.manifest)
         self._at_step("end")
-        return self._report_batch(manifest, began_s, new_columns=added, last_arrival_ms=last_ms)
+        return self._report_batch(
+            manifest, began_s, new_columns=staged.new_columns, last_arrival_ms=staged.last_arrival_ms
+        )
 
     def _report_batch(self, manifest: Manifest, began_s: float, **more: Any) -> BatchReport:
         report = BatchReport(
@@ -145,41 +155,35 @@ class TableWriter:
         self._report(report)
         return report
 
-    def _stage(
-        self, batch: DataFrame, label: str, removes: tuple[str, ...]
-    ) -> tuple[Manifest, tuple[str, ...], int | None]:
-        """Write rows and dead letters of a batch beside the table: again each time that its records add columns.
-
-        Returns:
-            The manifest that makes them part of the table; the added columns; and the arrival of the newest record.
-        """
+    def _stage(self, batch: DataFrame, label: str, removes: tuple[str, ...]) -> _StagedBatch:
+        """Write rows and dead letters of a batch beside the table: again each time that its records add columns."""
         delivery = self._delivery
         added: list[str] = []
-        if self._is_unknown:
-            added += self._grow(with_verdict(batch, delivery, self._schema, self._texts))
+        if self._has_no_columns:
+            added += self._grow_schema(with_verdict(batch, delivery, self._schema, self._texts))
         for _ in range(_ROUNDS_MAX):
             folder = self.store.new_staging(label)
             verdicts = with_verdict(batch, delivery, self._schema, self._texts)
-            seen = self._write_rows(verdicts, f"{folder}/rows")
-            columns = self._grow(verdicts) if self._may_grow(seen) else ()
+            counts = self._write_rows(verdicts, f"{folder}/rows")
+            columns = self._grow_schema(verdicts) if self._may_fit_later(counts) else ()
             if not columns:
                 break
             added += columns
             self._files.remove(folder)
-        has_rows = seen["count"] > seen["dead"]
-        staged = self.store.staged(f"{folder}/rows", self._target.ending) if has_rows else []
-        placed = self._target.plan(label, staged, f"{folder}/rows")
-        letters_moved: tuple[Move, ...] = ()
-        if seen["dead"]:
+        has_rows = counts["count"] > counts["dead"]
+        staged = self.store.staged_files(f"{folder}/rows", self._target.ending) if has_rows else []
+        placement = self._target.plan(label, staged, f"{folder}/rows")
+        letter_moves: tuple[Move, ...] = ()
+        if counts["dead"]:
             self._at_step("dead letters")
             letters = json_rows.dead_letters(
                 verdicts.where(~_is_row()), self._schema, self._name_rule, delivery.name, label
             )
             letters.coalesce(1).write.json(spark_uri(f"{folder}/dead"))
-            letters_moved = plan_moves(
+            letter_moves = plan_moves(
                 delivery.name,
                 label,
-                self.store.staged(f"{folder}/dead", ".json"),
+                self.store.staged_files(f"{folder}/dead", ".json"),
                 root=f"{folder}/dead",
                 to=delivery.dead_letter_folder,
                 ending="jsonl",
@@ -187,44 +191,44 @@ class TableWriter:
         manifest = Manifest(
             delivery=delivery.name,
             batch=label,
-            identity=_identity_of(seen),
-            row_count=seen["count"] - seen["dead"],
-            dead_count=seen["dead"],
-            moves=placed.moves + letters_moved,
+            identity=_identity_of(counts),
+            row_count=counts["count"] - counts["dead"],
+            dead_count=counts["dead"],
+            moves=placement.moves + letter_moves,
             removes=removes,
-            rows=placed.rows,
-            before=placed.before,
-            staged_count=placed.staged_count,
+            rows=placement.rows,
+            before=placement.before,
+            staged_count=placement.staged_count,
         )
-        return manifest, tuple(added), seen["last_ms"]
+        return _StagedBatch(manifest, tuple(added), counts["last_ms"])
 
     @property
-    def _is_unknown(self) -> bool:
+    def _has_no_columns(self) -> bool:
         """Whether no column is known yet."""
         return self._schema is not None and not self._schema.fields
 
     def _write_rows(self, verdicts: DataFrame, folder: str) -> dict[str, Any]:
         """Stage the rows that fit; return the counts and the identity of the batch."""
         self._at_step("write")
-        if self._is_unknown:  # no record has a field, so there is no row to write
+        if self._has_no_columns:  # no record has a field, so there is no row to write
             return dict(verdicts.agg(*_counts()).collect()[0].asDict())
         observation = Observation()
         observed = verdicts.observe(observation, *_counts())
         self._target.stage(observed.where(_is_row()), self._schema, folder)
         return dict(observation.get)
 
-    def _may_grow(self, seen: Mapping[str, Any]) -> bool:
-        """Return whether records that do not fit now may fit after `_grow`."""
-        return bool(seen["unknown"] or (self._texts is not None and seen["dead"]))
+    def _may_fit_later(self, counts: Mapping[str, Any]) -> bool:
+        """Return whether records that do not fit now may fit after `_grow_schema`."""
+        return bool(counts["unknown"] or (self._texts is not None and counts["dead"]))
 
-    def _grow(self, verdicts: DataFrame) -> tuple[str, ...]:
+    def _grow_schema(self, verdicts: DataFrame) -> tuple[str, ...]:
         """Add and widen columns if `evolve` is `add` or no column is known yet; return the names of those that changed."""
         assert self._schema is not None
-        if self._delivery.evolve != "add" and not self._is_unknown:
+        if self._delivery.evolve != "add" and not self._has_no_columns:
             return ()
         before = self._schema
         if self._texts is not None:
-            self._schema = with_newer(
+            self._schema = with_newer_columns(
                 self._schema,
                 self._texts.columns(),
                 self._name_rule,
@@ -241,7 +245,7 @@ class TableWriter:
                 self._schema = with_inner_fields(self._schema, saved)
         columns = json_rows.new_columns(verdicts, self._schema, self._name_rule)
         if columns:
-            if self._is_unknown:
+            if self._has_no_columns:
                 columns |= unseen_columns(self._delivery, columns)
             self._schema = json_rows.extended(self._schema, columns)
         if self._delivery.adds_to_structs:
@@ -314,10 +318,10 @@ def _identity_columns() -> tuple[Column, ...]:
     )
 
 
-def _identity_of(seen: dict[str, Any]) -> Identity:
+def _identity_of(aggregates: dict[str, Any]) -> Identity:
     return Identity(
-        first=None if seen["first"] is None else seen["first"].lstrip("0"),
-        last=None if seen["last"] is None else seen["last"].lstrip("0"),
-        hash_min=seen["hash_min"],
-        hash_max=seen["hash_max"],
+        first=None if aggregates["first"] is None else aggregates["first"].lstrip("0"),
+        last=None if aggregates["last"] is None else aggregates["last"].lstrip("0"),
+        hash_min=aggregates["hash_min"],
+        hash_max=aggregates["hash_max"],
     )

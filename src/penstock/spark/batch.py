@@ -17,8 +17,8 @@ from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import check_not_in_future
 from penstock.spark.driver.startup_checks import refuse_unknown_shards
 from penstock.spark.options.spark_options import BatchOptions
-from penstock.spark.spark_errors import explained, explained_rows
-from penstock.spark.stream_names import naming
+from penstock.spark.spark_errors import rows_with_plain_errors, with_plain_errors
+from penstock.spark.stream_names import naming_stream
 from penstock.spark.tasks.arrow_records import without_misplaced
 from penstock.spark.tasks.page_limits import count_before_ms, count_up_to, position_of
 from penstock.spark.tasks.process_resources import reading_process
@@ -65,7 +65,7 @@ class KinesisBatchReader(DataSourceReader):
     def __init__(self, *streams: BatchOptions) -> None:
         self._streams = streams
 
-    @explained
+    @with_plain_errors
     def partitions(self) -> list[BoundedPartition]:
         """Return one task for each shard that may hold records in the range."""
         found = []
@@ -74,7 +74,7 @@ class KinesisBatchReader(DataSourceReader):
                 found += [BoundedPartition(place, each) for each in _plan_reads(options)]
         return found or [BoundedPartition(0, None)]
 
-    @explained_rows
+    @rows_with_plain_errors
     def read(self, partition: BoundedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read one shard's range."""
         options = self._streams[partition.place]
@@ -83,7 +83,7 @@ class KinesisBatchReader(DataSourceReader):
                 yield from _rows_of_shard(partition.bounded, options)
 
     def _naming_stream(self, options: BatchOptions) -> AbstractContextManager[None]:
-        return naming(options.stream) if len(self._streams) > 1 else nullcontext()
+        return naming_stream(options.stream) if len(self._streams) > 1 else nullcontext()
 
 
 def _plan_reads(options: BatchOptions) -> Iterator[BoundedRead]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _FOLDER: Final = "penstock-batches"
 _FORMAT: Final = 1
-_KEPT: Final = 100
+_KEPT_COUNT: Final = 100
 
 
 class BatchLog:
@@ -57,21 +57,19 @@ class BatchLog:
                 f"checkpoint {location} has format {found.get('v')!r}, and this version of Penstock reads {_FORMAT}"
             )
 
-    def offset(self, number: int) -> Mapping[str, Any] | None:
+    def read_offset(self, number: int) -> Mapping[str, Any] | None:
         """Return the offset of a planned batch; None if its file is not there."""
         return self._read(f"offsets/{number}")
 
-    def last(self) -> tuple[int, Mapping[str, Any], bool] | None:
-        """Return the number and offset of the last planned batch, and whether it is done; None before the first."""
-        planned = self._numbers("offsets")
-        if not planned:
-            return None
-        number = planned[-1]
-        offset = self.offset(number)
-        assert offset is not None, f"{self.location}: offsets/{number} was listed and is gone"
-        return number, offset, self._exists(f"commits/{number}")
+    def last_number(self) -> int | None:
+        """Return the number of the last planned batch; None before the first."""
+        return max(self._numbers("offsets"), default=None)
 
-    def plan(self, number: int, offset: Mapping[str, Any]) -> None:
+    def is_committed(self, number: int) -> bool:
+        """Return whether a batch is done."""
+        return self._exists(f"commits/{number}")
+
+    def add_plan(self, number: int, offset: Mapping[str, Any]) -> None:
         """Write a batch's offset, before it runs.
 
         Raises:
@@ -84,7 +82,7 @@ class BatchLog:
         self._create(f"commits/{number}", {})
         for folder in ("offsets", "commits"):
             for old in self._numbers(folder):
-                if old <= number - _KEPT:
+                if old <= number - _KEPT_COUNT:
                     self._system.delete(self._file(f"{folder}/{old}"), False)
 
     # --- files ----------------------------------------------------------------------------------------------
@@ -102,7 +100,7 @@ class BatchLog:
         if not self._exists(folder):
             return []
         names = (str(status.getPath().getName()) for status in self._system.listStatus(self._file(folder)))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return [int(name) for name in names if name.isdecimal()]
 
     def _read(self, name: str) -> Mapping[str, Any] | None:
         if not self._exists(name):

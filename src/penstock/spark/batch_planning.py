@@ -24,18 +24,18 @@ class OneStream:
     """A query's source: one stream."""
 
     noun = "stream"
-    initial = INITIAL_OFFSET
+    initial_offset = INITIAL_OFFSET
 
     def __init__(self, options: SourceOptions) -> None:
-        self.shared: SourceOptions = options
+        self.shared_options: SourceOptions = options
 
-    def open(self) -> Planner:
+    def open_planner(self) -> Planner:
         """Open the planner."""
         from penstock.spark.driver.planner_opening import open_planner
 
-        return open_planner(self.shared)
+        return open_planner(self.shared_options)
 
-    def parse(self, document: Any) -> StreamOffset:
+    def parse_offset(self, document: Any) -> StreamOffset:
         """Return the offset of a document."""
         return parse_offset(document)
 
@@ -62,7 +62,7 @@ class OneStream:
             query: Spark's id of the streaming query, or None if it is not known.
         """
         del place
-        return read_parts(parts, self.shared, query)
+        return read_parts(parts, self.shared_options, query)
 
 
 def batch_source_of(

@@ -97,7 +97,7 @@ def limit_of(record_count_max: int | None, bytes_max: int | None) -> ReadLimit:
 
 
 def is_only_batch(limit: ReadLimit | None) -> bool:
-    """Whether a batch is the query's only one (`trigger(once=True)`): it ignores the options' limits."""
+    """Return whether a batch is the query's only one (`trigger(once=True)`): it ignores the options' limits."""
     return limit is not None and isinstance(limit, ReadAllAvailable)
 
 
@@ -116,7 +116,7 @@ class BatchStarts:
     """
 
     def __init__(self, initial: dict[str, Any]) -> None:
-        self.following = initial
+        self.next_start = initial
         """The offset from which the next batch starts."""
         # Start and end of the batch that Spark got last.
         self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
@@ -128,19 +128,19 @@ class BatchStarts:
         """Whether Spark has not requested an offset here yet."""
         return self._planned is None
 
-    def plan(self, end: dict[str, Any]) -> None:
-        """Record the offset that Spark gets; if there is nothing to read, it is the one before."""
-        self.planned_count += end != self.following
-        self._planned, self.following = (self.following, end), end
+    def on_plan(self, end: dict[str, Any]) -> None:
+        """Handle the offset that Spark gets for its request; without anything to read it is the one before."""
+        self.planned_count += end != self.next_start
+        self._planned, self.next_start = (self.next_start, end), end
 
     def on_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Handle the batch that Spark runs, from its end to its end if it is empty, or the offset that it found in its log.
+        """Handle the range of a batch that Spark runs. An empty one, and the last of Spark's log, has its end as its start too.
 
         Raises:
             UsageError: It is not the planned batch, so the plan had another start than Spark.
         """
         if self._planned is None:
-            self.following = end
+            self.next_start = end
         elif end != self._planned[1] or start not in self._planned:
             raise UsageError(
                 "Spark asked for the end of a batch before it named the query's last offset, as it does with "

@@ -21,7 +21,7 @@ from penstock.errors import UsageError
 from penstock.spark.batch_log import BatchLog
 from penstock.spark.batch_planning import batch_source_of
 from penstock.spark.schema import SCHEMA_DDL
-from penstock.spark.spark_errors import explained, explained_rows
+from penstock.spark.spark_errors import rows_with_plain_errors, with_plain_errors
 from penstock.spark.tasks.shard_read import BatchPart
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class MicroBatches:
         """End after the batch under way; from any thread."""
         self._stop.set()
 
-    @explained
+    @with_plain_errors
     def foreach_batch(self, write: Write, *, available_now: bool = False) -> None:
         """Read the stream in batches and give each to `write`, until `stop` or SIGTERM.
 
@@ -95,7 +95,7 @@ class MicroBatches:
         try:
             self._stop.clear()
             with self._stop_on_termination():
-                planner: Any = self._source.open()
+                planner: Any = self._source.open_planner()
                 try:
                     self._run(planner, write, available_now=available_now)
                 finally:
@@ -105,30 +105,30 @@ class MicroBatches:
 
     def _run(self, planner: Any, write: Write, *, available_now: bool) -> None:
         """Repeat the last batch if it is not done, then plan and run batches until the stop or the end."""
-        source = self._source
-        number, is_done = -1, True
-        offset: Any = source.initial
-        last = self._log.last()
+        source, last = self._source, self._log.last_number()
+        offset: Any = source.initial_offset
         if last is not None:
-            number, document, is_done = last
-            offset = source.parse(document)
+            document = self._log.read_offset(last)
+            assert document is not None, f"{self._log.location}: offsets/{last} was listed and is gone"
+            offset = source.parse_offset(document)
         planner.join(offset)
-        if not is_done:
-            before = self._log.offset(number - 1)
-            start = source.initial.to_json() if before is None else before
-            self._run_batch(planner, number, start, offset, write)
+        if last is not None and not self._log.is_committed(last):
+            before = self._log.read_offset(last - 1)
+            start = source.initial_offset.to_json() if before is None else before
+            self._run_batch(planner, last, start, offset, write)
         if available_now:
             planner.prepare_available_now()
+        number = -1 if last is None else last
         while not self._stop.is_set():
-            following = planner.latest(offset)
-            if following is offset:
+            next_offset = planner.latest(offset)
+            if next_offset is offset:
                 if available_now:
                     return
                 continue
             number += 1
-            self._log.plan(number, following.to_json())
-            self._run_batch(planner, number, offset.to_json(), following, write)
-            offset = following
+            self._log.add_plan(number, next_offset.to_json())
+            self._run_batch(planner, number, offset.to_json(), next_offset, write)
+            offset = next_offset
 
     def _run_batch(
         self, planner: Any, number: int, start: Mapping[str, Any], offset: Any, write: Write
@@ -144,7 +144,7 @@ class MicroBatches:
             "durationMs": round(1000 * (time.monotonic() - began_s)),
             "source": planner.report(),
         }
-        _log.info("batch %d of stream %s: %s", number, self._source.shared.stream, self.last_progress)
+        _log.info("batch %d of stream %s: %s", number, self._source.shared_options.stream, self.last_progress)
 
     @contextlib.contextmanager
     def _stop_on_termination(self) -> Iterator[None]:
@@ -166,7 +166,7 @@ class MicroBatches:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-@explained_rows
+@rows_with_plain_errors
 def _read_tasks(
     source: BatchSource,
     tasks: Sequence[tuple[int, Sequence[BatchPart]]],

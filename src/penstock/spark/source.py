@@ -12,7 +12,7 @@ from penstock.spark.engine import check_version
 from penstock.spark.options.several_streams import check_read, names_several, parse_several_batch
 from penstock.spark.options.spark_options import parse_batch, parse_sink
 from penstock.spark.schema import SCHEMA_DDL, check_schema
-from penstock.spark.spark_errors import explained
+from penstock.spark.spark_errors import with_plain_errors
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -46,13 +46,13 @@ class KinesisDataSource(DataSource):
         """Return the format's name."""
         return "kinesis"
 
-    @explained
+    @with_plain_errors
     def schema(self) -> str:
         """Return the schema of the rows; a wrong option is reported here, at `load()`."""
         check_read(self._own_options())
         return SCHEMA_DDL
 
-    @explained
+    @with_plain_errors
     def reader(self, schema: StructType) -> KinesisBatchReader:
         """Return the batch reader."""
         from penstock.spark.batch import KinesisBatchReader
@@ -62,7 +62,7 @@ class KinesisDataSource(DataSource):
             return KinesisBatchReader(*self._parsed(parse_several_batch))
         return KinesisBatchReader(self._parsed(parse_batch))
 
-    @explained
+    @with_plain_errors
     def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: N802 - Spark's signature
         """Return the streaming reader."""
         from penstock.spark.batch_planning import batch_source_of
@@ -71,14 +71,14 @@ class KinesisDataSource(DataSource):
         check_schema(schema.simpleString())
         return KinesisStreamReader(self._parsed(batch_source_of))
 
-    @explained
+    @with_plain_errors
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
         """Return the batch writer."""
         from penstock.spark.sink.writers import KinesisBatchWriter
 
         return KinesisBatchWriter(*self._sink_of(schema, overwrite))
 
-    @explained
+    @with_plain_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
         """Return the streaming writer."""
         from penstock.spark.sink.writers import KinesisStreamWriter

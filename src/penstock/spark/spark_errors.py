@@ -24,30 +24,30 @@ _Result = TypeVar("_Result")
 _Item = TypeVar("_Item")
 
 
-def explained(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
-    """Raise Penstock's errors from a call without the frames and causes that led to them."""
+def with_plain_errors(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Decorate a function: it raises Penstock's errors without the frames and causes that led to them."""
 
     @functools.wraps(call)
-    def with_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+    def raise_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         try:
             return call(*args, **kwargs)
         except PenstockError as error:
             raise _without_traceback(error) from None
 
-    return with_plain_errors
+    return raise_plain_errors
 
 
-def explained_rows(call: Callable[_Args, Iterator[_Item]]) -> Callable[_Args, Iterator[_Item]]:
-    """Do the same as `explained` for a generator."""
+def rows_with_plain_errors(call: Callable[_Args, Iterator[_Item]]) -> Callable[_Args, Iterator[_Item]]:
+    """Decorate a generator function as `with_plain_errors` does a function."""
 
     @functools.wraps(call)
-    def with_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[_Item]:
+    def raise_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[_Item]:
         try:
             yield from call(*args, **kwargs)
         except PenstockError as error:
             raise _without_traceback(error) from None
 
-    return with_plain_errors
+    return raise_plain_errors
 
 
 def _without_traceback(error: PenstockError) -> PenstockError:

@@ -1,4 +1,4 @@
-"""Names the stream in the errors of a query of several: shard ids are the same in every stream."""
+"""Adds the stream to the errors of a query of several streams: shard ids are the same in every stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ANEW: Final = (
 
 
 @contextlib.contextmanager
-def naming(stream: str) -> Iterator[None]:
+def naming_stream(stream: str) -> Iterator[None]:
     """Add the stream to the message of an error of Penstock that does not name it.
 
     Args:

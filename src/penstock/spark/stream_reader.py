@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.spark.engine import BatchStarts, SupportsTriggerAvailableNow, is_only_batch, limit_of
 from penstock.spark.monitoring.progress import with_report
-from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
+from penstock.spark.spark_errors import exit_on_termination, rows_with_plain_errors, with_plain_errors
 from penstock.spark.tasks.shard_read import BatchPart
 from penstock.spark.worker_memory import freeze_once
 
@@ -63,7 +63,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _open_planner(self) -> Any:
         if self._planner is None:
             exit_on_termination()
-            self._planner = self._source.open()
+            self._planner = self._source.open_planner()
         return self._planner
 
     def _join_planner(self, logged_offset: Any) -> Any:
@@ -79,19 +79,19 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return the offset before the first batch: the same every time."""
-        return dict(self._source.initial.to_json())
+        return dict(self._source.initial_offset.to_json())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return one batch's limit for Spark. If the options have two, Penstock still keeps both."""
-        shared = self._source.shared
+        shared = self._source.shared_options
         return limit_of(shared.record_count_max, shared.bytes_max)
 
-    @explained
+    @with_plain_errors
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the moment up to which to read."""
         self._open_planner().prepare_available_now()
 
-    @explained
+    @with_plain_errors
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
@@ -104,35 +104,35 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if start is not None:
             is_only = is_only_batch(limit)
             return self._latest_offset(start, with_limits=not is_only, may_be_only_batch=is_only)
-        start = self._starts.following
+        start = self._starts.next_start
         end = self._latest_offset(start, may_be_only_batch=self._starts.is_first)
         report = self.reportLatestOffset()
         if end is not start and report is not None:
             # Spark 4.0 and 4.1 show the batch's offset instead of the report.
             end = with_report(end, report)
-        self._starts.plan(end)
+        self._starts.on_plan(end)
         return end
 
     def _latest_offset(
         self, start: dict[str, Any], *, with_limits: bool = True, may_be_only_batch: bool = False
     ) -> dict[str, Any]:
-        offset = self._source.parse(start)
-        following = self._join_planner(offset).latest(
+        offset = self._source.parse_offset(start)
+        next_offset = self._join_planner(offset).latest(
             offset, with_limits=with_limits, may_be_only_batch=may_be_only_batch
         )
-        return start if following is offset else dict(following.to_json())
+        return start if next_offset is offset else dict(next_offset.to_json())
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the lag of each shard for the query's progress."""
         return None if self._planner is None else self._planner.report()
 
-    @explained
+    @with_plain_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the batch's tasks."""
         self._starts.on_partitions(start, end)
         if start == end:
             return []
-        offset: Any = self._source.parse(end)
+        offset: Any = self._source.parse_offset(end)
         tasks = self._source.tasks(self._join_planner(offset), start, offset)
         return [ShardPartition(parts, place) for place, parts in tasks]
 
@@ -141,7 +141,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """End threads and release idle leases."""
-        shared = self._source.shared
+        shared = self._source.shared_options
         # Only Spark 4.0 and 4.1 have batches counted here. They run one batch with availableNow, and do not show which trigger the
         # query has, so a query of another trigger that is stopped after its first batch gets this warning too.
         if self._starts.planned_count == 1 and shared.batch_limits:
@@ -156,7 +156,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planner.stop()
             self._planner = None
 
-    @explained_rows
+    @rows_with_plain_errors
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # Spark passes our own partition
         """Read each shard's part of a batch and claim its end, in an executor."""
         try:

@@ -61,14 +61,14 @@ def sql(
         {name: Path(path) for name, path in (recordings or {}).items()},
         lambda stream: wiring.open_kinesis(wiring.parse_connection(with_region_of_arns(fields, stream))),
     )
-    rows = _rows_of(Query(query, tables.open, zone=time_zone, memory=memory))
+    rows = _results_of(Query(query, tables.open, zone=time_zone, memory=memory))
     columns = next(rows)  # so that the generator has begun, and ends the query when it is discarded
     return pa.RecordBatchReader.from_batches(columns.schema, rows)
 
 
-def _rows_of(query: Query) -> Generator[pa.RecordBatch, None, None]:
+def _results_of(query: Query) -> Generator[pa.RecordBatch, None, None]:
     with query:
-        yield from query.handed_results()
+        yield from query.results_on_thread()
         if query.not_utf8_count:
             _log.warning(
                 "%d of the records read are not UTF-8: their text and json are null", query.not_utf8_count

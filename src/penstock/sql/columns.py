@@ -17,7 +17,7 @@ from penstock.spark.tasks.arrow_columns import texts
 ARRIVAL: Final = "approximateArrivalTimestamp"
 SHARD: Final = "shardId"
 TEXT: Final = "text"
-ROWS: Final = SCHEMA.append(pa.field(TEXT, pa.string()))
+ROWS_SCHEMA: Final = SCHEMA.append(pa.field(TEXT, pa.string()))
 """A scan's columns, before the prefix."""
 
 
@@ -36,7 +36,7 @@ class TextColumn:
             values = [_text_of(value) for value in data.to_pylist()]
             text = texts(values)
             self.not_utf8_count += text.null_count - data.null_count
-        return pa.RecordBatch.from_arrays([*rows.columns, text], schema=ROWS)
+        return pa.RecordBatch.from_arrays([*rows.columns, text], schema=ROWS_SCHEMA)
 
 
 def _text_of(data: bytes | None) -> str | None:
@@ -53,7 +53,7 @@ def prefix_of(index: int) -> str:
 
 def scanned_schema(index: int) -> pa.Schema:
     """Return the schema of a table's scan."""
-    return pa.schema([pa.field(prefix_of(index) + field.name, field.type) for field in ROWS])
+    return pa.schema([pa.field(prefix_of(index) + field.name, field.type) for field in ROWS_SCHEMA])
 
 
 def view_columns(index: int, *, is_stored: bool = False) -> str:

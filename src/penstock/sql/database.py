@@ -60,7 +60,7 @@ class Database:
             raise
 
     def close(self) -> None:
-        """Remove everything."""
+        """Close DuckDB and remove the temporary folder."""
         self.connection.close()
         self._folder.cleanup()
 
@@ -160,13 +160,13 @@ def marked_schema(relation: duckdb.DuckDBPyRelation, schema: pa.Schema) -> pa.Sc
     return pa.schema(fields)
 
 
-def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     """Return a batch without rows, which shows a result's columns."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def scanned(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows with the text column under the names of a table's scan."""
+def with_scan_names(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return rows, which have the text column, under the column names of a table's scan."""
     return pa.RecordBatch.from_arrays(rows.columns, schema=scanned_schema(index))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
-from penstock.sql.database import Database, marked_schema, scanned, select_from, stored_name
+from penstock.sql.database import Database, marked_schema, select_from, stored_name, with_scan_names
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query import ROWS_PER_RESULT, Query
 from penstock.sql.query_plan import QueryPlan
@@ -113,8 +113,8 @@ class FollowedQuery:
 
     def _read(self, index: int) -> None:
         try:
-            for rows in self._sources[index].follow(self._planned.tables[index].need):
-                self._put((index, scanned(index, self._texts[index].with_text(rows))))
+            for rows in self._sources[index].follow(self._planned.tables[index].bounds):
+                self._put((index, with_scan_names(index, self._texts[index].with_text(rows))))
                 if self._is_stopped.is_set():
                     return
         except BaseException as error:  # noqa: BLE001 - raised again on the thread of the results
@@ -130,7 +130,7 @@ class FollowedQuery:
 
     # --- the thread of the results ------------------------------------------------------------------------
 
-    def _next(self, until_s: float | None = None) -> tuple[int, pa.RecordBatch] | None:
+    def _next_rows(self, until_s: float | None = None) -> tuple[int, pa.RecordBatch] | None:
         """Wait for the next batch of rows; return None after `stop`, or when `until_s` has passed."""
         while not self._is_stopped.is_set():
             wait_s = _CHECK_INTERVAL_S
@@ -149,32 +149,32 @@ class FollowedQuery:
 
     def _new_rows(self) -> Iterator[pa.Table]:
         """Yield the result over each batch of new rows alone, if it has rows; before the first one, that over no rows."""
-        yield self._run()
-        while (item := self._next()) is not None:
+        yield self._run_query()
+        while (item := self._next_rows()) is not None:
             index, rows = item
             self._database.add_scan(index, pa.Table.from_batches([rows]))
-            found = self._run()
+            found = self._run_query()
             if found.num_rows:
                 yield found
 
     def _changed_results(self) -> Iterator[pa.Table]:
         """Yield the result over all rows that are kept, at each interval if it has changed."""
-        before = self._run()
+        before = self._run_query()
         yield before
         while not self._is_stopped.is_set():
             until_s = time.monotonic() + self._interval_s
-            while (item := self._next(until_s)) is not None:
+            while (item := self._next_rows(until_s)) is not None:
                 index, rows = item
                 self._database.append(index, pa.Table.from_batches([rows]))
             if self._is_stopped.is_set():
                 return
             self._remove_old()
-            found = self._run()
+            found = self._run_query()
             if not found.equals(before):
                 yield found
             before = found
 
-    def _run(self) -> pa.Table:
+    def _run_query(self) -> pa.Table:
         """Run the query over the rows that the database has now."""
         relation = select_from(self._database)
         reader = relation.to_arrow_reader(ROWS_PER_RESULT)
@@ -193,10 +193,10 @@ class FollowedQuery:
         """Remove rows that arrived before the lower bound: a table is rewritten when more than half of its rows are old."""
         run = self._database.connection.execute
         for index, use in self._planned.plan_now().uses.items():
-            if use.need.from_ms is None:
+            if use.bounds.from_ms is None:
                 continue
             column, table = f'"{prefix_of(index)}{ARRIVAL}"', stored_name(index)
-            is_new = f"{column} >= make_timestamptz({use.need.from_ms * 1000})"
+            is_new = f"{column} >= make_timestamptz({use.bounds.from_ms * 1000})"
             ((old, new),) = run(
                 f"SELECT count(*) FILTER (NOT {is_new}), count(*) FILTER ({is_new}) FROM {table}"  # noqa: S608 - our own names
             ).fetchall()

@@ -12,7 +12,7 @@ from penstock.core.reading.reader_options import ErrorAdvice
 from penstock.core.starting import StartingPosition
 from penstock.errors import ShardsStopped
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-from penstock.sql.query_plan import Need
+from penstock.sql.query_plan import RowBounds
 from penstock.sql.stream_rows import ERROR_ADVICE, StreamRows
 
 if TYPE_CHECKING:
@@ -34,17 +34,17 @@ class FollowedStream:
         self._rows = rows
         self._consumer: Consumer | None = None
 
-    def follow(self, need: Need) -> Iterator[pa.RecordBatch]:
+    def follow(self, bounds: RowBounds) -> Iterator[pa.RecordBatch]:
         """Yield rows from the query's lower bound on, until `stop`.
 
         Raises:
             ShardsStopped: The stream cannot be read any more.
         """
         rows = self._rows
-        from_ms = None if need.from_ms is None else min(need.from_ms, rows.now_ms)
+        from_ms = None if bounds.from_ms is None else min(bounds.from_ms, rows.now_ms)
         options = _FollowOptions(
             worker_id="sql",
-            starting_position=StartingPosition(rows.start_of(rows.plan(Need(from_ms)))),
+            starting_position=StartingPosition(rows.start_of(rows.plan(RowBounds(from_ms)))),
             on_data_loss="warn",
             lease_duration_s=60.0,
             round_interval_s=0.5,  # the table is a dictionary: scans are free, and children start at once
@@ -80,9 +80,9 @@ class FollowedRecording:
     def __init__(self, rows: RecordingRows) -> None:
         self._rows = rows
 
-    def follow(self, need: Need) -> Iterator[pa.RecordBatch]:
+    def follow(self, bounds: RowBounds) -> Iterator[pa.RecordBatch]:
         """Yield the rows."""
-        return self._rows.read(need)
+        return self._rows.read(bounds)
 
     def stop(self) -> None:
         """Do nothing: the rows end by themselves."""

@@ -8,10 +8,17 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from msgspec import Struct
 
 from penstock.sql.columns import TextColumn, scanned_schema
-from penstock.sql.database import MEMORY_DEFAULT, Database, marked_schema, no_rows, scanned, select_from
-from penstock.sql.handover import HandedOver
+from penstock.sql.database import (
+    MEMORY_DEFAULT,
+    Database,
+    empty_batch,
+    marked_schema,
+    select_from,
+    with_scan_names,
+)
 from penstock.sql.packages import duckdb, pa
-from penstock.sql.query_plan import Need, QueryPlan, TableUse
+from penstock.sql.query_plan import QueryPlan, RowBounds, TableUse
+from penstock.sql.read_ahead import ReadAhead
 from penstock.sql.statement import StatementError
 
 if TYPE_CHECKING:
@@ -41,9 +48,9 @@ class PlannedTable(Struct, frozen=True):
     is_read: bool
 
     @property
-    def need(self) -> Need:
-        """The rows that the query can use."""
-        return Need() if self.use is None else self.use.need
+    def bounds(self) -> RowBounds:
+        """Bounds of the rows that the query can use."""
+        return RowBounds() if self.use is None else self.use.bounds
 
     @property
     def uses_text(self) -> bool:
@@ -74,7 +81,7 @@ class Query:
         memory: str = MEMORY_DEFAULT,
     ) -> None:
         self._database = Database(sql, zone, memory)
-        self._handed_over: list[HandedOver[pa.RecordBatch]] = []
+        self._reads: list[ReadAhead[pa.RecordBatch]] = []
         self._texts: list[TextColumn] = []
         self.tables: tuple[PlannedTable, ...] = ()
         try:
@@ -108,7 +115,7 @@ class Query:
 
     def stop(self) -> None:
         """End the reads and interrupt the query; safe to call from any thread."""
-        for each in self._handed_over:
+        for each in self._reads:
             each.stop()
         self._database.connection.interrupt()
 
@@ -139,22 +146,22 @@ class Query:
             relation = select_from(database)
             reader = relation.to_arrow_reader(ROWS_PER_RESULT)
             schema = marked_schema(relation, reader.schema)
-            yield no_rows(schema)
+            yield empty_batch(schema)
             for rows in reader:
                 yield pa.RecordBatch.from_arrays(rows.columns, schema=schema)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            for each in self._handed_over:
+            for each in self._reads:
                 if each.error is not None:
                     raise each.error from None
             raise StatementError(str(error)) from error
 
-    def handed_results(self, on_wait: Callable[[], None] = lambda: None) -> Iterator[pa.RecordBatch]:
-        """Yield the results while another thread computes them, so that the caller's thread can handle signals.
+    def results_on_thread(self, on_wait: Callable[[], None] = lambda: None) -> Iterator[pa.RecordBatch]:
+        """Yield the results, which another thread computes, so that the caller's thread can handle signals.
 
         Args:
             on_wait: Called about four times a second while results are waited for.
         """
-        results = HandedOver("penstock-sql", self.results, on_wait)
+        results = ReadAhead("penstock-sql", self.results, on_wait)
         try:
             yield from results
         finally:
@@ -169,9 +176,9 @@ class Query:
 
         def read() -> Iterator[pa.RecordBatch]:
             table = self.tables[index]
-            for rows in table.source.read(table.need):
-                yield scanned(index, text.with_text(rows))
+            for rows in table.source.read(table.bounds):
+                yield with_scan_names(index, text.with_text(rows))
 
-        rows = HandedOver(f"penstock-sql-{index}", read)
-        self._handed_over.append(rows)
+        rows = ReadAhead(f"penstock-sql-{index}", read)
+        self._reads.append(rows)
         self._database.add_scan(index, pa.RecordBatchReader.from_batches(scanned_schema(index), iter(rows)))

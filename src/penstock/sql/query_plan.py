@@ -33,28 +33,28 @@ _FLIP: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Need(Struct, frozen=True):
-    """The rows of a table that a query can use.
+class RowBounds(Struct, frozen=True):
+    """Bounds of the rows of a table that a query can use; None bounds nothing.
 
     Args:
-        from_ms: Only rows that arrived at or after it, or None.
-        until_ms: Only rows that arrived before it, or None.
-        shard_id: Only rows of this shard, or None.
+        from_ms: Only rows that arrived at or after it.
+        until_ms: Only rows that arrived before it.
+        shard_id: Only rows of this shard.
     """
 
     from_ms: int | None = None
     until_ms: int | None = None
     shard_id: str | None = None
 
-    def and_also(self, other: Need) -> Need:
-        """Return the rows that both allow; if they name different shards, those of one of them."""
+    def intersection(self, other: RowBounds) -> RowBounds:
+        """Return bounds of the rows that both allow; if they name different shards, with one of them."""
         lows = [each for each in (self.from_ms, other.from_ms) if each is not None]
         highs = [each for each in (self.until_ms, other.until_ms) if each is not None]
-        return Need(max(lows, default=None), min(highs, default=None), self.shard_id or other.shard_id)
+        return RowBounds(max(lows, default=None), min(highs, default=None), self.shard_id or other.shard_id)
 
-    def or_also(self, other: Need) -> Need:
-        """Return the rows that at least one of them allows."""
-        return Need(
+    def union(self, other: RowBounds) -> RowBounds:
+        """Return bounds of the rows that at least one of them allows."""
+        return RowBounds(
             None if self.from_ms is None or other.from_ms is None else min(self.from_ms, other.from_ms),
             None if self.until_ms is None or other.until_ms is None else max(self.until_ms, other.until_ms),
             self.shard_id if self.shard_id == other.shard_id else None,
@@ -65,21 +65,21 @@ class TableUse(Struct, frozen=True):
     """How a query uses a table.
 
     Args:
-        need: The rows that at least one of its scans needs.
+        bounds: The rows that at least one of its scans needs.
         scan_count: How often the plan scans it.
         has_condition: A scan has a condition on the arrival, understood or not.
         uses_text: A scan uses the text.
     """
 
-    need: Need
+    bounds: RowBounds
     scan_count: int
     has_condition: bool
     uses_text: bool
 
-    def or_also(self, other: TableUse) -> TableUse:
-        """Return the use by the scans of both."""
+    def union(self, other: TableUse) -> TableUse:
+        """Return the use of the table by the scans of both."""
         return TableUse(
-            self.need.or_also(other.need),
+            self.bounds.union(other.bounds),
             self.scan_count + other.scan_count,
             self.has_condition or other.has_condition,
             self.uses_text or other.uses_text,
@@ -133,12 +133,12 @@ def parse_plan(explained: str, table_count: int) -> QueryPlan:
         if index is None:
             continue
         use = TableUse(
-            _need_of(own, prefix_of(index)),
+            _bounds_of(own, prefix_of(index)),
             1,
             any(_ARRIVAL_NAMES.search(text) for text in own),
             _mentions(prefix_of(index) + TEXT, columns),
         )
-        uses[index] = use.or_also(uses[index]) if index in uses else use
+        uses[index] = use.union(uses[index]) if index in uses else use
     return QueryPlan(
         uses,
         scan_count,
@@ -173,42 +173,42 @@ def _mentions(name: str, texts: list[str]) -> bool:
     return any(re.search(rf"\b{re.escape(name)}", text) for text in texts)
 
 
-def _need_of(conditions: list[str], prefix: str) -> Need:
-    need = Need()
+def _bounds_of(conditions: list[str], prefix: str) -> RowBounds:
+    bounds = RowBounds()
     for condition in conditions:
         for part in _conjuncts(condition):
-            need = need.and_also(_need_of_one(part, prefix))
-    return need
+            bounds = bounds.intersection(_bounds_of_part(part, prefix))
+    return bounds
 
 
-def _need_of_one(text: str, prefix: str) -> Need:
-    """Return the rows for which one condition may hold; all rows if the whole text is not understood."""
+def _bounds_of_part(text: str, prefix: str) -> RowBounds:
+    """Return bounds of the rows for which one condition may hold; no bounds if its text is not understood as a whole."""
     between = _BETWEEN.fullmatch(text)
     if between is not None and between["column"] == prefix + ARRIVAL:
-        lower = _need_of_bound(">=", between["low"])
-        return lower.and_also(_need_of_bound("<=", between["high"]))
+        lower = _bounds_of_instant(">=", between["low"])
+        return lower.intersection(_bounds_of_instant("<=", between["high"]))
     shard = _SHARD_IS.fullmatch(text)
     if shard is not None and shard["column"] == prefix + SHARD:
-        return Need(shard_id=shard["shard"])
+        return RowBounds(shard_id=shard["shard"])
     comparison = _COMPARISON.fullmatch(text)
     if comparison is not None and comparison["column"] == prefix + ARRIVAL:
-        return _need_by(comparison["operator"], comparison)
+        return _bounds_by(comparison["operator"], comparison)
     flipped = _FLIPPED.fullmatch(text)
     if flipped is not None and flipped["column"] == prefix + ARRIVAL:
-        return _need_by(_FLIP[flipped["operator"]], flipped)
-    return Need()
+        return _bounds_by(_FLIP[flipped["operator"]], flipped)
+    return RowBounds()
 
 
-def _need_of_bound(operator: str, instant: str) -> Need:
+def _bounds_of_instant(operator: str, instant: str) -> RowBounds:
     match = re.fullmatch(_INSTANT, instant)
-    return Need() if match is None else _need_by(operator, match)
+    return RowBounds() if match is None else _bounds_by(operator, match)
 
 
-def _need_by(operator: str, instant: re.Match[str]) -> Need:
-    """Return the rows for which the arrival may compare with an instant in this way.
+def _bounds_by(operator: str, instant: re.Match[str]) -> RowBounds:
+    """Return bounds of the rows whose arrival compares with an instant by an operator.
 
-    Bounds are in milliseconds, and the instant may be between two: the lower one is rounded down, the upper one up. An upper
-    bound is exclusive, so one millisecond is added.
+    The instant may be between two milliseconds: a lower bound is rounded down, an upper one up. An upper bound is exclusive, so
+    one millisecond is added.
     """
     local = datetime.fromisoformat(f"{instant['date']}T{instant['time']}{instant['fraction'] or ''}+00:00")
     ahead_of_utc = timedelta(
@@ -219,7 +219,7 @@ def _need_by(operator: str, instant: re.Match[str]) -> Need:
     if instant["sign"] == "-":
         ahead_of_utc = -ahead_of_utc
     micros = (local - _EPOCH - ahead_of_utc) // timedelta(microseconds=1)
-    return Need(
+    return RowBounds(
         from_ms=micros // 1000 if operator in (">", ">=", "=") else None,
         until_ms=-(-micros // 1000) + 1 if operator in ("<", "<=", "=") else None,
     )

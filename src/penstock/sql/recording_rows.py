@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.recording import Recording, open_recording
-from penstock.sql.query_plan import Need
+from penstock.sql.query_plan import RowBounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,28 +27,28 @@ class RecordingRows:
             self.metadata = recording.metadata
             self._shard_ids = {shard.id for shard in recording.metadata.shards}
 
-    def record_count(self, need: Need) -> int:
+    def record_count(self, bounds: RowBounds) -> int:
         """Return the number of Kinesis records in the batches that are read."""
         return sum(
             batch.records
             for batch in self.metadata.batches
-            if (need.shard_id is None or batch.shard == need.shard_id)
-            and (need.from_ms is None or batch.arrived_until_ms >= need.from_ms)
-            and (need.until_ms is None or batch.arrived_from_ms < need.until_ms)
+            if (bounds.shard_id is None or batch.shard == bounds.shard_id)
+            and (bounds.from_ms is None or batch.arrived_until_ms >= bounds.from_ms)
+            and (bounds.until_ms is None or batch.arrived_from_ms < bounds.until_ms)
         )
 
-    def read(self, need: Need) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that a query needs, aggregates taken apart.
+    def read(self, bounds: RowBounds) -> Iterator[pa.RecordBatch]:
+        """Yield the rows within these bounds, aggregates taken apart.
 
         Raises:
             DamagedRecording: A batch does not have its checksum.
         """
-        if need.shard_id is not None and need.shard_id not in self._shard_ids:
+        if bounds.shard_id is not None and bounds.shard_id not in self._shard_ids:
             return
         recording: Recording
         with open_recording(self.path) as recording:
             yield from recording.batches(
-                arrived_from=need.from_ms,
-                arrived_until=need.until_ms,
-                shards=None if need.shard_id is None else [need.shard_id],
+                arrived_from=bounds.from_ms,
+                arrived_until=bounds.until_ms,
+                shards=None if bounds.shard_id is None else [bounds.shard_id],
             )

@@ -24,7 +24,7 @@ from penstock.spark.tasks.page_limits import bytes_of
 from penstock.spark.tasks.query_stream import name_check_of_plan
 from penstock.spark.tasks.shard_page_reader import ShardPageReader
 from penstock.sql.columns import ARRIVAL
-from penstock.sql.query_plan import Need
+from penstock.sql.query_plan import RowBounds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,16 +75,16 @@ class StreamRows:
         self.record_count = 0
         self.data_bytes = 0
 
-    def plan(self, need: Need) -> StreamRange:
-        """Return the range for the rows that a query needs."""
-        from_ms = need.from_ms
+    def plan(self, bounds: RowBounds) -> StreamRange:
+        """Return the range of the stream that has the rows within these bounds."""
+        from_ms = bounds.from_ms
         if from_ms is not None and from_ms <= self.now_ms - self.summary.retention_ms:
             from_ms = None
-        until_ms = self.now_ms if need.until_ms is None else min(self.now_ms, need.until_ms)
+        until_ms = self.now_ms if bounds.until_ms is None else min(self.now_ms, bounds.until_ms)
         is_empty = from_ms is not None and from_ms >= until_ms
         shards = () if is_empty else self._shards
-        if need.shard_id is not None:
-            shards = tuple(shard for shard in shards if shard.shard_id == need.shard_id)
+        if bounds.shard_id is not None:
+            shards = tuple(shard for shard in shards if shard.shard_id == bounds.shard_id)
         return StreamRange(from_ms, until_ms, tuple(sorted(shards, key=lambda shard: shard.shard_id)))
 
     @staticmethod
@@ -94,15 +94,15 @@ class StreamRows:
             return TRIM_HORIZON
         return at_timestamp(planned.from_ms - ARRIVALS_APART_MS)
 
-    def read(self, need: Need) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the planned range; those of a shard in order.
+    def read(self, bounds: RowBounds) -> Iterator[pa.RecordBatch]:
+        """Yield the rows within these bounds; those of a shard in order.
 
         Raises:
             DataLossError: Records left the stream during the read.
             StreamChanged: The stream was deleted and created again.
             ServiceError: A shard brought no page for longer than the deadline.
         """
-        planned = self.plan(need)
+        planned = self.plan(bounds)
         if not planned.shards:
             return
         ranges = HashRanges(self.kinesis, self.stream)

@@ -13,7 +13,7 @@ from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import batch_of, transaction_of
 from penstock.core.delivering.sql_names import quoted
 from penstock.delivery.files import Files, spark_uri
-from penstock.delivery.targets.lake import aligned
+from penstock.delivery.targets.lake import with_table_columns
 from penstock.errors import OptionError
 
 _WIDENING: Final = "delta.enableTypeWidening"
@@ -116,7 +116,7 @@ class DeltaTable:
         # Delta fills columns that the rows lack, except partition columns.
         has_all = {name.lower() for name in rows.columns} >= {name.lower() for name in schema.names}
         writer = (
-            aligned(rows, schema, filled=() if has_all else self.partitions())
+            with_table_columns(rows, schema, filled=() if has_all else self.partitions())
             .write.format("delta")
             .mode("append")
             .option("txnAppId", application)

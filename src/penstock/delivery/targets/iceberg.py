@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import Snapshot, batches_in, history_of, is_in_snapshots
 from penstock.core.delivering.sql_names import quoted
-from penstock.delivery.targets.lake import aligned
+from penstock.delivery.targets.lake import with_table_columns
 from penstock.errors import DeliveryFailed, OptionError
 
 _DELIVERY: Final = "penstock.delivery"
@@ -135,7 +135,7 @@ class IcebergTable:
                     "batch"
                 )
         (
-            aligned(rows, schema, filled=schema.names)
+            with_table_columns(rows, schema, filled=schema.names)
             .writeTo(self.name)
             .option(f"snapshot-property.{_DELIVERY}", delivery_id)
             .option(f"snapshot-property.{_BATCH}", label)

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import (
@@ -88,7 +88,7 @@ class LakeTarget(Target):
     Args:
         spark: A session of this delivery.
         delivery: The definition.
-        delivery_id: Its id in the table's log; empty before its first run.
+        delivery_id: The delivery's id, which its transactions have.
         table: The table.
     """
 
@@ -99,27 +99,24 @@ class LakeTarget(Target):
         self._delivery = delivery
         self._id = delivery_id
         self._table = table
-        self._unreadable: dict[str, str] = {}
-        self._has_filled = False
+        self._has_filled = (
+            False  # a batch of this program is in the table, or earlier ones are as they should be
+        )
 
-    def known(self) -> StructType:
+    def known_columns(self) -> StructType:
+        return StructType([each for each in self._columns_of_records() if _is_readable(each)])
+
+    def unreadable_columns(self) -> Mapping[str, str]:
+        unreadable = (each for each in self._columns_of_records() if not _is_readable(each))
+        return {each.name: each.dataType.simpleString() for each in unreadable}
+
+    def _columns_of_records(self) -> list[StructField]:
+        """Return the columns of the table, if it exists, that are neither computed partitions nor metadata."""
         if self._delivery.schema == "raw" or not self._table.exists():
-            return StructType([])
+            return []
         others = {each.name.lower() for each in self._delivery.partitions if not each.is_plain}
         others |= {f"_{name}".lower() for name in self._delivery.metadata}
-        fields = [each for each in self._table.schema().fields if each.name.lower() not in others]
-        readable = [
-            each
-            for each in fields
-            if may_fill_column(each.dataType.simpleString())
-            and may_be_column_name(each.name)
-            and unfindable_struct(StructType([each])) is None
-        ]
-        names = {each.name for each in readable}
-        self._unreadable = {
-            each.name: each.dataType.simpleString() for each in fields if each.name not in names
-        }
-        return StructType(readable)
+        return [each for each in self._table.schema().fields if each.name.lower() not in others]
 
     def check(self, schema: StructType | None) -> None:
         """Compare the rows' columns and the partitions with the table."""
@@ -151,7 +148,7 @@ class LakeTarget(Target):
     def batches(self) -> Sequence[str]:
         return self._table.batches(self._id) if self._table.exists() else ()
 
-    def changes(self, schema: StructType | None) -> tuple[str, ...]:
+    def needed_changes(self, schema: StructType | None) -> tuple[str, ...]:
         if not self._table.exists():
             return (f"the first batch creates {self._table.name}",)
         change = self._plan(self._rows_schema(schema))
@@ -178,9 +175,6 @@ class LakeTarget(Target):
             _columns(self._table.schema()),
             way_to_widen=self._table.way_to_widen,
         )
-
-    def unreadable(self) -> Mapping[str, str]:
-        return self._unreadable
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write the rows as Parquet, whatever the table's layout."""
@@ -244,7 +238,7 @@ class LakeTarget(Target):
         self._spark.sql(f"ALTER TABLE {self._table.name} {change}")
 
 
-def aligned(rows: DataFrame, schema: StructType, *, filled: Collection[str]) -> DataFrame:
+def with_table_columns(rows: DataFrame, schema: StructType, *, filled: Collection[str]) -> DataFrame:
     """Return rows with the names and types of a table's columns.
 
     Args:
@@ -260,6 +254,12 @@ def aligned(rows: DataFrame, schema: StructType, *, filled: Collection[str]) -> 
             column = F.lit(None) if name is None else F.col(quoted(name))
             columns.append(column.cast(field.dataType).alias(field.name))
     return rows.select(*columns)
+
+
+def _is_readable(column: StructField) -> bool:
+    """Return whether fields of records may fill a column of the table."""
+    kind, name = column.dataType.simpleString(), column.name
+    return may_fill_column(kind) and may_be_column_name(name) and unfindable_struct(StructType([column])) is None
 
 
 def _columns(schema: StructType, *, is_required: bool = True) -> list[TableColumn]:

@@ -16,7 +16,7 @@ class Placement(Struct, frozen=True):
     """How staged rows get into a target; part of the manifest.
 
     Args:
-        moves: Files that are moved.
+        moves: Moves of staged files into the target.
         rows: Folder of the staged rows that `commit` reads; None if there are none.
         before: State of the target before the batch, for `commit`.
         staged_count: Files in that folder.
@@ -35,8 +35,8 @@ class Target(Protocol):
     def ending(self) -> str:
         """End of the names of staged files."""
 
-    def known(self) -> StructType:
-        """Return the columns of an existing target that fields of records may fill; none if the target lists no columns."""
+    def known_columns(self) -> StructType:
+        """Return the columns of an existing target that fields of records may fill; none if the target has no columns of its own."""
         return StructType([])
 
     def check(self, schema: StructType | None) -> None:
@@ -50,7 +50,7 @@ class Target(Protocol):
             DeliveryFailed: The target is another delivery's, or cannot be read.
         """
 
-    def changes(self, schema: StructType | None) -> tuple[str, ...]:
+    def needed_changes(self, schema: StructType | None) -> tuple[str, ...]:
         """Return the changes of an existing target that rows of the schema need, as sentences for people."""
         del schema
         return ()
@@ -67,7 +67,7 @@ class Target(Protocol):
         """Return the labels of the delivery's batches in the target, of the query's the newest; none if the target lists no batches."""
         return ()
 
-    def unreadable(self) -> Mapping[str, str]:
+    def unreadable_columns(self) -> Mapping[str, str]:
         """Return the columns of an existing target that no field of a record can fill: type by name."""
         return {}
 

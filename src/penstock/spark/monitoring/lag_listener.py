@@ -25,14 +25,14 @@ class LagGrowth(Struct):
 
     Args:
         reported_after_ms: Growth that is reported.
-        low_ms: The lowest lag since then; None before the first one.
+        low_ms: The lowest lag since the last report; None before the first lag.
     """
 
     reported_after_ms: float
     low_ms: int | None = None
 
     def add(self, lag_ms: int) -> int | None:
-        """Add a lag. If its growth is to be reported, return the lag from which it has grown."""
+        """Add a lag. Return the lag from which it has grown if that must be reported, else None."""
         low_ms = self.low_ms
         if low_ms is not None and lag_ms - low_ms >= self.reported_after_ms:
             self.low_ms = lag_ms
@@ -63,8 +63,8 @@ class LagListener(StreamingQueryListener):
         self._metrics = guard_metrics(metrics)
         self._names: dict[str, str] = {}
         self._growths: dict[tuple[str, str, int], LagGrowth] = {}
-        # Shards whose lag is shown, by query and stream.
-        self._shown: dict[tuple[str, str], frozenset[str]] = {}
+        # By query and stream.
+        self._shards_with_gauges: dict[tuple[str, str], frozenset[str]] = {}
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Remember the query's name."""
@@ -84,7 +84,7 @@ class LagListener(StreamingQueryListener):
             # Spark counts the rows of a source, which may read several streams.
             labels = {"query": self._names[query], "stream": ",".join(each.stream for each in streams)}
             self._metrics.count("records", row_count, labels)
-        self._check(query, [each for streams in sources for each in streams])
+        self._update_lags(query, [each for streams in sources for each in streams])
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Measure and check a query that waits for data."""
@@ -92,14 +92,14 @@ class LagListener(StreamingQueryListener):
         query = None if session is None else session.streams.get(str(event.id))
         if query is not None:
             self._names.setdefault(str(event.id), query.name or str(event.id))
-            self._check(str(event.id), lag(query))
+            self._update_lags(str(event.id), lag(query))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Forget the query."""
         query = str(event.id)
-        for _, stream in [key for key in self._shown if key[0] == query]:
-            self._show(query, stream, {})
-            del self._shown[query, stream]
+        for _, stream in [key for key in self._shards_with_gauges if key[0] == query]:
+            self._set_gauges(query, stream, {})
+            del self._shards_with_gauges[query, stream]
         self._growths = {key: growth for key, growth in self._growths.items() if key[0] != query}
         self._names.pop(query, None)
 
@@ -115,7 +115,7 @@ class LagListener(StreamingQueryListener):
             sum(each.total_leases for each in streams),
         )
 
-    def _check(self, query: str, sources: Sequence[StreamLag]) -> None:
+    def _update_lags(self, query: str, sources: Sequence[StreamLag]) -> None:
         """Set the gauges of each stream, and warn if its lag has grown."""
         for stream in {source.stream: None for source in sources}:
             # A query may read a stream twice, from two positions or for two applications: each has its own lag.
@@ -124,7 +124,7 @@ class LagListener(StreamingQueryListener):
             largest = {
                 shard: max(each.millis_behind_latest.get(shard, 0) for each in same) for shard in shards
             }
-            self._show(query, stream, largest)
+            self._set_gauges(query, stream, largest)
             for number, source in enumerate(same):
                 growth = self._growths.setdefault((query, stream, number), LagGrowth(self._reported_after_ms))
                 self._check_growth(query, source, growth)
@@ -144,12 +144,12 @@ class LagListener(StreamingQueryListener):
                 max(behind, key=behind.__getitem__),
             )
 
-    def _show(self, query: str, stream: str, behind: Mapping[str, int]) -> None:
+    def _set_gauges(self, query: str, stream: str, behind: Mapping[str, int]) -> None:
         """Set the gauges of a stream, and remove those of shards that the query has released."""
         labels = {"query": self._names.get(query, query), "stream": stream}
         if isinstance(self._metrics, ForgettingMetrics):
-            for shard in self._shown.get((query, stream), frozenset()) - behind.keys():
+            for shard in self._shards_with_gauges.get((query, stream), frozenset()) - behind.keys():
                 self._metrics.forget_gauge("millis_behind_latest", {**labels, "shard": shard})
         for shard, millis in behind.items():
             self._metrics.gauge("millis_behind_latest", millis, {**labels, "shard": shard})
-        self._shown[query, stream] = frozenset(behind)
+        self._shards_with_gauges[query, stream] = frozenset(behind)

@@ -127,7 +127,7 @@ def _parse_each(
     """
     given = user_options(given)
     option, names = _stream_list(given)
-    dropped = _spelling_by_name((*_NAMES, *_STARTS))
+    dropped = _name_by_spelling((*_NAMES, *_STARTS))
     rest = {key: text for key, text in given.items() if key.lower() not in dropped}
     region = region_of_arns(*names)
     if region is not None and not _given_texts(given, ("region",)):
@@ -258,7 +258,7 @@ def _given_texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, 
     Raises:
         OptionError: An option is set twice.
     """
-    spelt = _spelling_by_name(options)
+    spelt = _name_by_spelling(options)
     texts: dict[str, str] = {}
     for key, text in given.items():
         name = spelt.get(key.lower())
@@ -269,8 +269,8 @@ def _given_texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, 
     return texts
 
 
-def _spelling_by_name(options: Iterable[str]) -> dict[str, str]:
-    """Return the names of options by each of their spellings, in lower case."""
+def _name_by_spelling(options: Iterable[str]) -> dict[str, str]:
+    """Return the names of some options by each of their spellings, in lower case."""
     wanted = frozenset(options)
     return {
         key.lower(): option.name

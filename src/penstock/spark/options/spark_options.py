@@ -277,7 +277,7 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
 
 
 def is_batch_read(given: Mapping[str, str]) -> bool:
-    """Return whether an option is there that only a batch read can have."""
+    """Return whether the options have one that only a batch read accepts."""
     for_batch = {
         key.lower() for option in OPTIONS if option.scopes == _BATCH for key, _ in option.spellings()
     }
@@ -331,7 +331,7 @@ def _parse(given: Mapping[str, str], scope: str) -> tuple[dict[str, Any], tuple[
 
 
 def _fields_of(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a class that are options' values as they are."""
+    """Return the values of the options that are fields of a class, by field."""
     return {option.field: values[option.name] for option in OPTIONS if option.field in kind.__annotations__}
 
 

@@ -22,16 +22,15 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_WITHOUT_ZONE: Final = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a local timestamp has no zone
-_EPOCH_DAY: Final = _EPOCH.date()
 _DECIMAL_DIGITS_MAX: Final = 38
 
 
 class SparkAvro(NamedTuple):
-    """A type and its values.
+    """The type in Spark of an Avro schema, and the conversion of its values.
 
     Args:
-        type: Spark's type.
-        convert: Makes Spark's value of one that fastavro has read without logical types.
+        is_nullable: Whether a value may be null.
+        convert: Returns Spark's value of one that fastavro has read without logical types.
     """
 
     type: t.DataType
@@ -53,10 +52,10 @@ def without_logical_types(schema: Any) -> Any:
 
 
 def spark_avro(schema: Any) -> SparkAvro:
-    """Return the type of a schema in Spark.
+    """Return the type in Spark of an Avro schema.
 
     Args:
-        schema: As JSON values, with its logical types.
+        schema: The schema as JSON values, with its logical types.
 
     Raises:
         UnsupportedSchema: Spark has no such type; the message has the path of the field.
@@ -65,26 +64,26 @@ def spark_avro(schema: Any) -> SparkAvro:
 
 
 def spark_avro_of_expanded(schema: Any) -> SparkAvro:
-    """Return the same as `spark_avro` for a schema in which each name is replaced by its definition."""
+    """Return the type in Spark of a schema in which each name is replaced by its definition."""
     return _type_of(schema, "")
 
 
 def _type_of(schema: Any, path: str) -> SparkAvro:
     if isinstance(schema, list):
-        return _of_union(schema, path)
+        return _type_of_union(schema, path)
     if isinstance(schema, str):
         schema = {"type": schema}
     kind = schema["type"]
     if not isinstance(kind, str):
         return _type_of(kind, path)
     if kind == "record":
-        return _of_record(schema, path)
+        return _type_of_record(schema, path)
     if kind in ("array", "map"):
-        return _of_container(schema, kind, path)
-    return _of_logical(schema, path) or _of_primitive(kind, path)
+        return _type_of_container(schema, kind, path)
+    return _type_of_logical(schema, path) or _type_of_primitive(kind, path)
 
 
-def _of_container(schema: Mapping[str, Any], kind: str, path: str) -> SparkAvro:
+def _type_of_container(schema: Mapping[str, Any], kind: str, path: str) -> SparkAvro:
     if kind == "array":
         element = _type_of(schema["items"], f"{path}[]")
         return SparkAvro(
@@ -100,20 +99,20 @@ def _of_container(schema: Mapping[str, Any], kind: str, path: str) -> SparkAvro:
     )
 
 
-def _of_primitive(kind: str, path: str) -> SparkAvro:
-    if kind not in _PRIMITIVE:
+def _type_of_primitive(kind: str, path: str) -> SparkAvro:
+    if kind not in _SPARK_TYPES:
         why = "Spark has no type for null alone" if kind == "null" else f"{kind} contains itself"
-        raise UnsupportedSchema(f"{_at(path)} cannot be a column of Spark: {why}")
+        raise UnsupportedSchema(f"{_place_of(path)} cannot be a column of Spark: {why}")
     if kind in INTEGER_ENDS:
-        return SparkAvro(_PRIMITIVE[kind], False, _integer(kind, path))
-    return SparkAvro(_PRIMITIVE[kind], False, _bytes if kind in ("bytes", "fixed") else _unchanged)
+        return SparkAvro(_SPARK_TYPES[kind], False, _integer(kind, path))
+    return SparkAvro(_SPARK_TYPES[kind], False, _bytes if kind in ("bytes", "fixed") else _unchanged)
 
 
-def _of_record(schema: Mapping[str, Any], path: str) -> SparkAvro:
+def _type_of_record(schema: Mapping[str, Any], path: str) -> SparkAvro:
     names = [field["name"] for field in schema["fields"]]
     if len({name.lower() for name in names}) < len(names):
         raise UnsupportedSchema(
-            f"{_at(path)} cannot be a column of Spark: it has fields that differ in case only ({', '.join(names)})"
+            f"{_place_of(path)} cannot be a column of Spark: it has fields that differ in case only ({', '.join(names)})"
         )
     members = [_type_of(field["type"], f"{path}.{field['name']}") for field in schema["fields"]]
     fields = [
@@ -132,7 +131,7 @@ def _of_record(schema: Mapping[str, Any], path: str) -> SparkAvro:
     return SparkAvro(t.StructType(fields), False, convert)
 
 
-def _of_union(branches: list[Any], path: str) -> SparkAvro:
+def _type_of_union(branches: list[Any], path: str) -> SparkAvro:
     """Return the type of a union: that of its only branch but null, the wider of two numbers, or a struct of its branches."""
     others = [branch for branch in branches if _kind(branch) != "null"]
     is_nullable = len(others) < len(branches)
@@ -140,26 +139,26 @@ def _of_union(branches: list[Any], path: str) -> SparkAvro:
     if not others:
         return _type_of("null", path)
     if kinds == {"int", "long"} and not any(map(_logical, others)):
-        member = _of_primitive("long", path)
+        member = _type_of_primitive("long", path)
     elif kinds == {"float", "double"}:
         member = SparkAvro(t.DoubleType(), False, _unchanged)
     elif len(others) == 1:
         member = _type_of(others[0], path)
     else:
-        return _of_members(others, path, is_nullable=is_nullable)
+        return _type_of_members(others, path, is_nullable=is_nullable)
     convert = member.convert
     return SparkAvro(
         member.type, is_nullable, lambda value: None if value is None else convert(_without_name(value))
     )
 
 
-def _of_members(branches: list[Any], path: str, *, is_nullable: bool) -> SparkAvro:
+def _type_of_members(branches: list[Any], path: str, *, is_nullable: bool) -> SparkAvro:
     """Return a struct with a field for each branch, of which a value has one: the branch that it names or fits."""
     kinds = [_kind(branch) for branch in branches]
     for first, second in (("int", "long"), ("float", "double")):
         if first in kinds and second in kinds:
             raise UnsupportedSchema(
-                f"{_at(path)} cannot be a column of Spark: a value of its union may be {first} or {second}, which cannot be "
+                f"{_place_of(path)} cannot be a column of Spark: a value of its union may be {first} or {second}, which cannot be "
                 "told apart when it was read"
             )
     members = [_type_of(branch, f"{path}.member{place}") for place, branch in enumerate(branches)]
@@ -176,7 +175,9 @@ def _of_members(branches: list[Any], path: str, *, is_nullable: bool) -> SparkAv
         else:
             place = next((place for place, fit in enumerate(fits) if fit(value)), -1)
             if place < 0:
-                raise SchemaMismatch(f"{_at(path)}: a {type(value).__name__} is none of the union's branches")
+                raise SchemaMismatch(
+                    f"{_place_of(path)}: a {type(value).__name__} is none of the union's branches"
+                )
         return tuple(member.convert(value) if each == place else None for each, member in enumerate(members))
 
     return SparkAvro(t.StructType(fields), is_nullable, convert)
@@ -201,7 +202,7 @@ def _branch_test(branch: Any) -> Callable[[Any], bool]:
         return lambda value: value in branch["symbols"]
     if kind == "fixed":
         return lambda value: isinstance(value, bytes) and len(value) == branch["size"]
-    expected = _PYTHON[kind]
+    expected = _PYTHON_TYPES[kind]
     return lambda value: type(value) is expected
 
 
@@ -210,42 +211,34 @@ def _without_name(value: Any) -> Any:
     return value[1] if isinstance(value, tuple) else value
 
 
-def _of_logical(schema: Mapping[str, Any], path: str) -> SparkAvro | None:
+def _type_of_logical(schema: Mapping[str, Any], path: str) -> SparkAvro | None:
     logical, kind = _logical(schema), schema["type"]
     if logical == "decimal" and kind in ("bytes", "fixed"):
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > _DECIMAL_DIGITS_MAX:
             raise UnsupportedSchema(
-                f"{_at(path)} cannot be a column of Spark: a decimal of {precision} digits, and Spark's end at "
+                f"{_place_of(path)} cannot be a column of Spark: a decimal of {precision} digits, and Spark's end at "
                 f"{_DECIMAL_DIGITS_MAX}"
             )
         return SparkAvro(t.DecimalType(precision, scale), False, _decimal(precision, scale, path))
     if (kind, logical) == ("int", "date"):
-        return SparkAvro(t.DateType(), False, _date(path))
-    for unit, microseconds in (("millis", 1000), ("micros", 1)):
-        if (kind, logical) == ("long", f"timestamp-{unit}"):
-            return SparkAvro(t.TimestampType(), False, _timestamp(_EPOCH, microseconds, path))
-        if (kind, logical) == ("long", f"local-timestamp-{unit}"):
-            return SparkAvro(t.TimestampNTZType(), False, _timestamp(_EPOCH_WITHOUT_ZONE, microseconds, path))
+        return SparkAvro(t.DateType(), False, _since(_EPOCH.date(), dt.timedelta(days=1), path))
+    for name, unit in (("millis", dt.timedelta(milliseconds=1)), ("micros", dt.timedelta(microseconds=1))):
+        if (kind, logical) == ("long", f"timestamp-{name}"):
+            return SparkAvro(t.TimestampType(), False, _since(_EPOCH, unit, path))
+        if (kind, logical) == ("long", f"local-timestamp-{name}"):
+            return SparkAvro(t.TimestampNTZType(), False, _since(_EPOCH_WITHOUT_ZONE, unit, path))
     return None
 
 
-def _timestamp(epoch: dt.datetime, unit_us: int, path: str) -> Convert:
-    def convert(value: int) -> dt.datetime:
-        try:
-            return epoch + dt.timedelta(microseconds=value * unit_us)
-        except OverflowError as error:
-            raise SchemaMismatch(f"{_at(path)}: {value} is not between the years 1 and 9999") from error
+def _since(epoch: dt.date, unit: dt.timedelta, path: str) -> Convert:
+    """Return the conversion of a number of units since the epoch to a date or a moment."""
 
-    return convert
-
-
-def _date(path: str) -> Convert:
     def convert(value: int) -> dt.date:
         try:
-            return _EPOCH_DAY + dt.timedelta(days=value)
+            return epoch + value * unit
         except OverflowError as error:
-            raise SchemaMismatch(f"{_at(path)}: {value} is not between the years 1 and 9999") from error
+            raise SchemaMismatch(f"{_place_of(path)}: {value} is not between the years 1 and 9999") from error
 
     return convert
 
@@ -255,7 +248,7 @@ def _decimal(precision: int, scale: int, path: str) -> Convert:
         try:
             unscaled = unscaled_decimal(_bytes(value), precision)
         except ValueError as error:
-            raise SchemaMismatch(f"{_at(path)}: {error}") from error
+            raise SchemaMismatch(f"{_place_of(path)}: {error}") from error
         # From its digits: arithmetic would round to the context's precision.
         return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
@@ -268,7 +261,7 @@ def _integer(kind: str, path: str) -> Convert:
     def convert(value: int) -> int:
         # Avro writes int and long alike, so a careless writer's int may have more than 32 bits.
         if not -end <= value < end:
-            raise SchemaMismatch(f"{_at(path)}: {value} is not a valid {kind}")
+            raise SchemaMismatch(f"{_place_of(path)}: {value} is not a valid {kind}")
         return value
 
     return convert
@@ -283,11 +276,11 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-def _at(path: str) -> str:
+def _place_of(path: str) -> str:
     return f"field {path.removeprefix('.')}" if path else "the schema"
 
 
-_PRIMITIVE: Final[Mapping[str, t.DataType]] = {
+_SPARK_TYPES: Final[Mapping[str, t.DataType]] = {
     "boolean": t.BooleanType(),
     "int": t.IntegerType(),
     "long": t.LongType(),
@@ -298,7 +291,7 @@ _PRIMITIVE: Final[Mapping[str, t.DataType]] = {
     "string": t.StringType(),
     "enum": t.StringType(),
 }
-_PYTHON: Final[Mapping[str, type]] = {
+_PYTHON_TYPES: Final[Mapping[str, type]] = {
     "boolean": bool,
     "int": int,
     "long": int,

@@ -82,7 +82,7 @@ def from_glue_avro(
     assert schema is not None
     parse_avro(schema, "the schema of the column")
     definition = load_avro(schema)
-    return _apply(column, opened, json.dumps(definition), mode, spark_avro(definition).type)
+    return _reading_column(column, opened, json.dumps(definition), mode, spark_avro(definition).type)
 
 
 def from_glue_json(
@@ -112,7 +112,7 @@ def from_glue_json(
 
     _check_mode(mode)
     opened = open_registry(registry, region=region, endpoint_url=endpoint_url, connection=connection)
-    return _apply(column, opened, None, mode, StringType())
+    return _reading_column(column, opened, None, mode, StringType())
 
 
 class ColumnReader:
@@ -151,7 +151,7 @@ class ColumnReader:
             other = "from_glue_avro" if expected is DataFormat.JSON else "from_glue_json"
             raise SchemaMismatch(f"{what} is {version.data_format.value}: {other} reads such records")
         if expected is DataFormat.JSON:
-            return _text
+            return _decode_text
         from penstock.spark.schemas.avro_types import spark_avro_of_expanded, without_logical_types
         from penstock.spark.schemas.written_units import column_as_written
 
@@ -169,10 +169,15 @@ def reader_of(registry: SchemaRegistry, definition: str | None) -> ColumnReader:
     return ColumnReader(registry, definition)
 
 
-def _apply(
+def _reading_column(
     column: str | Column, registry: SchemaRegistry, definition: str | None, mode: str, kind: DataType
 ) -> Column:
-    """Return the column of a function that reads each record in the executors."""
+    """Return a column whose records the executors read.
+
+    Args:
+        definition: Schema of the column as JSON text; None for a column of JSON texts.
+        kind: Type of the column in Spark.
+    """
     from pyspark.sql import functions as f
 
     is_permissive = mode == "PERMISSIVE"
@@ -191,7 +196,7 @@ def _apply(
     return f.udf(read, kind, useArrow=True)(column)
 
 
-def _text(payload: bytes) -> str:
+def _decode_text(payload: bytes) -> str:
     try:
         return payload.decode()
     except UnicodeDecodeError as error:

@@ -37,7 +37,7 @@ _READABLE: Final[Mapping[str, tuple[str, ...]]] = {
 """Types that a writer's value may have for a reader's type, beside the type itself."""
 
 
-class _Meaning(NamedTuple):
+class _LogicalType(NamedTuple):
     logical: str
     scale: int = 0
 
@@ -58,24 +58,31 @@ def column_as_written(column: Any, writer: Any, what: str) -> Any:
     """
     named: dict[str, Any] = {}
     written = parse_schema(writer, named)
-    return _Match(named, what).of(expand_schema(column), [written], "")
+    return _UnitsOfWriter(named, what).apply_to(expand_schema(column), [written], "")
 
 
-class _Match:
-    """Finds the parts of a writer's schema that are read into each part of a column."""
+class _UnitsOfWriter:
+    """Replaces the units in a column's schema by those of a writer's schema.
+
+    Args:
+        named: The writer's named types.
+        what: Name of the values, for messages.
+    """
 
     def __init__(self, named: Mapping[str, Any], what: str) -> None:
         self._named: Final = named
         self._what: Final = what
 
-    def of(self, column: Any, writers: list[Any], path: str) -> Any:
-        """Return a part of the column's schema, with the units in which the values for it were written.
+    def apply_to(self, column: Any, writers: list[Any], path: str) -> Any:
+        """Return a part of the column's schema with the writer's units.
 
         Args:
+            column: The part.
             writers: The parts of the writer's schema that may be read into it.
+            path: The field's, for messages.
         """
         if isinstance(column, list):
-            return [self.of(branch, writers, path) for branch in column]
+            return [self.apply_to(branch, writers, path) for branch in column]
         if isinstance(column, str):
             return column
         kind = column["type"]
@@ -87,22 +94,22 @@ class _Match:
             return {**column, "fields": [self._field(field, found, path) for field in column["fields"]]}
         for inner in ("items", "values"):
             if inner in column:
-                return {**column, inner: self.of(column[inner], [each[inner] for each in found], path)}
+                return {**column, inner: self.apply_to(column[inner], [each[inner] for each in found], path)}
         return self._leaf(column, found, path)
 
     def _field(self, field: Mapping[str, Any], records: list[Any], path: str) -> Any:
         names = {field["name"], *field.get("aliases", ())}
         written = [each["type"] for record in records for each in record["fields"] if each["name"] in names]
-        return {**field, "type": self.of(field["type"], written, f"{path}.{field['name']}")}
+        return {**field, "type": self.apply_to(field["type"], written, f"{path}.{field['name']}")}
 
     def _leaf(self, column: Mapping[str, Any], writers: list[Any], path: str) -> Any:
-        """Return a type without parts, with the writers' unit if they all have the same one."""
-        expected = _meaning(column)
-        written = {meaning for each in writers if (meaning := _meaning(each)) is not None}
+        """Return a type without parts, with the unit that all its writers have; raise an error if they have others."""
+        expected = _logical_type(column)
+        written = {meaning for each in writers if (meaning := _logical_type(each)) is not None}
         if expected is None or written <= {expected}:
             return column
         other = min(written - {expected})
-        differ_in_unit = {expected.logical, other.logical} <= _CONVERTED and _is_same(expected, other)
+        differ_in_unit = {expected.logical, other.logical} <= _CONVERTED and _have_same_base(expected, other)
         if len(written) == 1 and differ_in_unit:
             return {**column, "logicalType": other.logical}
         raise SchemaMismatch(
@@ -119,7 +126,7 @@ class _Match:
         return found
 
 
-def _is_same(first: _Meaning, second: _Meaning) -> bool:
+def _have_same_base(first: _LogicalType, second: _LogicalType) -> bool:
     return first.logical.rpartition("-")[0] == second.logical.rpartition("-")[0]
 
 
@@ -131,9 +138,9 @@ def _kind(schema: Any) -> Any:
     return schema if isinstance(schema, str) else schema["type"]
 
 
-def _meaning(schema: Any) -> _Meaning | None:
+def _logical_type(schema: Any) -> _LogicalType | None:
     """Return the logical type of a schema; None if it has none that matters here, or one that does not fit its type."""
     logical = "" if isinstance(schema, str) else schema.get("logicalType", "")
     if logical == "decimal" and schema["type"] in ("bytes", "fixed"):
-        return _Meaning(logical, schema.get("scale", 0))
-    return _Meaning(logical) if _BASES.get(str(logical)) == _kind(schema) else None
+        return _LogicalType(logical, schema.get("scale", 0))
+    return _LogicalType(logical) if _BASES.get(str(logical)) == _kind(schema) else None

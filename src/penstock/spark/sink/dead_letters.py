@@ -152,7 +152,7 @@ def _as_text(text: Text) -> str | None:
     return text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
 
 
-def file_name(query: str | None, batch: str | None, write_id: str | None, partition: int) -> str:
+def letters_file_name(query: str | None, batch: str | None, write_id: str | None, partition: int) -> str:
     """Return the name of a task's file of dead letters, the same for each attempt of the task.
 
     Args:

@@ -18,8 +18,8 @@ from typing import IO, Any, Final, Protocol
 
 _CHUNK_BYTES: Final = 2**20
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
-_FILE: Final = 0o600
-_FOLDER: Final = 0o700
+_FILE_MODE: Final = 0o600
+_FOLDER_MODE: Final = 0o700
 
 
 class FileFolder(Protocol):
@@ -82,7 +82,7 @@ class Folder:
     def _replace_local(self, name: str, content: IO[bytes]) -> None:
         path = Path(self._path)
         _make_folders(path)
-        _refuse_planted(path)
+        _refuse_planted_link(path)
         # The folder is checked and opened. If another user then puts a link in its place, the file still goes to the
         # checked folder, by its descriptor.
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
@@ -90,7 +90,7 @@ class Folder:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
             try:
-                with os.fdopen(os.open(draft, flags, _FILE, dir_fd=folder), "wb") as file:
+                with os.fdopen(os.open(draft, flags, _FILE_MODE, dir_fd=folder), "wb") as file:
                     shutil.copyfileobj(content, file, _CHUNK_BYTES)
                     file.flush()
                     os.fsync(file.fileno())
@@ -125,10 +125,10 @@ def _make_folders(path: Path) -> None:
     """Make a folder and those above it, for their owner only; existing ones are left unchanged."""
     missing = [each for each in (path, *path.parents) if not each.is_dir()]
     for each in reversed(missing):
-        each.mkdir(_FOLDER, exist_ok=True)  # another task may be first
+        each.mkdir(_FOLDER_MODE, exist_ok=True)  # another task may be first
 
 
-def _refuse_planted(path: Path) -> None:
+def _refuse_planted_link(path: Path) -> None:
     """Refuse a folder that is another user's symbolic link: it may lead anywhere.
 
     Raises:

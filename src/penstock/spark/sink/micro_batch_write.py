@@ -13,8 +13,13 @@ from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.columns import check_columns
 from penstock.spark.sink.report import SinkReport
 from penstock.spark.sink.row_writer import write_rows
-from penstock.spark.sink.task_report import TaskReport, report_of, sum_up, warn_of_overruled
-from penstock.spark.spark_errors import explained, explained_rows
+from penstock.spark.sink.task_report import (
+    TaskReport,
+    add_task_reports,
+    sink_report_of,
+    warn_of_overruled_streams,
+)
+from penstock.spark.spark_errors import rows_with_plain_errors, with_plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,7 +28,7 @@ if TYPE_CHECKING:
 _REPORT_DDL: Final = "report STRING"
 
 
-@explained
+@with_plain_errors
 def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 0) -> SinkReport:
     """Write every row to Kinesis and wait until each is acknowledged.
 
@@ -46,12 +51,12 @@ def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 
     write = partial(_write_task, parsed, columns, uuid.uuid4().hex)
     written = df.mapInArrow(write, _REPORT_DDL).collect()
     reports = (msgspec.json.decode(row.report, type=TaskReport) for row in written)
-    total = sum_up(reports, f"batch {batch_id}")
-    warn_of_overruled(total, f"batch {batch_id}")
-    return report_of(batch_id, total)
+    total = add_task_reports(reports, f"batch {batch_id}")
+    warn_of_overruled_streams(total, f"batch {batch_id}")
+    return sink_report_of(batch_id, total)
 
 
-@explained_rows
+@rows_with_plain_errors
 def _write_task(
     options: SinkOptions, columns: tuple[str, ...], write_id: str, rows: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:

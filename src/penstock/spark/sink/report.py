@@ -127,7 +127,7 @@ def _location_of(query: Any) -> str:
         ) from None
 
 
-def merge(reports: Iterable[WriteReport]) -> WriteReport:
+def add_write_reports(reports: Iterable[WriteReport]) -> WriteReport:
     """Add up the reports of several writers to one stream."""
     total = WriteReport()
     for report in reports:
@@ -170,7 +170,7 @@ def _add_totals(before: SinkReport, batch: SinkReport) -> SinkReport:
     return replace(
         batch,
         total={
-            stream: merge(each.total[stream] for each in (before, batch) if stream in each.total)
+            stream: add_write_reports(each.total[stream] for each in (before, batch) if stream in each.total)
             for stream in {**before.total, **batch.total}
         },
         dead_letters_total=before.dead_letters_total + batch.dead_letters_total,

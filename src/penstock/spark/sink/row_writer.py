@@ -44,11 +44,11 @@ def write_rows(
 def _dead_letters_name(write_id: str | None) -> str:
     from pyspark import TaskContext
 
-    from penstock.spark.sink.dead_letters import file_name
+    from penstock.spark.sink.dead_letters import letters_file_name
 
     context = TaskContext.get()
     if context is None:
         raise UsageError("dead letters are written by Spark tasks, and this is none")
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
-    return file_name(query, batch, write_id, context.partitionId())
+    return letters_file_name(query, batch, write_id, context.partitionId())

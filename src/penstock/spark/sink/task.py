@@ -17,7 +17,7 @@ from penstock.spark.options.spark_options import SinkOptions
 from penstock.spark.sink.dead_letters import DeadLetters
 from penstock.spark.sink.ports import SinkPorts
 from penstock.spark.sink.task_report import TaskReport
-from penstock.spark.sink.values import Text, Values, values_of_batches
+from penstock.spark.sink.values import RowValues, Text, values_of_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +51,14 @@ class SinkTask:
         with contextlib.closing(DeadLetters(self._options, self._ports, memory)) as dead:
             return self._write_rows(rows, memory, dead)
 
-    def _write_rows(self, rows: Iterator[Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
-        """Send the rows, each to its stream, and wait; without `dead` a row that can never be accepted is an error."""
+    def _write_rows(
+        self, rows: Iterator[RowValues], memory: TaskMemory, dead: DeadLetters | None
+    ) -> TaskReport:
+        """Send the rows, each to its stream, and wait until all are acknowledged.
+
+        Args:
+            dead: Takes the rows that can never be accepted; None: such a row is an error.
+        """
         writers: dict[str, TaskWriter] = {}
         router = _Router(self._options.stream)
         for row_number, values in enumerate(rows):
@@ -94,7 +100,7 @@ class SinkTask:
         )
 
     @staticmethod
-    def _write_row(writer: TaskWriter, stream: str, row_number: int, values: Values) -> None:
+    def _write_row(writer: TaskWriter, stream: str, row_number: int, values: RowValues) -> None:
         data, key, hash_key, _ = values
         if data is None or not isinstance(key, str) or isinstance(hash_key, bytes):
             raise RecordError(
@@ -126,7 +132,7 @@ class _Router:
             RecordError: There is no option, and the column names no stream.
         """
         if self._stream is not None:
-            if named is not None and named != self._stream and not _is_same(named, self._stream):
+            if named is not None and named != self._stream and not _may_be_same_stream(named, self._stream):
                 self.overruled_count += 1
                 self.overruled_stream = self.overruled_stream or _short_repr(named)
             return self._stream
@@ -140,8 +146,8 @@ class _Router:
         return str(named)
 
 
-def _is_same(named: Text, stream: str) -> bool:
-    """Whether a name and an ARN may mean the same stream."""
+def _may_be_same_stream(named: Text, stream: str) -> bool:
+    """Return whether one text is a name and the other one an ARN with that name."""
     return (
         isinstance(named, str)
         and named.startswith("arn:") != stream.startswith("arn:")
@@ -153,8 +159,8 @@ def _short_repr(value: str | bytes) -> str:
     return f"{value!r:.80}"
 
 
-def _reason_not_sendable(values: Values) -> str:
-    """Return the column that is null, or whose text is still `bytes` because it is not UTF-8."""
+def _reason_not_sendable(values: RowValues) -> str:
+    """Return why a row cannot be sent: a column is null, or its text is not UTF-8."""
     data, key, hash_key, _stream = values
     if data is None or key is None:
         return f"the column {'data' if data is None else 'partitionKey'} is null"

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from penstock.producer.write_report import WriteReport
 from penstock.spark.sink.folder import FileFolder, Folder
-from penstock.spark.sink.report import SinkReport, merge, record_commit
+from penstock.spark.sink.report import SinkReport, add_write_reports, record_commit
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -31,43 +31,47 @@ class TaskReport(Struct, frozen=True):
     overruled_stream: str = ""
 
 
-def sum_up(written: Iterable[TaskReport], what: str) -> TaskReport:
-    """Add up and log the reports of the tasks."""
-    written = list(written)
+def add_task_reports(reports: Iterable[TaskReport], heading: str) -> TaskReport:
+    """Add up the reports of tasks, and log the sum.
+
+    Args:
+        heading: Names the write in the log, such as `micro-batch 7`.
+    """
+    written = list(reports)
     by_stream: dict[str, list[WriteReport]] = {}
     for message in written:
         for stream, report in message.reports.items():
             by_stream.setdefault(stream, []).append(report)
     total = TaskReport(
-        {stream: merge(reports) for stream, reports in sorted(by_stream.items())},
+        {stream: add_write_reports(reports) for stream, reports in sorted(by_stream.items())},
         sum(message.dead_letter_count for message in written),
         sum(message.overruled_count for message in written),
         next((message.overruled_stream for message in written if message.overruled_count), ""),
     )
     for stream, report in total.reports.items():
-        _log.info("%s to stream %s: %s", what, stream, report)
+        _log.info("%s to stream %s: %s", heading, stream, report)
     if total.dead_letter_count:
         _log.warning(
             "%s: %d rows that the service can never accept went to the dead letters",
-            what,
+            heading,
             total.dead_letter_count,
         )
     return total
 
 
-def report_of(batch: int, total: TaskReport) -> SinkReport:
-    """Return the report of a batch, whose totals are its own."""
+def sink_report_of(batch: int, total: TaskReport) -> SinkReport:
+    """Return the report of a batch alone, from the sum of its tasks' reports."""
     dead, overruled = total.dead_letter_count, total.overruled_count
     return SinkReport(batch, total.reports, total.reports, dead, dead, overruled, overruled)
 
 
-def warn_of_overruled(total: TaskReport, what: str) -> None:
+def warn_of_overruled_streams(total: TaskReport, heading: str) -> None:
     """Warn if the column streamName of written rows names another stream than the option."""
     if total.overruled_count:
         _log.warning(
             "%s: the column streamName of %d rows names another stream (%s) than the option, which decides: they were "
             "written to %s. Rows that the source reads have this column. To route rows by it, leave out option streamName",
-            what,
+            heading,
             total.overruled_count,
             total.overruled_stream,
             ", ".join(total.reports) or "no stream",
@@ -85,11 +89,11 @@ def commit_batch(
     Returns:
         The streams that the query wrote to for the first time, according to its checkpoint location.
     """
-    total = sum_up(written, f"micro-batch {batch}")
+    total = add_task_reports(written, f"micro-batch {batch}")
     before = None
     if checkpoint_location is not None:
-        before = record_commit(checkpoint_location, report_of(batch, total), open_folder)
+        before = record_commit(checkpoint_location, sink_report_of(batch, total), open_folder)
     # Rows whose column streamName has no effect are reported once for a checkpoint location.
     if before is None or not before.overruled_total:
-        warn_of_overruled(total, f"micro-batch {batch}")
+        warn_of_overruled_streams(total, f"micro-batch {batch}")
     return frozenset(total.reports if before is None else total.reports.keys() - before.total.keys())

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Text: TypeAlias = str | bytes | None
-"""A text; its bytes if they are not UTF-8."""
-Values: TypeAlias = tuple[bytes | None, Text, Text, Text]
-"""One row's data, partition key, explicit hash key and stream; None if it has none."""
+"""A text of a row; its bytes if they are not UTF-8, None for null."""
+RowValues: TypeAlias = tuple[bytes | None, Text, Text, Text]
+"""One row's data, partition key, explicit hash key and stream name; None for a null, and for a missing column."""
 _SLICE_BYTES: Final = 4 * 2**20
 _SLICE_ROWS_MAX: Final = 10_000
 
 
-def values_of_batches(batches: Iterator[pa.RecordBatch], columns: tuple[str, ...]) -> Iterator[Values]:
+def values_of_batches(batches: Iterator[pa.RecordBatch], columns: tuple[str, ...]) -> Iterator[RowValues]:
     """Yield the rows of batches, in slices of a few megabytes, since a slice is copied to Python objects.
 
     Args:

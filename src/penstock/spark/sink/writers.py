@@ -14,8 +14,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.spark.engine import StreamWriter
 from penstock.spark.options.spark_options import SinkOptions
-from penstock.spark.sink.task_report import TaskReport, commit_batch, sum_up, warn_of_overruled
-from penstock.spark.spark_errors import explained
+from penstock.spark.sink.task_report import (
+    TaskReport,
+    add_task_reports,
+    commit_batch,
+    warn_of_overruled_streams,
+)
+from penstock.spark.spark_errors import with_plain_errors
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,18 +57,18 @@ class KinesisBatchWriter(DataSourceArrowWriter):
         self._columns = columns
         self._write_id = uuid.uuid4().hex
 
-    @explained
+    @with_plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows."""
         return _write(iterator, self._options, self._columns, self._write_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the written records."""
-        warn_of_overruled(sum_up(_reports(messages), "batch write"), "batch write")
+        warn_of_overruled_streams(add_task_reports(_reports(messages), "batch write"), "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the written records although the job failed: nothing is removed from a stream."""
-        sum_up(_reports(messages), "failed batch write, acknowledged before the failure")
+        add_task_reports(_reports(messages), "failed batch write, acknowledged before the failure")
 
 
 class KinesisStreamWriter(StreamWriter):
@@ -73,7 +78,7 @@ class KinesisStreamWriter(StreamWriter):
         self._options = options
         self._columns = columns
 
-    @explained
+    @with_plain_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows of a micro-batch."""
         return _write(iterator, self._options, self._columns)
@@ -95,4 +100,4 @@ class KinesisStreamWriter(StreamWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log the written records; the batch will be written again (at least once)."""
-        sum_up(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")
+        add_task_reports(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")

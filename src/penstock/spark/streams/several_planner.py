@@ -28,8 +28,8 @@ from penstock.spark.driver.joining import name_worker
 from penstock.spark.driver.planner import Planner, Search
 from penstock.spark.driver.planner_opening import open_metrics, open_planner
 from penstock.spark.options.several_streams import SeveralOptions
-from penstock.spark.stream_names import naming
-from penstock.spark.streams.several_report import add_reports, without_batch
+from penstock.spark.stream_names import naming_stream
+from penstock.spark.streams.several_report import add_reports, without_batch_figures
 from penstock.spark.tasks.shard_read import BatchPart
 from penstock.wiring import SystemClock, open_kcl3_tables, open_kinesis, open_lease_table
 
@@ -112,7 +112,7 @@ class SeveralPlanner:
         """
         searches: dict[str, Search] = {}
         for stream_id, stream in self._streams.items():
-            with naming(stream.name):
+            with naming_stream(stream.name):
                 searches[stream_id] = stream.planner.begin_search(
                     start.offset_of(stream_id), may_be_only_batch=may_be_only_batch
                 )
@@ -139,7 +139,7 @@ class SeveralPlanner:
         batch: list[tuple[int, Sequence[BatchPart]]] = []
         for stream_id in read:
             stream = self._streams[stream_id]
-            with naming(stream.name):
+            with naming_stream(stream.name):
                 tasks = stream.planner.tasks(end.offset_of(stream_id), partitions_max=partitions_max[stream_id])
             batch += [(stream.place, parts) for parts in tasks]
         return batch
@@ -151,7 +151,7 @@ class SeveralPlanner:
             report = stream.planner.report()
             if report is not None:
                 was_read = self._streams_settled is None or stream_id in self._streams_settled
-                known.append(report if was_read else without_batch(report))
+                known.append(report if was_read else without_batch_figures(report))
         return add_reports(known, self._shared.stream) if known else None
 
     def stop(self) -> None:
@@ -165,7 +165,7 @@ class SeveralPlanner:
         failures = []
         for stream in self._streams.values():
             try:
-                with naming(stream.name):
+                with naming_stream(stream.name):
                     stream.planner.stop()
             except Exception as error:  # noqa: BLE001 - whatever it is, the other streams are stopped first
                 _log.error("a stream of the query could not be stopped: %s", error)
@@ -184,7 +184,7 @@ class SeveralPlanner:
         while True:
             for stream_id in list(going_on):
                 stream = self._streams[stream_id]
-                with naming(stream.name):
+                with naming_stream(stream.name):
                     if stream.planner.search_once(searches[stream_id]):
                         del going_on[stream_id]
             has_found = any(search.wanted_shards for search in searches.values())
@@ -207,7 +207,7 @@ class SeveralPlanner:
         planned = {}
         for stream_id, part in split_limits(limits, waiting).items():
             stream = self._streams[stream_id]
-            with naming(stream.name):
+            with naming_stream(stream.name):
                 planned[stream_id] = stream.planner.plan(searches[stream_id], part)
         return planned
 
@@ -245,7 +245,7 @@ class SeveralPlanner:
             self._metrics = open_metrics(self._shared, worker)
         for place, (options, identity) in enumerate(zip(self._options.streams, identities, strict=True)):
             own = replace(options, worker_id=worker)
-            with naming(options.stream):
+            with naming_stream(options.stream):
                 labels = {"stream": options.stream.rpartition("/")[2]}
                 planner = open_planner(own, part_of=identity, metrics=_StreamMetrics(self._metrics, labels))
                 if self._is_available_now:
@@ -262,7 +262,7 @@ class SeveralPlanner:
     def _fetch_identities(self) -> list[StreamIdentity]:
         identities: list[StreamIdentity] = []
         for options in self._options.streams:
-            with naming(options.stream):
+            with naming_stream(options.stream):
                 identity = self._kinesis.fetch_summary(options.stream).identity
             if identity in identities:
                 raise OptionError(

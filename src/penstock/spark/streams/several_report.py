@@ -10,7 +10,7 @@ _SUMS: Final = ("bytes", "claims", "keptIterators", "records")
 _LEASES: Final = ("held", "lost", "taken", "total")
 
 
-def without_batch(report: dict[str, Any]) -> dict[str, Any]:
+def without_batch_figures(report: dict[str, Any]) -> dict[str, Any]:
     """Return the report of a stream that the last batch did not read, with zeros in place of an earlier batch's figures."""
     idle = {**report, **dict.fromkeys(_SUMS, 0)}
     return {**idle, "pushed": {"records": 0, "ends": {}}} if "pushed" in report else idle

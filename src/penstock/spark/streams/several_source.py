@@ -12,7 +12,7 @@ from penstock.core.batches.several_offsets import (
 )
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.options.spark_options import SourceOptions
-from penstock.spark.stream_names import naming
+from penstock.spark.stream_names import naming_stream
 from penstock.spark.tasks.shard_read import BatchPart
 from penstock.spark.tasks.stream_table import StreamTable
 from penstock.spark.tasks.task_opening import read_parts
@@ -28,23 +28,23 @@ class SeveralStreams:
     """A query's source: several streams. The methods are those of `penstock.spark.batch_planning.OneStream`."""
 
     noun = "streams"
-    initial = INITIAL_MULTI_STREAM_OFFSET
+    initial_offset = INITIAL_SEVERAL
 
     def __init__(self, options: SeveralOptions) -> None:
         self._options = options
 
     @property
-    def shared(self) -> SourceOptions:
+    def shared_options(self) -> SourceOptions:
         """The options that count for the whole query."""
         return self._options.shared
 
-    def open(self) -> SeveralPlanner:
+    def open_planner(self) -> SeveralPlanner:
         """Open the planner."""
         from penstock.spark.streams.several_planner import SeveralPlanner
 
         return SeveralPlanner(self._options)
 
-    def parse(self, document: Any) -> MultiStreamOffset:
+    def parse_offset(self, document: Any) -> MultiStreamOffset:
         """Return the offset of a document."""
         return parse_multi_stream_offset(document)
 
@@ -61,5 +61,5 @@ class SeveralStreams:
         options = self._options.streams[place]
         stream_id = parts[0].stream.stream_id
         table = StreamTable(open_lease_table(options.lease_table, options.connection), stream_id)
-        with naming(options.stream):
+        with naming_stream(options.stream):
             yield from read_parts(parts, options, query, table=table)

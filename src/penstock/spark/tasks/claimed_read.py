@@ -414,7 +414,7 @@ class ClaimedRead:
         if reason is Refusal.STREAM:
             raise StreamChanged(
                 f"shard {self._shard_id}: lease table {self._table.name} belongs to the stream {lease.stream}, and this query "
-                f"reads {self._task.stream}: choose another applicationName"
+                f"reads {self._part.stream}: choose another applicationName"
             )
 
     def _claim_end(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:

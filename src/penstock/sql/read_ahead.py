@@ -21,8 +21,8 @@ class Stopped(Exception):  # noqa: N818 - not an error: the query is not wanted 
     """The rows were stopped."""
 
 
-class HandedOver(Generic[_Item]):
-    """Rows that a thread of its own reads ahead. Iterate once.
+class ReadAhead(Generic[_Item]):
+    """Iterates over rows that a thread of its own reads ahead. Iterate once.
 
     Args:
         read: Returns the rows; called on that thread when the first row is requested.
