@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from penstock.spark.options.spark_options import SinkOptions, parse_sink
-from penstock.spark.sink.task_report import add_task_reports, commit_batch
+from penstock.spark.sink.task_report import commit_batch, sum_reports
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events.producers import RecordAdded
@@ -136,7 +136,7 @@ class SimSinkQuery(SparkDriver):
             self._die()
         reports = [each.report for each in written]
         if self._plan.in_foreach_batch:
-            add_task_reports(reports, "batch write")
+            sum_reports(reports, "batch write")
         else:
             commit_batch(reports, index, self._options.checkpoint_location, self._open_folder)
         world.record(WriteCommitted(self.who, index))
@@ -175,7 +175,7 @@ class SimSinkQuery(SparkDriver):
             finished = [each.report for each in job.finished()]
             self.world.record(WriteAborted(self.who, index, len(finished)))
             what = "batch write" if self._plan.in_foreach_batch else f"micro-batch {index}"
-            add_task_reports(finished, f"failed {what}, acknowledged before the failure")
+            sum_reports(finished, f"failed {what}, acknowledged before the failure")
             raise
 
 

@@ -161,11 +161,7 @@ class BatchStore:
                 pass
 
     def check_same(self, manifest: Manifest, identity: Identity) -> None:
-        """Raise an error if a batch in the table has the same label and other records.
-
-        Raises:
-            AnotherDriver: The records differ.
-        """
+        """Raise AnotherDriver if a batch in the table has the same label and other records."""
         if manifest.identity != identity:
             raise AnotherDriver(
                 f"batch {manifest.batch} of {self._folder} is in the table already, with other records (sequence numbers "

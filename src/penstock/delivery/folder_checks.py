@@ -23,11 +23,7 @@ _PROBE: Final = ".penstock-probe"
 
 
 def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
-    """Refuse to go on if the table's folder on this machine has gone since the last batch.
-
-    Raises:
-        DeliveryFailed: It was renamed or removed.
-    """
+    """Raise DeliveryFailed if the table's folder on this machine was renamed or removed since the last batch."""
     if not delivery.is_folder or not delivery.to.startswith("/") or store.is_empty():
         return
     if not Path(delivery.to).exists():
@@ -37,11 +33,7 @@ def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
 def check_first_run(
     spark: SparkSession, files: Files, delivery: Delivery, store: BatchStore, kind: str
 ) -> None:
-    """Refuse the first run of a delivery if its table is another one's, or has its files already.
-
-    Raises:
-        DeliveryFailed: There are such files, or a redelivery is run first.
-    """
+    """Raise DeliveryFailed if the table of a first run is another delivery's, or the run is a redelivery."""
     if kind == REDELIVERY:
         raise DeliveryFailed(
             f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
@@ -69,14 +61,11 @@ def _check_new(files: Files, delivery: Delivery, store: BatchStore) -> None:
 def check_other_names(
     files: Files, delivery: Delivery, record: DeliveryRecord, begin: StartingPosition | ArrivalRange
 ) -> None:
-    """Refuse a run whose records another delivery, with a state in the same folder, has put into the same table.
+    """Raise DeliveryFailed if another delivery, with a state in the same folder, has put the run's records into the table.
 
     Args:
         record: The run's own record.
         begin: Where its query starts, or the range of a backfill.
-
-    Raises:
-        DeliveryFailed: There is such a delivery.
     """
     folder = delivery.state.rpartition("/")[0]
     for name, other in _records_in(files, folder):
@@ -99,13 +88,10 @@ def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord
 def check_checkpoint(
     files: Files, delivery: Delivery, record: DeliveryRecord, store: BatchStore, *, is_first: bool
 ) -> None:
-    """Refuse a checkpoint location that is not the delivery's, or an earlier copy of it.
+    """Raise DeliveryFailed if a checkpoint location is not the delivery's, has gone, is broken, or is older than the table.
 
     From an earlier copy the query would plan batches anew whose numbers the table has, with other records. Only the manifests of the
     last batches show that.
-
-    Raises:
-        DeliveryFailed: It is another query's, has gone, is older than the table, or is broken.
     """
     location = delivery.checkpoint_location
     text = files.read(f"{location}/metadata")
@@ -133,11 +119,7 @@ def check_checkpoint(
 
 
 def check_writable(files: Files, folder: str) -> None:
-    """Refuse a folder that cannot be written.
-
-    Raises:
-        DeliveryFailed: It cannot.
-    """
+    """Raise DeliveryFailed if a folder cannot be written."""
     path = f"{folder}/{_PROBE}"
     try:
         files.replace(path, b"")

@@ -425,7 +425,7 @@ def _with_grown_columns(
     if grown is not None and schema is not None:
         if delivery.glue_schema:
             schema = with_wider_types(schema, grown, in_structs=delivery.adds_to_structs)
-        schema = _with_grown_types(schema, grown, delivery)
+        schema = _merged_schema(schema, grown, delivery)
     check_columns(delivery, schema)
     return schema
 
@@ -545,7 +545,7 @@ def _read_schema(text: str) -> StructType:
     return schema
 
 
-def _with_grown_types(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
+def _merged_schema(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
     """Return the schema's columns, then the further columns of the grown table; refuse types that its files do not allow."""
     known = {field.name: field.dataType for field in grown.fields}
     if delivery.adds_to_structs:

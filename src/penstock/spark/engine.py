@@ -68,11 +68,7 @@ __all__ = [
 
 
 def check_version(version: str = pyspark.__version__) -> None:
-    """Refuse a Spark that is too old, with a clear message.
-
-    Raises:
-        UsageError: Older than 4.0: it has no sources in Python.
-    """
+    """Raise UsageError if Spark is older than 4.0, which has no sources in Python."""
     numbers = re.findall(r"\d+", version)
     if tuple(map(int, numbers[:2])) < SPARK_MIN:
         raise UsageError(

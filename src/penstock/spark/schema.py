@@ -18,13 +18,10 @@ COLUMNS: Final = tuple(column.split()[0] for column in SCHEMA_DDL.split(", "))
 
 
 def check_schema(simple: str) -> None:
-    """Refuse another schema than the source's own. Spark asks the source only when the query is planned.
+    """Raise OptionError for another schema than the source's own. Spark asks the source only when the query is planned.
 
     Args:
         simple: Spark's `simpleString()` of the requested schema.
-
-    Raises:
-        OptionError: The requested schema is another one.
     """
     columns = [column.split() for column in SCHEMA_DDL.replace("TIMESTAMP_LTZ", "TIMESTAMP").split(", ")]
     own = f"struct<{','.join(f'{name}:{kind.lower()}' for name, kind in columns)}>"

@@ -165,7 +165,7 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in schema], schema=schema)
 
 
-def with_scan_names(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+def scan_batch(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     """Return rows, which have the text column, under the column names of a table's scan."""
     return pa.RecordBatch.from_arrays(rows.columns, schema=scanned_schema(index))
 

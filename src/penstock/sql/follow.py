@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
-from penstock.sql.database import Database, marked_schema, select_from, stored_name, with_scan_names
+from penstock.sql.database import Database, marked_schema, scan_batch, select_from, stored_name
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query import ROWS_PER_RESULT, Query
 from penstock.sql.query_plan import QueryPlan
@@ -114,7 +114,7 @@ class FollowedQuery:
     def _read(self, index: int) -> None:
         try:
             for rows in self._sources[index].follow(self._planned.tables[index].bounds):
-                self._put((index, with_scan_names(index, self._texts[index].with_text(rows))))
+                self._put((index, scan_batch(index, self._texts[index].with_text(rows))))
                 if self._is_stopped.is_set():
                     return
         except BaseException as error:  # noqa: BLE001 - raised again on the thread of the results

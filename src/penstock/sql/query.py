@@ -13,8 +13,8 @@ from penstock.sql.database import (
     Database,
     empty_batch,
     marked_schema,
+    scan_batch,
     select_from,
-    with_scan_names,
 )
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query_plan import QueryPlan, RowBounds, TableUse
@@ -177,7 +177,7 @@ class Query:
         def read() -> Iterator[pa.RecordBatch]:
             table = self.tables[index]
             for rows in table.source.read(table.bounds):
-                yield with_scan_names(index, text.with_text(rows))
+                yield scan_batch(index, text.with_text(rows))
 
         rows = ReadAhead(f"penstock-sql-{index}", read)
         self._reads.append(rows)

@@ -43,11 +43,7 @@ class StreamTarget(Target):
         self._options = {**named, **dict(delivery.connection)}
 
     def check(self, schema: StructType | None) -> None:
-        """Refuse a stream that does not exist.
-
-        Raises:
-            NotFound: There is none.
-        """
+        """Raise NotFound if there is no such stream."""
         del schema
         options, _ = parse_sink(self._options)
         wiring.open_kinesis(options.connection).fetch_summary(self._to)

@@ -56,11 +56,7 @@ class Target(Protocol):
         return ()
 
     def check_filled(self) -> None:
-        """Refuse, before a batch, a target that is not the one that earlier batches were put into.
-
-        Raises:
-            DeliveryFailed: It has gone, or was created again.
-        """
+        """Raise DeliveryFailed, before a batch, if the target of earlier batches has gone or was created again."""
         return
 
     def batches(self) -> Sequence[str]:

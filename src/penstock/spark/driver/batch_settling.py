@@ -295,11 +295,7 @@ class BatchSettler:
 
 
 def refuse_another_driver(known_batches: KnownBatches, shards: QueryShards, rows: Iterable[Lease]) -> None:
-    """Check that the checkpoint location has a record of every batch that was claimed in the query's name.
-
-    Raises:
-        AnotherDriver: It has none of a claimed batch.
-    """
+    """Raise AnotherDriver if a batch was claimed in the query's name of which the checkpoint location has no record."""
     for key, claim in shards.claims_of_another_driver(rows, known_batches):
         which = "batch" if claim.batch > known_batches.last else "another batch"
         raise AnotherDriver(

@@ -58,7 +58,7 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
 def refuse_shared_default_name(
     table: LeaseTable, worker: str, options: SourceOptions, clock: Clock, *, has_joined: bool = False
 ) -> None:
-    """Raise an error if another worker reads under the default application name.
+    """Raise OptionError if another worker reads under the default application name.
 
     Wait until the other workers' leases have expired, at most one and a half times their duration. Also wait until
     leases that were just created or released have been unowned for their duration.
@@ -68,9 +68,6 @@ def refuse_shared_default_name(
 
     Args:
         has_joined: Whether this worker has its leases.
-
-    Raises:
-        OptionError: Another worker is alive.
     """
     if not options.application_is_default:
         return
@@ -140,23 +137,16 @@ def warn_of_ignored_start(table: LeaseTable, rows: Mapping[str, Lease], options:
 
 
 def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
-    """Check that the stream has every shard that the starting position names.
-
-    Raises:
-        OptionError: One is not listed, and failOnDataLoss is on.
-    """
+    """Check that the stream has every shard that the starting position names, as `refuse_unknown_shards` does."""
     kind, moment_ms = first_listing_filter(options.starting)
     listing = kinesis.fetch_shards(options.stream, None if kind is None else ShardFilter(kind, moment_ms))
     refuse_unknown_shards(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
 
 
 def refuse_future_start(kinesis: Kinesis, options: SourceOptions, clock: Clock) -> None:
-    """Raise an error if a shard starts at a moment in the future.
+    """Raise PositionError if a shard starts at a moment in the future.
 
     If it is in the future by this machine's clock, the service's clock decides.
-
-    Raises:
-        PositionError: A shard starts in the future.
     """
     given = "option startingPosition (startingTimestamp)"
     try:
@@ -174,16 +164,13 @@ def refuse_unknown_shards(
     fails: bool,
     option: str = "startingPosition",
 ) -> None:
-    """Raise an error, or warn, if an option names shards that a listing does not have.
+    """Raise OptionError, or warn, if an option names shards that a listing does not have.
 
     Args:
         shards: The listing.
         starting: The option's value.
         fails: Whether unlisted names are an error; if not, they are a warning.
         option: The option's name, for the message.
-
-    Raises:
-        OptionError: There are some, and `fails` is set.
     """
     unknown = unknown_names(shards, starting)
     if not unknown:
@@ -217,13 +204,10 @@ def warn_of_skipped_shards(
 def refuse_other_stream(
     kinesis: Kinesis, table: LeaseTable, name: str, stream: StreamIdentity, rows: Mapping[str, Lease]
 ) -> None:
-    """Raise an error if the lease table belongs to another stream: shard ids are the same in every stream.
+    """Raise OptionError if the lease table belongs to another stream: shard ids are the same in every stream.
 
     Args:
         name: The stream's name or ARN, as in the options.
-
-    Raises:
-        OptionError: A lease belongs to another stream.
     """
     listed = None
     if any(row.stream is None for row in rows.values()):
@@ -237,14 +221,11 @@ def refuse_other_stream(
 def refuse_sharing_in_one_query(
     options: SourceOptions, worker: str, rows: Iterable[Lease], queries: Collection[str]
 ) -> None:
-    """Raise an error if two sources of one query share the stream's shards: each would read a part of the records.
+    """Raise OptionError if two sources of one query share the stream's shards: each would read a part of the records.
 
     Args:
         rows: The leases that were read.
         queries: Spark's ids of the queries that made this worker's claims.
-
-    Raises:
-        OptionError: Another source of the same query reads under this application's name.
     """
     for row in rows:
         for claim in row.claims:
@@ -260,12 +241,9 @@ def refuse_sharing_in_one_query(
 def refuse_living_driver(
     table: LeaseTable, worker: str, rows: Mapping[str, Lease], lease_duration_s: float, clock: Clock
 ) -> None:
-    """Raise an error if another driver renews the leases of this query.
+    """Raise AnotherDriver if another driver renews the leases of this query within a lease duration.
 
     Called if the checkpoint location has no record of the leases' claims. Waits for one lease duration.
-
-    Raises:
-        AnotherDriver: A lease in the query's name was renewed within a lease duration.
     """
     own_keys = {key for key, row in rows.items() if row.reader == worker}
     view = LeaseView(lease_duration_s)

@@ -85,15 +85,8 @@ class DeadLetters:
     def _write_to_stream(self, letter: str, key: str, row_number: int) -> None:
         target = self._options.dead_letter_stream or ""
         if self._writer is None:
-            self._writer = TaskWriter(
-                self._ports.open_kinesis(self._options.connection),
-                target,
-                TaskWriterOptions(no_progress_deadline_s=self._options.write_deadline_s),
-                clock=self._ports.clock,
-                chance=self._ports.chance,
-                memory=self._memory,
-                placements=self._ports.placements,
-            )
+            options = TaskWriterOptions(no_progress_deadline_s=self._options.write_deadline_s)
+            self._writer = self._ports.open_writer(self._options.connection, target, options, self._memory)
         try:
             with self._naming_the_option():
                 self._writer.write(letter.encode(), key)

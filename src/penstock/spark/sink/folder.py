@@ -129,11 +129,7 @@ def _make_folders(path: Path) -> None:
 
 
 def _refuse_planted_link(path: Path) -> None:
-    """Refuse a folder that is another user's symbolic link: it may lead anywhere.
-
-    Raises:
-        PermissionError: The folder is such a link.
-    """
+    """Raise PermissionError for a folder that is another user's symbolic link: it may lead anywhere."""
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
         raise PermissionError(

@@ -15,9 +15,9 @@ from penstock.spark.sink.report import SinkReport
 from penstock.spark.sink.row_writer import write_rows
 from penstock.spark.sink.task_report import (
     TaskReport,
-    add_task_reports,
     sink_report_of,
-    warn_of_overruled_streams,
+    sum_reports,
+    warn_of_overruled_rows,
 )
 from penstock.spark.spark_errors import rows_with_plain_errors, with_plain_errors
 
@@ -51,8 +51,8 @@ def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 
     write = partial(_write_task, parsed, columns, uuid.uuid4().hex)
     written = df.mapInArrow(write, _REPORT_DDL).collect()
     reports = (msgspec.json.decode(row.report, type=TaskReport) for row in written)
-    total = add_task_reports(reports, f"batch {batch_id}")
-    warn_of_overruled_streams(total, f"batch {batch_id}")
+    total = sum_reports(reports, f"batch {batch_id}")
+    warn_of_overruled_rows(total, f"batch {batch_id}")
     return sink_report_of(batch_id, total)
 
 

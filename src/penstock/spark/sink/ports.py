@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from penstock.ports.clock import Chance, Clock
 from penstock.producer.placement import PLACEMENTS, PlacementCache
+from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.sink.folder import FileFolder
 
 if TYPE_CHECKING:
@@ -32,3 +33,13 @@ class SinkPorts(Struct, frozen=True):
     clock: Clock | None = None
     chance: Chance | None = None
     placements: PlacementCache = PLACEMENTS
+
+    def open_writer(
+        self, connection: AwsOptions, stream: str, options: TaskWriterOptions, memory: TaskMemory
+    ) -> TaskWriter:
+        """Open a writer to one stream, given as name or ARN, which shares the task's memory."""
+        kinesis, clock, chance = self.open_kinesis(connection), self.clock, self.chance
+        placements = self.placements
+        return TaskWriter(
+            kinesis, stream, options, clock=clock, chance=chance, memory=memory, placements=placements
+        )

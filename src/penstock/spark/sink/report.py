@@ -25,6 +25,15 @@ from penstock.spark.sink.folder import FileFolder, Folder
 _log: Final = logging.getLogger("penstock.spark")
 FILE_NAME: Final = "penstock-sink.json"
 _VERSION: Final = 1
+_SHOWN: Final = {
+    "user records": "user_record_count",
+    "Kinesis records": "kinesis_record_count",
+    "bytes": "bytes_count",
+    "refused": "refused_count",
+    "perhaps twice": "possible_duplicate_count",
+    "paused, s": "pause_s",
+}
+"""Columns of the table for a notebook: fields of `WriteReport` by their titles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,41 +60,19 @@ class SinkReport:
 
     def _repr_html_(self) -> str:
         """Return a table of the counts, for a notebook."""
-        return html_table(
-            (
-                "of",
-                "stream",
-                "user records",
-                "Kinesis records",
-                "bytes",
-                "refused",
-                "perhaps twice",
-                "paused, s",
-            ),
-            [
-                (
-                    what,
-                    stream,
-                    report.user_record_count,
-                    report.kinesis_record_count,
-                    report.bytes_count,
-                    report.refused_count,
-                    report.possible_duplicate_count,
-                    report.pause_s,
-                )
-                for what, reports in ((f"batch {self.batch}", self.last), ("all", self.total))
-                for stream, report in reports.items()
-            ]
-            + [
-                (of, name, count, "", "", "", "", "")
-                for name, of_batch, of_all in (
-                    ("(dead letters)", self.dead_letters, self.dead_letters_total),
-                    ("(column streamName overruled)", self.overruled, self.overruled_total),
-                )
-                if of_all or name == "(dead letters)"
-                for of, count in ((f"batch {self.batch}", of_batch), ("all", of_all))
-            ],
-        )
+        batch = f"batch {self.batch}"
+        rows = [
+            (of, stream, *(getattr(report, name) for name in _SHOWN.values()))
+            for of, reports in ((batch, self.last), ("all", self.total))
+            for stream, report in reports.items()
+        ]
+        no_counts = [""] * (len(_SHOWN) - 1)
+        for of, count in ((batch, self.dead_letters), ("all", self.dead_letters_total)):
+            rows.append((of, "(dead letters)", count, *no_counts))
+        if self.overruled_total:
+            for of, count in ((batch, self.overruled), ("all", self.overruled_total)):
+                rows.append((of, "(column streamName overruled)", count, *no_counts))
+        return html_table(("of", "stream", *_SHOWN), rows)
 
 
 def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkReport | None:

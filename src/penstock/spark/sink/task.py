@@ -44,24 +44,18 @@ class SinkTask:
             RecordError: The service can never accept a row; the message names the row and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused permanently.
         """
-        rows = values_of_batches(batches, self._columns)
         memory = TaskMemory(self._options.buffer_bytes_max)
         if not self._options.keeps_dead_letters:
-            return self._write_rows(rows, memory, None)
-        with contextlib.closing(DeadLetters(self._options, self._ports, memory)) as dead:
-            return self._write_rows(rows, memory, dead)
+            return self._write(batches, memory, None)
+        with contextlib.closing(DeadLetters(self._options, self._ports, memory)) as dead_letters:
+            return self._write(batches, memory, dead_letters)
 
-    def _write_rows(
-        self, rows: Iterator[RowValues], memory: TaskMemory, dead: DeadLetters | None
+    def _write(
+        self, batches: Iterator[pa.RecordBatch], memory: TaskMemory, dead_letters: DeadLetters | None
     ) -> TaskReport:
-        """Send the rows, each to its stream, and wait until all are acknowledged.
-
-        Args:
-            dead: Takes the rows that can never be accepted; None: such a row is an error.
-        """
         writers: dict[str, TaskWriter] = {}
         router = _Router(self._options.stream)
-        for row_number, values in enumerate(rows):
+        for row_number, values in enumerate(values_of_batches(batches, self._columns)):
             stream: str | None = None
             try:
                 stream = router.stream_of(values[3], row_number)
@@ -70,34 +64,30 @@ class SinkTask:
                     writer = writers[stream] = self._open_writer(stream, memory)
                 self._write_row(writer, stream, row_number, values)
             except RecordError as error:
-                if dead is None:
+                if dead_letters is None:
                     raise RecordError(f"{error}; {_WAY_OUT}") from None
-                dead.add(stream, row_number, values[:3], str(error))
+                dead_letters.add(stream, row_number, values[:3], str(error))
         reports = {stream: writer.finish() for stream, writer in writers.items()}
         # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.
-        if dead is not None:
-            dead.finish()
+        if dead_letters is not None:
+            dead_letters.finish()
         return TaskReport(
-            reports, 0 if dead is None else dead.count, router.overruled_count, router.overruled_stream
+            reports,
+            0 if dead_letters is None else dead_letters.count,
+            router.overruled_count,
+            router.overruled_stream,
         )
 
     def _open_writer(self, stream: str, memory: TaskMemory) -> TaskWriter:
         options = self._options
-        return TaskWriter(
-            self._ports.open_kinesis(options.connection),
-            stream,
-            TaskWriterOptions(
-                aggregation=options.aggregation,
-                ordering=options.ordering,
-                rate_limit_percent=options.rate_limit_percent,
-                request_record_count_max=options.request_record_count_max,
-                no_progress_deadline_s=options.write_deadline_s,
-            ),
-            clock=self._ports.clock,
-            chance=self._ports.chance,
-            memory=memory,
-            placements=self._ports.placements,
+        writer_options = TaskWriterOptions(
+            aggregation=options.aggregation,
+            ordering=options.ordering,
+            rate_limit_percent=options.rate_limit_percent,
+            request_record_count_max=options.request_record_count_max,
+            no_progress_deadline_s=options.write_deadline_s,
         )
+        return self._ports.open_writer(options.connection, stream, writer_options, memory)
 
     @staticmethod
     def _write_row(writer: TaskWriter, stream: str, row_number: int, values: RowValues) -> None:

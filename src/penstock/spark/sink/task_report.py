@@ -31,7 +31,7 @@ class TaskReport(Struct, frozen=True):
     overruled_stream: str = ""
 
 
-def add_task_reports(reports: Iterable[TaskReport], heading: str) -> TaskReport:
+def sum_reports(reports: Iterable[TaskReport], heading: str) -> TaskReport:
     """Add up the reports of tasks, and log the sum.
 
     Args:
@@ -65,7 +65,7 @@ def sink_report_of(batch: int, total: TaskReport) -> SinkReport:
     return SinkReport(batch, total.reports, total.reports, dead, dead, overruled, overruled)
 
 
-def warn_of_overruled_streams(total: TaskReport, heading: str) -> None:
+def warn_of_overruled_rows(total: TaskReport, heading: str) -> None:
     """Warn if the column streamName of written rows names another stream than the option."""
     if total.overruled_count:
         _log.warning(
@@ -89,11 +89,11 @@ def commit_batch(
     Returns:
         The streams that the query wrote to for the first time, according to its checkpoint location.
     """
-    total = add_task_reports(written, f"micro-batch {batch}")
+    total = sum_reports(written, f"micro-batch {batch}")
     before = None
     if checkpoint_location is not None:
         before = record_commit(checkpoint_location, sink_report_of(batch, total), open_folder)
     # Rows whose column streamName has no effect are reported once for a checkpoint location.
     if before is None or not before.overruled_total:
-        warn_of_overruled_streams(total, f"micro-batch {batch}")
+        warn_of_overruled_rows(total, f"micro-batch {batch}")
     return frozenset(total.reports if before is None else total.reports.keys() - before.total.keys())

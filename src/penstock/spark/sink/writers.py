@@ -16,9 +16,9 @@ from penstock.spark.engine import StreamWriter
 from penstock.spark.options.spark_options import SinkOptions
 from penstock.spark.sink.task_report import (
     TaskReport,
-    add_task_reports,
     commit_batch,
-    warn_of_overruled_streams,
+    sum_reports,
+    warn_of_overruled_rows,
 )
 from penstock.spark.spark_errors import with_plain_errors
 
@@ -64,11 +64,11 @@ class KinesisBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the written records."""
-        warn_of_overruled_streams(add_task_reports(_reports(messages), "batch write"), "batch write")
+        warn_of_overruled_rows(sum_reports(_reports(messages), "batch write"), "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the written records although the job failed: nothing is removed from a stream."""
-        add_task_reports(_reports(messages), "failed batch write, acknowledged before the failure")
+        sum_reports(_reports(messages), "failed batch write, acknowledged before the failure")
 
 
 class KinesisStreamWriter(StreamWriter):
@@ -100,4 +100,4 @@ class KinesisStreamWriter(StreamWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log the written records; the batch will be written again (at least once)."""
-        add_task_reports(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")
+        sum_reports(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")

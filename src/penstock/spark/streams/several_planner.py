@@ -65,12 +65,9 @@ class SeveralPlanner:
         self._is_joined = False
         self._is_available_now = False
         self._metrics: ClosableMetrics | None = None
-        self._streams_read: frozenset[str] | None = (
-            None  # the streams of the batch that ran last; None: not known
-        )
-        self._streams_settled: frozenset[str] | None = None  # the streams that the last settled batch read
-        # Ids of deleted streams whose names were used again.
-        self._recreated_ids: frozenset[str] = frozenset()
+        self._streams_read: frozenset[str] | None = None  # by the batch that ran last; None: not known
+        self._streams_settled: frozenset[str] | None = None  # read by the batch that was settled last
+        self._recreated_ids: frozenset[str] = frozenset()  # of deleted streams whose names were used again
 
     # --- calls from Spark ---------------------------------------------------------------------------------
 

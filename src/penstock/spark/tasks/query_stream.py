@@ -27,15 +27,12 @@ _PLAN_FRESH_MS: Final = 10_000
 
 
 def check_stream(stream: str, application: str, found: StreamIdentity, expected: StreamIdentity) -> None:
-    """Raise an error if the stream is not the one of the query's offsets and leases.
+    """Raise StreamChanged if the stream is not the one of the query's offsets and leases.
 
     Args:
         stream: Name or ARN, for the message.
         found: The stream that has the name now.
         expected: The stream of the offsets; an empty ARN accepts any.
-
-    Raises:
-        StreamChanged: The stream was deleted and created again, or the option names another one.
     """
     if expected.arn and found != expected:
         raise _stream_changed_error(stream, application, found, expected)
