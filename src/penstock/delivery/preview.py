@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from penstock import wiring
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.json_fields import infer_columns
-from penstock.core.delivering.column_name_rule import ColumnNameRule, column_name_rule
+from penstock.core.delivering.new_names import ColumnNameRule, column_name_rule
 from penstock.core.delivering.running_costs import RunningCosts, running_costs
 from penstock.core.delivering.sql_names import quoted
 from penstock.core.position import LATEST
@@ -111,7 +111,9 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     )
 
 
-def _grown_schema(verdicts: DataFrame, delivery: Delivery, schema: StructType, names: NewNames) -> StructType:
+def _grown_schema(
+    verdicts: DataFrame, delivery: Delivery, schema: StructType, names: ColumnNameRule
+) -> StructType:
     """Return a schema with the columns that the first records would add, after checking them."""
     texts = (
         bytes(row[0] or b"").decode(errors="replace") for row in verdicts.select(json_rows.TEXT).collect()

@@ -259,7 +259,9 @@ def with_table_columns(rows: DataFrame, schema: StructType, *, filled: Collectio
 def _is_readable(column: StructField) -> bool:
     """Return whether fields of records may fill a column of the table."""
     kind, name = column.dataType.simpleString(), column.name
-    return may_fill_column(kind) and may_be_column_name(name) and unfindable_struct(StructType([column])) is None
+    return (
+        may_fill_column(kind) and may_be_column_name(name) and unfindable_struct(StructType([column])) is None
+    )
 
 
 def _columns(schema: StructType, *, is_required: bool = True) -> list[TableColumn]:

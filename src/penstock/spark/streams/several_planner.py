@@ -118,7 +118,9 @@ class SeveralPlanner:
         planned = self._plan(start, searches, with_limits=with_limits)
         return start.without_streams(self._recreated_ids).with_plans(planned) if planned else start
 
-    def tasks(self, start: MultiStreamOffset, end: MultiStreamOffset) -> list[tuple[int, Sequence[BatchPart]]]:
+    def tasks(
+        self, start: MultiStreamOffset, end: MultiStreamOffset
+    ) -> list[tuple[int, Sequence[BatchPart]]]:
         """Return the tasks of a batch, each with the place of its stream in the options' list and the parts that it reads.
 
         Only the offsets decide which records are read, so a replay reads the same ones.
@@ -137,7 +139,9 @@ class SeveralPlanner:
         for stream_id in read:
             stream = self._streams[stream_id]
             with naming_stream(stream.name):
-                tasks = stream.planner.tasks(end.offset_of(stream_id), partitions_max=partitions_max[stream_id])
+                tasks = stream.planner.tasks(
+                    end.offset_of(stream_id), partitions_max=partitions_max[stream_id]
+                )
             batch += [(stream.place, parts) for parts in tasks]
         return batch
 

@@ -28,7 +28,7 @@ class SeveralStreams:
     """A query's source: several streams. The methods are those of `penstock.spark.batch_planning.OneStream`."""
 
     noun = "streams"
-    initial_offset = INITIAL_SEVERAL
+    initial_offset = INITIAL_MULTI_STREAM_OFFSET
 
     def __init__(self, options: SeveralOptions) -> None:
         self._options = options
