@@ -27,7 +27,7 @@ from sim.producer_mutants import (
 SINK_MUTANTS = Mutants()
 planted = SINK_MUTANTS.planted
 
-WRITE = SinkTask._write_rows
+WRITE = SinkTask._write
 SEND = SinkTask._write_row
 ADD = sink_metrics._add_totals
 WRITE_FILE = DeadLetters._write_file
@@ -44,7 +44,7 @@ def waits_for_nothing(self):
     return self.report
 
 
-@planted("a task swallows a failure to write", "sinks that log and go on", 10, SinkTask, "_write_rows")
+@planted("a task swallows a failure to write", "sinks that log and go on", 10, SinkTask, "_write")
 def swallows_failures(self, rows, memory, dead):
     try:
         return WRITE(self, rows, memory, dead)
