@@ -387,13 +387,13 @@ class Soak:
                 each.end()
         kind = f"{table.format:8} {'two machines' if unlocked else 'one machine'}, {place}: the second {what}"
         self.zombies[kind] += 1
-        found = table.differences(None if code else {"Spark": second.ids or []})
+        found = table.differences({"Spark": second.ids or []} if code == 0 else None)
         reasons = [line for line in first.errors().splitlines() if line.startswith("penstock.errors")]
         print(
             f"     {kind}; the first ended with {ended}: {''.join(reasons[-1:])} {dict(found) or ''}",
             flush=True,
         )
-        if code and what != "is refused":
+        if code != 0 and what != "is refused":  # None: it has not ended in time, which is no loss
             print(second.errors(), flush=True)
         self._close(table, found)
 

@@ -11,6 +11,7 @@ import shutil
 import sys
 import uuid
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from pyspark import __version__ as spark_version
@@ -199,6 +200,8 @@ def test_a_repeated_batch_is_in_the_table_once_and_columns_are_added_and_widened
         table.target.commit(each)
     assert table.rows("id, country, note") == [(1, "de", None), (2, "fr", "x"), (3, "de", None)]
     assert table.open(**{"partition-by": "country"}).known().names == ["id", "country", "note"]
+    assert sorted(table.target.batches()) == ["000000001", "range.1.2"]
+    assert [*table.open("another id").batches()] == []
 
     if lake == "delta":
         with pytest.raises(OptionError, match=r"delta\.enableTypeWidening"):
@@ -214,6 +217,14 @@ def test_a_repeated_batch_is_in_the_table_once_and_columns_are_added_and_widened
         table.open(**{"partition-by": "date(arrived)"}).check(schema("id BIGINT, country STRING"))
     with pytest.raises(DeliveryFailed, match="has rows of a delivery orders"):
         table.open("another id").check(schema("id BIGINT, country STRING"))
+
+
+def test_a_delta_without_the_classes_that_list_transactions_lists_no_batch(lake_spark, tmp_path):
+    table = Table("delta", lake_spark, tmp_path)
+    table.target.commit(table.manifest("000000000", "SELECT 1 AS id"))
+    own = table.target._table
+    own._spark = SimpleNamespace(_jvm=lake_spark._jvm.of.databricks, _jsparkSession=lake_spark._jsparkSession)
+    assert own.batches("the id") == ()
 
 
 @pytest.mark.timeout(900)
