@@ -70,8 +70,8 @@ def test_every_attribute_of_a_java_row_is_read():
         parents=frozenset({"shardId-000000000000", "shardId-000000000001"}),
         children=frozenset({"shardId-000000000003"}),
         hash_range=FULL_RANGE,
-        pending=at_record("49590338271490256608559692538361571095921575989136588899", 1),
-        pending_state=b"\x00state",
+        pending_checkpoint=at_record("49590338271490256608559692538361571095921575989136588899", 1),
+        pending_checkpoint_state=b"\x00state",
         checkpoint_owner="host-0:a9",
         throughput_kbps=10_000_000.0,
     )
@@ -105,11 +105,11 @@ def test_what_old_writers_leave_out_has_its_default():
 
 
 def test_the_number_that_java_writes_for_the_state_of_a_new_lease_is_no_state():
-    assert read_item({**NEW, "pendingCheckpointState": {"N": "0"}}).pending_state is None
+    assert read_item({**NEW, "pendingCheckpointState": {"N": "0"}}).pending_checkpoint_state is None
 
 
 def test_an_empty_pending_checkpoint_is_none():
-    assert read_item({**NEW, "pendingCheckpoint": {"S": ""}}).pending is None
+    assert read_item({**NEW, "pendingCheckpoint": {"S": ""}}).pending_checkpoint is None
 
 
 def test_the_hash_range_of_a_lease_is_read_as_numbers():
@@ -275,7 +275,7 @@ def test_a_query_s_row_costs_one_write_unit_at_its_largest():
         owner=claim.worker,
         checkpoint=claim.start,
         hash_range=HashRange(2**127, 2**128 - 1),
-        pending=claim.end,
+        pending_checkpoint=claim.end,
         claims=(claim,),
         mark=TipMark(claim.start, 1767312000000),
         run=WorkerRun(1234, "8f2c01ab12cd"),

@@ -242,7 +242,7 @@ def test_the_lease_says_to_others_that_its_shard_has_stopped_until_somebody_read
     world.worker("a")
     world.run(30)
     (row,) = world.table.scan().leases
-    assert (row.owner, row.stopped) == ("a", None)
+    assert (row.owner, row.stop_note) == ("a", None)
 
 
 def test_a_shard_that_stops_keeps_its_progress_and_reports_at_the_next_renewal():

@@ -133,7 +133,7 @@ class Kcl3Worker(SimWorker):
         reasons = (held.stopped_reason for held in self.coordinator.held_leases if held.key == lease.key)
         reason = next(reasons, None)
         note = None if reason is None else StopNote(self.name, reason)
-        return Applied(replace(lease, stopped=note))
+        return Applied(replace(lease, stop_note=note))
 
 
 class _Sighting(Struct):

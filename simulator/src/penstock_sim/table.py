@@ -130,4 +130,4 @@ def _without_our_attributes(before: Lease | None, outcome: Applied) -> Applied:
         return outcome
     if before is None:
         return Applied(replace(lease, stream=None))
-    return Applied(replace(lease, mark=before.mark, stream=before.stream, stopped=before.stopped))
+    return Applied(replace(lease, mark=before.mark, stream=before.stream, stop_note=before.stop_note))

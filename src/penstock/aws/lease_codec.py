@@ -103,10 +103,14 @@ def read_item(item: Item) -> Lease:
             parents=_keys(item, PARENTS),
             children=_keys(item, CHILDREN),
             hash_range=_hash_range(item),
-            pending=parse_checkpoint(pending, _number(item, PENDING_SUB) or 0, _number(item, PENDING_MILLIS))
+            pending_checkpoint=parse_checkpoint(
+                pending, _number(item, PENDING_SUB) or 0, _number(item, PENDING_MILLIS)
+            )
             if pending
             else None,
-            pending_state=bytes(item[PENDING_STATE]["B"]) if "B" in item.get(PENDING_STATE, {}) else None,
+            pending_checkpoint_state=bytes(item[PENDING_STATE]["B"])
+            if "B" in item.get(PENDING_STATE, {})
+            else None,
             checkpoint_owner=item.get(CHECKPOINT_OWNER, {}).get("S"),
             throughput_kbps=float(item[THROUGHPUT]["N"]) if THROUGHPUT in item else None,
             claims=_claims(item),
@@ -114,7 +118,7 @@ def read_item(item: Item) -> Lease:
             if MARK in item
             else None,
             stream=parse_identity(item[STREAM]["S"]) if STREAM in item else None,
-            stopped=_read_stop_note(item[STOPPED]["M"]) if STOPPED in item else None,
+            stop_note=_read_stop_note(item[STOPPED]["M"]) if STOPPED in item else None,
             term=_read_term(item[TERM]["M"]) if TERM in item else None,
             run=parse_run(item[RUN]["S"]) if RUN in item else None,
         )
@@ -318,11 +322,11 @@ def attributes_of(field: str, value: Any) -> dict[str, dict[str, Any] | None]:  
     match field:
         case "checkpoint":
             return _stored_position(value, CHECKPOINT, CHECKPOINT_SUB, START_MILLIS)
-        case "pending" if value is None:
+        case "pending_checkpoint" if value is None:
             return dict.fromkeys((PENDING, PENDING_SUB, PENDING_MILLIS))
-        case "pending":
+        case "pending_checkpoint":
             return _stored_position(value, PENDING, PENDING_SUB, PENDING_MILLIS)
-        case "pending_state":
+        case "pending_checkpoint_state":
             return {PENDING_STATE: None if value is None else {"B": value}}
         case "mark":
             position, tip_ms = (None, None) if value is None else (value.position, value.tip_ms)
@@ -334,7 +338,7 @@ def attributes_of(field: str, value: Any) -> dict[str, dict[str, Any] | None]:  
             # The attribute names shards, and the service takes no empty set.
             shard_ids = sorted(map(shard_id_of, value))
             return {PARENTS if field == "parents" else CHILDREN: {"SS": shard_ids} if shard_ids else None}
-        case "stopped":
+        case "stop_note":
             return {STOPPED: None if value is None else {"M": _write_stop_note(value)}}
         case "term":
             return {TERM: None if value is None else {"M": _write_term(value)}}

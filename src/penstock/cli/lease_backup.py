@@ -132,8 +132,8 @@ def _to_document(lease: Lease) -> dict[str, Any]:
         "children": sorted(lease.children),
         "hash_range": None if hash_range is None else [str(hash_range.start), str(hash_range.end)],
         "pending_state": None
-        if lease.pending_state is None
-        else base64.b64encode(lease.pending_state).decode(),
+        if lease.pending_checkpoint_state is None
+        else base64.b64encode(lease.pending_checkpoint_state).decode(),
     }
 
 

@@ -54,8 +54,8 @@ def test_a_hand_over_by_a_worker_that_does_not_live_is_a_silent_owner():
 
 def test_a_stopped_shard_is_told_with_the_reason_of_its_reader_only():
     rows = rows_of(
-        Lease("s0", owner="w", stopped=StopNote("w", "handler_failed")),
-        Lease("s1", owner="java", stopped=StopNote("w", "handler_failed")),
+        Lease("s0", owner="w", stop_note=StopNote("w", "handler_failed")),
+        Lease("s1", owner="java", stop_note=StopNote("w", "handler_failed")),
     )
     assert (rows["s0"].trouble, rows["s0"].stopped_reason) == (Trouble.STOPPED, "handler_failed")
     assert rows["s1"].trouble is Trouble.NONE
@@ -64,7 +64,7 @@ def test_a_stopped_shard_is_told_with_the_reason_of_its_reader_only():
 def test_a_rate_is_that_of_whoever_reads_now():
     rows = rows_of(
         Lease("s0", owner="w", throughput_kbps=5.0),
-        Lease("s1", owner="w", throughput_kbps=5.0, stopped=StopNote("w", "handler_failed")),
+        Lease("s1", owner="w", throughput_kbps=5.0, stop_note=StopNote("w", "handler_failed")),
         Lease("s2", throughput_kbps=5.0),
         Lease("s3", owner="w", throughput_kbps=5.0, checkpoint=SHARD_END),
     )

@@ -78,17 +78,28 @@ ROWS = [
     replace(BASE, owner=ME, checkpoint_owner=OTHER),
     replace(BASE, counter=8, run=RUN),
     replace(BASE, run=WorkerRun(2, "8f2c000000bb")),
-    replace(BASE, pending=at_record("11", 3), pending_state=b"\x00\xff", claims=(claim(4, "11", 3),)),
-    replace(BASE, pending=PINNED, claims=(claim(4, PINNED),), checkpoint=PINNED),
+    replace(
+        BASE,
+        pending_checkpoint=at_record("11", 3),
+        pending_checkpoint_state=b"\x00\xff",
+        claims=(claim(4, "11", 3),),
+    ),
+    replace(BASE, pending_checkpoint=PINNED, claims=(claim(4, PINNED),), checkpoint=PINNED),
     replace(BASE, claims=(claim(4, "11", 3), claim(5, "12", worker=OTHER)), throughput_kbps=1.5),
     replace(BASE, claims=(claim(5, "12", worker="a:b/c#1"), claim(4, "11", run="r2"))),
     replace(BASE, claims=(claim(6, "50", 2),), stream=STREAM, mark=TipMark(at_record("10", 1), 99)),
-    replace(BASE, stopped=StopNote(ME, "handler_failed: ValueError: no"), term=LeaseTerm(ME, 60_000)),
-    replace(BASE, owner=OTHER, stopped=StopNote(OTHER, "data_loss: gone"), checkpoint_owner=ME),
+    replace(BASE, stop_note=StopNote(ME, "handler_failed: ValueError: no"), term=LeaseTerm(ME, 60_000)),
+    replace(BASE, owner=OTHER, stop_note=StopNote(OTHER, "data_loss: gone"), checkpoint_owner=ME),
     replace(BASE, stream=ANOTHER, mark=TipMark(at_record("9"))),
-    replace(BASE, pending=at_record("9"), claims=(claim(4, "9"),)),
-    replace(BASE, pending=SHARD_END, claims=(claim(4, SHARD_END),)),
-    replace(BASE, owner=OTHER, checkpoint_owner=ME, pending=at_record("11", 3), claims=(claim(4, "11", 3),)),
+    replace(BASE, pending_checkpoint=at_record("9"), claims=(claim(4, "9"),)),
+    replace(BASE, pending_checkpoint=SHARD_END, claims=(claim(4, SHARD_END),)),
+    replace(
+        BASE,
+        owner=OTHER,
+        checkpoint_owner=ME,
+        pending_checkpoint=at_record("11", 3),
+        claims=(claim(4, "11", 3),),
+    ),
 ]
 WRITES = [
     Create(Lease(KEY, checkpoint=at_timestamp(9), parents=frozenset({"p"}), hash_range=FULL_RANGE)),
@@ -189,7 +200,8 @@ def same(lease, other):
     """Whether two rows agree in everything, also the moments that equality of positions leaves out."""
     return lease == other and (
         lease is None
-        or (str(lease.checkpoint), str(lease.pending)) == (str(other.checkpoint), str(other.pending))
+        or (str(lease.checkpoint), str(lease.pending_checkpoint))
+        == (str(other.checkpoint), str(other.pending_checkpoint))
     )
 
 

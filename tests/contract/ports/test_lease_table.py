@@ -200,7 +200,7 @@ def test_one_of_sixteen_takers_wins(dynamo):
 )
 def test_a_write_whose_answer_is_lost_is_found_to_stand(dynamo, write):
     server, table = dynamo
-    row = replace(BASE, pending=at_record("40"), claims=(claim(4, "40"),))
+    row = replace(BASE, pending_checkpoint=at_record("40"), claims=(claim(4, "40"),))
     lay(server, table, row)
     operation = "dynamodb.DeleteItem" if isinstance(write, Delete) else "dynamodb.UpdateItem"
     server.faults.drop_after(operation)

@@ -48,7 +48,7 @@ START, END, FURTHER = at_record("100"), at_record("200", 3), at_record("300")
 NOTE = ClaimNote(tip_ms=5, record_count=7, bytes_count=70)
 CLAIM = BatchClaim(ME, 4, "r1", START, END, NOTE.to_bytes())
 MINE = Lease("shard", counter=5, owner=ME, checkpoint=START)
-CLAIMED = replace(MINE, pending=END, claims=(CLAIM,))
+CLAIMED = replace(MINE, pending_checkpoint=END, claims=(CLAIM,))
 FIRST = Execution(ME, 4, "r1", START)
 """The first execution of batch 4: its driver saw no claim."""
 
@@ -249,7 +249,11 @@ def test_the_next_batch_starts_where_the_last_one_claimed():
 
 
 def test_the_next_batch_starts_at_the_last_claim_that_is_the_checkpoint():
-    assert start_of(replace(CLAIMED, checkpoint=END, pending=None)) == (END, StartReason.CLAIMED, NOTE)
+    assert start_of(replace(CLAIMED, checkpoint=END, pending_checkpoint=None)) == (
+        END,
+        StartReason.CLAIMED,
+        NOTE,
+    )
 
 
 def test_a_shard_new_to_the_query_starts_at_its_checkpoint():

@@ -55,7 +55,7 @@ def lease(key="a", **changes):
 def claimed(key="a", start=AT5, end=AT9, batch=1, **note):
     note = ClaimNote(**{"record_count": 4, "bytes_count": 2048, "tip_ms": 900, **note})
     claim = BatchClaim(ME, batch, "r1", start, end, note.to_bytes())
-    return lease(key, checkpoint=start, pending=end, claims=(claim,))
+    return lease(key, checkpoint=start, pending_checkpoint=end, claims=(claim,))
 
 
 SEEN = SeenClaim(ME, (1, "r1"))

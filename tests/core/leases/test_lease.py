@@ -65,11 +65,13 @@ def a_claim(document):
 
 
 READERS = {
-    **dict.fromkeys(("checkpoint", "pending", "position", "end", "start", "checkpoint_seen"), a_position),
+    **dict.fromkeys(
+        ("checkpoint", "pending_checkpoint", "position", "end", "start", "checkpoint_seen"), a_position
+    ),
     **dict.fromkeys(("parents", "children"), frozenset),
-    **dict.fromkeys(("pending_state", "note"), str.encode),
+    **dict.fromkeys(("pending_checkpoint_state", "note"), str.encode),
     **dict.fromkeys(("mark", "tip"), lambda value: TipMark(a_position(value["position"]), value["tip_ms"])),
-    "stopped": lambda value: StopNote(**value),
+    "stop_note": lambda value: StopNote(**value),
     "term": lambda value: LeaseTerm(**value),
     "claim": a_claim,
     "claims": lambda value: tuple(a_claim(claim) for claim in value),
@@ -142,8 +144,8 @@ LEASES = st.builds(
     checkpoint=POSITIONS,
     owner_switches=st.integers(min_value=0, max_value=2),
     checkpoint_owner=st.none() | WORKERS,
-    pending=st.none() | RECORDS,
-    pending_state=st.none() | st.just(b"note"),
+    pending_checkpoint=st.none() | RECORDS,
+    pending_checkpoint_state=st.none() | st.just(b"note"),
     claims=st.lists(CLAIMS, max_size=2, unique_by=lambda claim: claim.worker).map(tuple),
     mark=st.none() | MARKS,
     stream=st.none() | STREAMS,
@@ -314,11 +316,11 @@ def test_create_knows_its_key():
     ("row", "reason"),
     [
         (Lease("s", owner="me"), None),
-        (Lease("s", owner="me", stopped=StopNote("me", "no")), "no"),
-        (Lease("s", owner="they", checkpoint_owner="me", stopped=StopNote("me", "no")), "no"),
+        (Lease("s", owner="me", stop_note=StopNote("me", "no")), "no"),
+        (Lease("s", owner="they", checkpoint_owner="me", stop_note=StopNote("me", "no")), "no"),
         # A Java worker took it, and left the attributes that it does not know.
-        (Lease("s", owner="java", stopped=StopNote("me", "no")), None),
-        (Lease("s", stopped=StopNote("me", "no")), None),
+        (Lease("s", owner="java", stop_note=StopNote("me", "no")), None),
+        (Lease("s", stop_note=StopNote("me", "no")), None),
     ],
 )
 def test_only_the_readers_own_word_says_that_a_shard_has_stopped(row, reason):

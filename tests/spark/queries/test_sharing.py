@@ -222,10 +222,10 @@ def test_a_lease_stolen_in_mid_batch_keeps_its_claim_and_a_late_checkpoint(fleet
     row = one.steal(one.table.scan().leases[0].key)
     one.commit(end, rows)
     deadline_s = time.monotonic() + DEADLINE_S
-    while one.table.fetch(row.key).checkpoint != row.pending and time.monotonic() < deadline_s:
+    while one.table.fetch(row.key).checkpoint != row.pending_checkpoint and time.monotonic() < deadline_s:
         assert one.plan() is None
     after = one.table.fetch(row.key)
-    assert (after.owner, after.checkpoint) == ("thief", row.pending)
+    assert (after.owner, after.checkpoint) == ("thief", row.pending_checkpoint)
     assert [number for *_, number in one.rows] == list(range(80))
 
 
@@ -244,10 +244,13 @@ def test_a_java_taker_leaves_the_claim_and_the_late_checkpoint_saves_it_the_batc
     )
     one.commit(end, rows)
     deadline_s = time.monotonic() + DEADLINE_S
-    while one.table.fetch(claimed.key).checkpoint != claimed.pending and time.monotonic() < deadline_s:
+    while (
+        one.table.fetch(claimed.key).checkpoint != claimed.pending_checkpoint
+        and time.monotonic() < deadline_s
+    ):
         one.plan()
     after = one.table.fetch(claimed.key)
-    assert (after.owner, after.checkpoint) == ("java", claimed.pending)
+    assert (after.owner, after.checkpoint) == ("java", claimed.pending_checkpoint)
 
 
 def test_a_query_keeps_to_its_number_of_leases_and_leaves_the_rest(fleet, client):

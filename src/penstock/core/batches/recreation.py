@@ -258,7 +258,13 @@ class _Plan:
             current = self._rows.get(key)
             if current is None and key not in done:
                 owner = None if row.reader == self._worker else row.reader
-                copy = replace(row, owner=owner, checkpoint_owner=None, pending=None, pending_state=None)
+                copy = replace(
+                    row,
+                    owner=owner,
+                    checkpoint_owner=None,
+                    pending_checkpoint=None,
+                    pending_checkpoint_state=None,
+                )
                 self._write(Create(copy))
             elif current is not None and current.reader in self._own_readers:
                 is_ahead = is_forward(current.checkpoint, row.checkpoint)

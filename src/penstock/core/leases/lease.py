@@ -211,15 +211,15 @@ class Lease(Struct, frozen=True):
         parents: Keys of the parents' leases (`parentShardId`, a set of bare shard ids).
         children: Keys of the children's leases (`childShardIds`).
         hash_range: None in rows of old writers.
-        pending: A prepared checkpoint (`pendingCheckpoint`), or None. A claim shows its end here to others.
-        pending_state: Opaque bytes beside it (`pendingCheckpointState`), of KCL workers.
+        pending_checkpoint: A prepared checkpoint (`pendingCheckpoint`), or None. A claim shows its end here to others.
+        pending_checkpoint_state: Opaque bytes beside it (`pendingCheckpointState`), of KCL workers.
         checkpoint_owner: While a hand-over is under way: the worker that still reads and checkpoints, while
             `owner` names the next one (`checkpointOwner`, KCL 3).
         throughput_kbps: Smoothed kilobytes per second (`throughputKBps`), or None if no worker has measured it.
         claims: The last claim of each query that read here (`penstockClaim:<worker>`), by worker.
         mark: The last position that a Penstock worker wrote (`penstockMark`, `penstockTipMillis`), or None.
         stream: The stream of the shard (`penstockStream`), or None in rows that only KCL workers have written.
-        stopped: Why its reader does not read it (`penstockStopped`), or None.
+        stop_note: Why its reader does not read it (`penstockStopped`), or None.
         term: Its duration if longer than the application's lease duration (`penstockTerm`), or None.
         run: The process that took or renewed it last (`penstockRun`), or None. A release keeps it.
     """
@@ -232,14 +232,14 @@ class Lease(Struct, frozen=True):
     parents: frozenset[str] = frozenset()
     children: frozenset[str] = frozenset()
     hash_range: HashRange | None = None
-    pending: Position | None = None
-    pending_state: bytes | None = None
+    pending_checkpoint: Position | None = None
+    pending_checkpoint_state: bytes | None = None
     checkpoint_owner: str | None = None
     throughput_kbps: float | None = None
     claims: tuple[BatchClaim, ...] = ()
     mark: TipMark | None = None
     stream: StreamIdentity | None = None
-    stopped: StopNote | None = None
+    stop_note: StopNote | None = None
     term: LeaseTerm | None = None
     run: WorkerRun | None = None
 
@@ -262,7 +262,9 @@ class Lease(Struct, frozen=True):
     def stopped_reason(self) -> str | None:
         """Why the reader does not read the shard; None if it reads, or is about to."""
         return (
-            self.stopped.reason if self.stopped is not None and self.stopped.worker == self.reader else None
+            self.stop_note.reason
+            if self.stop_note is not None and self.stop_note.worker == self.reader
+            else None
         )
 
     @property

@@ -40,7 +40,7 @@ from penstock.core.position import LATEST, SHARD_END, Position
 from penstock.core.starting import pin_latest
 from penstock.core.stream_identity import StreamIdentity
 
-_Counted: TypeAlias = Take | Renew | Checkpoint | End | Release | Reset
+_CountedWrite: TypeAlias = Take | Renew | Checkpoint | End | Release | Reset
 """A write that adds 1 to the counter, if the counter is as read."""
 
 
@@ -80,7 +80,7 @@ def shows_write(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PL
     if isinstance(write, Claim):
         return write.claim in row.claims
     if isinstance(write, Promote):
-        return row.checkpoint == write.position and row.pending is None
+        return row.checkpoint == write.position and row.pending_checkpoint is None
     if isinstance(write, Take):
         return (row.counter, row.owner, row.run) == (write.counter + 1, write.worker, write.run)
     if isinstance(write, Renew):
@@ -107,7 +107,7 @@ def shows_write(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PL
 
 def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, PLR0911, PLR0912 - one table of rules
     """Return why a row refuses a write, or None."""
-    if isinstance(write, _Counted | Delete) and row.counter != write.counter:
+    if isinstance(write, _CountedWrite | Delete) and row.counter != write.counter:
         return Refusal.COUNTER
     if isinstance(write, Renew | Checkpoint | End | Release | Promote) and row.reader != write.worker:
         return Refusal.OWNER
@@ -192,9 +192,9 @@ def _row_after(row: Lease, write: LeaseUpdate) -> Lease | None:
     return replace(row, **changes)
 
 
-_NO_PENDING: Final = {"pending": None, "pending_state": None}
+_NO_PENDING: Final = {"pending_checkpoint": None, "pending_checkpoint_state": None}
 # Only the owner that wrote these fields uses them: a change of owner clears them.
-_NO_OWNER_FIELDS: Final = {**_NO_PENDING, "checkpoint_owner": None, "stopped": None, "term": None}
+_NO_OWNER_FIELDS: Final = {**_NO_PENDING, "checkpoint_owner": None, "stop_note": None, "term": None}
 
 
 def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PLR0912 - one table
@@ -203,7 +203,7 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
     Not among them are the claims (`claims_of`), and owner switches that depend on the row (`counts_switch`).
     """
     counted: dict[str, Any] = {}
-    if isinstance(write, _Counted):
+    if isinstance(write, _CountedWrite):
         counted["counter"] = write.counter + 1
     match write:
         case Take():
@@ -214,7 +214,7 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
             kept = _given_fields(
                 throughput_kbps=write.throughput_kbps, mark=write.tip, stream=write.stream, run=write.run
             )
-            return counted | {"stopped": write.stopped, "term": write.term} | kept
+            return counted | {"stop_note": write.stop_note, "term": write.term} | kept
         case Checkpoint() | Promote():
             return counted | _NO_PENDING | _checkpoint_changes(write.position, write.tip_ms)
         case LateCheckpoint():
@@ -236,7 +236,7 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
             if write.is_forfeit:
                 return {}
             moved = _checkpoint_changes(write.claim.start, write.tip_ms) if write.moves_checkpoint else {}
-            return {"pending": write.claim.end, "pending_state": None} | moved
+            return {"pending_checkpoint": write.claim.end, "pending_checkpoint_state": None} | moved
         case Reset():
             mark = mark_at(write.position) if write.has_later_records else None
             freed: dict[str, Any] = {"owner": None, "mark": mark}

@@ -102,8 +102,8 @@ class Renew(Struct, frozen=True):
         return None if self.term_ms is None else LeaseTerm(self.worker, self.term_ms)
 
     @property
-    def stopped(self) -> StopNote | None:
-        """The row's `stopped` after the write."""
+    def stop_note(self) -> StopNote | None:
+        """The row's `stop_note` after the write."""
         return None if self.stopped_reason is None else StopNote(self.worker, self.stopped_reason)
 
 

@@ -128,7 +128,7 @@ class PendingWrites:
         return list(oldest.values())
 
     def is_idle(self, except_renewals_of: Container[str] = ()) -> bool:
-        """Return whether no write is in flight or queued, apart from renewals of the leases with some keys."""
+        """Return whether no write is in flight or queued, apart from renewals of some leases."""
         return not self._queue and all(
             isinstance(pending.write, Renew) and pending.write.key in except_renewals_of
             for pending in self._in_flight.values()

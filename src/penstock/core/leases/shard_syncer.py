@@ -200,8 +200,8 @@ class ShardSyncer:
                 counter=lease.counter + RESTORED_COUNTER_STEP,
                 owner=None,
                 checkpoint_owner=None,
-                pending=None,
-                pending_state=None,
+                pending_checkpoint=None,
+                pending_checkpoint_state=None,
                 run=None,
                 claims=(),  # the remembered claims may be older than batches that are done
             )
