@@ -48,56 +48,56 @@ class Handovers:
         # By worker that is not known to support hand-overs: when it was last seen to ignore a request.
         self._request_ignored_s: dict[str, float] = {}
 
-    def on_row(self, before: Lease | None, now: Lease, now_s: float) -> None:
+    def on_row(self, before: Lease | None, row: Lease, now_s: float) -> None:
         """Handle a row that was read: it may show whether a worker supports hand-overs, and when a hand-over began or ended.
 
         Args:
             before: The row as it was read last, or None.
         """
-        key = now.key
-        reader = now.reader
+        key = row.key
+        reader = row.reader
         if reader is not None and (
-            now.claim_of(reader) is not None or _shows_penstock_attribute(before, now)
+            row.claim_of(reader) is not None or _shows_penstock_attribute(before, row)
         ):
             self._on_supporting_worker(reader)
         if self.names_streams:
-            self._count_renewals_without_attributes(before, now, now_s)
-        owners = (now.owner, now.checkpoint_owner)
+            self._count_renewals_without_attributes(before, row, now_s)
+        owners = (row.owner, row.checkpoint_owner)
         if before is not None and (before.owner, before.checkpoint_owner) == owners:
             return
         # Another owner or reader: a new hand-over, or none.
         self._taken_by_kcl2.discard(key)
         if before is not None:
-            self._on_owners_changed(before, now, now_s)
-        if now.checkpoint_owner is None:
+            self._on_owners_changed(before, row, now_s)
+        if row.checkpoint_owner is None:
             self._handover_seen_s.pop(key, None)
         else:
             self._handover_seen_s[key] = now_s
 
-    def _count_renewals_without_attributes(self, before: Lease | None, now: Lease, now_s: float) -> None:
+    def _count_renewals_without_attributes(self, before: Lease | None, row: Lease, now_s: float) -> None:
         """Count renewals that leave a row without Penstock's attributes: after two of them its reader ignores hand-overs."""
-        reader = now.reader
-        has_attributes = now.stream is not None or now.throughput_kbps is not None
-        if reader is None or before is None or before.reader != reader or now.is_ended or has_attributes:
-            self._renewals_without_attributes.pop(now.key, None)
+        reader = row.reader
+        has_attributes = row.stream is not None or row.throughput_kbps is not None
+        if reader is None or before is None or before.reader != reader or row.is_ended or has_attributes:
+            self._renewals_without_attributes.pop(row.key, None)
             return
-        count = self._renewals_without_attributes.get(now.key, 0) + max(0, now.counter - before.counter)
-        self._renewals_without_attributes[now.key] = count
+        count = self._renewals_without_attributes.get(row.key, 0) + max(0, row.counter - before.counter)
+        self._renewals_without_attributes[row.key] = count
         if count >= _RENEWALS_WITHOUT_ATTRIBUTES_MIN and reader not in self._request_ignored_s:
             self._on_ignoring_worker(reader, now_s)
 
-    def _on_owners_changed(self, before: Lease, now: Lease, now_s: float) -> None:
+    def _on_owners_changed(self, before: Lease, row: Lease, now_s: float) -> None:
         """Handle a change of `owner` or `checkpoint_owner`: a request, a take by KCL 2.x, or the answer to a request."""
         reader = before.checkpoint_owner
         if reader is None:
-            if now.checkpoint_owner == before.owner and now.owner is not None:
-                self._on_supporting_worker(now.owner)  # it has requested a hand-over, so it supports them
-        elif now.checkpoint_owner == reader:
-            if now.owner is not None and now.counter != before.counter:
+            if row.checkpoint_owner == before.owner and row.owner is not None:
+                self._on_supporting_worker(row.owner)  # it has requested a hand-over, so it supports them
+        elif row.checkpoint_owner == reader:
+            if row.owner is not None and row.counter != before.counter:
                 # A take that leaves the reader's field: only a KCL 2.x worker, which ignores the field, writes that.
-                self._taken_by_kcl2.add(now.key)
-                self._on_ignoring_worker(now.owner, now_s)
-        elif (now.owner, now.checkpoint_owner) == (before.owner, None) and _is_release(before, now):
+                self._taken_by_kcl2.add(row.key)
+                self._on_ignoring_worker(row.owner, now_s)
+        elif (row.owner, row.checkpoint_owner) == (before.owner, None) and _is_release(before, row):
             self._on_supporting_worker(reader)
 
     def _on_supporting_worker(self, worker: str) -> None:
@@ -164,19 +164,19 @@ class Handovers:
         return now_s - self._request_ignored_s[worker] < _ASKED_AGAIN_AFTER_TIMES * self.bound_s
 
 
-def _is_release(before: Lease, now: Lease) -> bool:
+def _is_release(before: Lease, row: Lease) -> bool:
     # A release adds 1 to the owner switches. A take by the requester does not, since the row names it as the owner already. A
     # checkpoint sets them to 0, so a release that is followed by a checkpoint looks like a take, and proves nothing.
-    return now.owner_switches > 0 and (
-        now.owner_switches != before.owner_switches or now.checkpoint != before.checkpoint
+    return row.owner_switches > 0 and (
+        row.owner_switches != before.owner_switches or row.checkpoint != before.checkpoint
     )
 
 
-def _shows_penstock_attribute(before: Lease | None, now: Lease) -> bool:
+def _shows_penstock_attribute(before: Lease | None, row: Lease) -> bool:
     """Return whether the same reader as before has written an attribute that no KCL 2.x worker writes."""
-    if before is None or before.reader != now.reader:
+    if before is None or before.reader != row.reader:
         return False
-    tips = [None if row.mark is None else row.mark.tip_ms for row in (before, now)]
+    tips = [None if each.mark is None else each.mark.tip_ms for each in (before, row)]
     is_new_tip = tips[1] is not None and tips[0] != tips[1]
-    is_new_rate = now.throughput_kbps is not None and now.throughput_kbps != before.throughput_kbps
+    is_new_rate = row.throughput_kbps is not None and row.throughput_kbps != before.throughput_kbps
     return is_new_tip or is_new_rate

@@ -355,9 +355,9 @@ class LeaseView:
         return OwnerState.ALIVE
 
 
-def _is_unchanged(before: Lease, now: Lease) -> bool:
+def _is_unchanged(before: Lease, row: Lease) -> bool:
     # The checkpoint too: a row that was deleted and created again may reach the counter that it had.
-    return before.counter == now.counter and before.owner == now.owner and before.checkpoint == now.checkpoint
+    return before.counter == row.counter and before.owner == row.owner and before.checkpoint == row.checkpoint
 
 
 class StreamRows:
