@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from model.test_batches import PLANTED_BUGS
-from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.batches.offsets import SharedLimits, StreamOffset
 from penstock.core.leases.lease import BatchClaim, Lease, WorkerRun, name_run
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock_sim.kinds import SeedKind
@@ -126,7 +126,9 @@ def trace_with_handover_to_kcl_3() -> Trace:
 
 AT = [at_record(str(number)) for number in range(4)]
 RUN, NEXT_RUN = WorkerRun(1, name_run("q", "a")), WorkerRun(2, name_run("q", "b"))
-BATCH = StreamOffset(1, "q", shards={"s": TRIM_HORIZON}, limit=Limit(10, None, ("s",)), runs=((1, RUN.name),))
+BATCH = StreamOffset(
+    1, "q", shards={"s": TRIM_HORIZON}, limit=SharedLimits(10, None, ("s",)), runs=((1, RUN.name),)
+)
 CLAIM = BatchClaim("q", 1, RUN.name, TRIM_HORIZON, AT[2], b"note", planned_by=RUN.name)
 TAKEN = Lease("s", 1, "q", run=RUN)
 CLAIMED = replace(TAKEN, claims=(CLAIM,))
