@@ -134,7 +134,7 @@ class Query:
     def _asked(self):
         """The query's shards whose answer is under way, and since when."""
         planner = self.reader._planner
-        held = planner._joined.shards.held
+        held = planner._joined.shards.shard_ids
         return {shard: asked_s for shard, asked_s in planner._poller._probes.items() if shard in held}
 
     def next_plan(self, *shards):
@@ -189,7 +189,7 @@ class Query:
                 continue
             joined = self.reader._planner._joined
             query_worker, shards = joined.query_worker, joined.shards
-            held = shards.held
+            held = shards.shard_ids
             if not query_worker.wait_until_at_rest(10):
                 continue
             if (end := self.plan()) is not None:  # something came from what was under way
@@ -197,7 +197,7 @@ class Query:
                 continue
             idle_count += 1
             is_told = all(state.is_probed for state in shards.states.values())
-            if (is_told and shards.held == held) or idle_count > idle_max:
+            if (is_told and shards.shard_ids == held) or idle_count > idle_max:
                 return
         pytest.fail(f"still reading after {batches_max} batches")
 

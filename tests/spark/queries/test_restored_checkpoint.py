@@ -441,10 +441,11 @@ def test_read_and_deleted_shards_are_no_loss_after_they_left_the_stream(query, s
     client.split_shard(StreamName=q.stream, ShardToSplit=first, NewStartingHashKey=str(2**127))
     q.drain()
     low, high = "shardId-000000000001", "shardId-000000000002"
-    wait_until(lambda: q.drain() or {low, high} <= q.reader._planner._joined.shards.held, "the children")
+    wait_until(lambda: q.drain() or {low, high} <= q.reader._planner._joined.shards.shard_ids, "the children")
     client.merge_shards(StreamName=q.stream, ShardToMerge=low, AdjacentShardToMerge=high)
     wait_until(
-        lambda: q.drain() or q.reader._planner._joined.shards.held == {"shardId-000000000003"}, "the child"
+        lambda: q.drain() or q.reader._planner._joined.shards.shard_ids == {"shardId-000000000003"},
+        "the child",
     )
     q.reader.stop()
     server.clock.advance(25 * 3600)
