@@ -428,7 +428,7 @@ class AggregateBuilder:
             self._first_entry = PutEntry(data, partition_key, explicit_hash_key)
 
     def _add_to_table(self, key: str, entry: bytes, indexes: dict[str, int], table: list[bytes]) -> None:
-        if entry:
+        if entry:  # else the table has the key
             indexes[key] = len(indexes)
             table.append(entry)
             self._body_bytes += len(entry)

@@ -187,6 +187,7 @@ class Coordinator:
         """Handle one event and return the effects to run.
 
         Args:
+            now_s: Monotonic seconds.
             chance: A fresh number in [0, 1), for jitter.
 
         Returns:
@@ -331,7 +332,7 @@ class Coordinator:
             self._on_own_leases(event.leases, now_s)
 
     def _on_own_leases(self, found: tuple[Lease, ...], now_s: float) -> None:
-        """Handle leases that the index lists under this worker's name: a round without a scan, in a fleet with a leader."""
+        """Handle leases that the index lists under this worker's name: in a fleet with a leader they take the place of a scan."""
         leases = self._keep_own_streams(found)
         for lease in leases:
             self.view.on_row_found_by_index(lease, now_s)

@@ -189,7 +189,7 @@ class Streams:
         return Streams(self._context, found)
 
     def restore_if_table_gone(self, existing: AbstractSet[str], now_s: float) -> bool:
-        """Create missing leases again if the table was deleted; return whether it lacks leases because of that."""
+        """Create missing leases again if the table was deleted; return whether the table still lacks leases then."""
         return any(stream.syncer.restore_if_table_gone(existing, now_s) for stream in self._streams.values())
 
     def sync_leases(self, workers: Sequence[str], needed_parents: AbstractSet[str], now_s: float) -> bool:
