@@ -68,7 +68,7 @@ def test_a_consumer_goes_on_beside_the_replay_where_it_stood(tmp_path, monkeypat
             monkeypatch.setenv(name, value)
         assert cli.main(["record", "orders", "--since", "1h", "-o", str(path)]) == 0
         assert cli.main(["leases", "billing", "--backup", str(backup)]) == 0
-        assert f"backup of 1 leases: {backup}" in capsys.readouterr().out
+        assert f"backup of 1 lease: {backup}" in capsys.readouterr().out
     penstock_replay(path)
     assert cli.main(["leases", "billing", "--restore", str(backup), "--create"]) == 0
     seen = []

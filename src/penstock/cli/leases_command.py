@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import wiring
 from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, print_line, safe_json, warn
+from penstock.cli.terminal import Output, counted, print_line, safe_json, warn
 from penstock.errors import NotFound, OptionError, PenstockError, ServiceError
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     path = args.backup or Path(f"{file_name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
     _back_up(path, table, leases)
     apply_reset(table, leases, plan)
-    said = [f"{len(plan.targets) + len(plan.created_leases)} leases set to {args.reset_to}"]
+    said = [f"{counted(len(plan.targets) + len(plan.created_leases), 'lease')} set to {args.reset_to}"]
     if plan.removed_keys:
         said.append(f"{len(plan.removed_keys)} of shards that ended before it removed")
     if plan.kept_keys:
@@ -196,7 +196,7 @@ def _back_up(path: Path, table: LeaseTable, leases: Sequence[Lease]) -> None:
     from penstock.cli.lease_backup import write_backup
 
     write_backup(path, table.name, datetime.now(UTC).isoformat(), leases)
-    print_line(f"backup of {len(leases)} leases: {path}")
+    print_line(f"backup of {counted(len(leases), 'lease')}: {path}")
 
 
 def _warn_of_skipped(scan: LeaseScan) -> None:
@@ -244,7 +244,7 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 
     backup = read_backup(args.restore, table.name if leases else None)
     written = apply_reset(table, leases, plan_restore(leases, backup))
-    print_line(f"{written} leases restored from {args.restore}")
+    print_line(f"{counted(written, 'lease')} restored from {args.restore}")
 
 
 # --- showing --------------------------------------------------------------------------------------------

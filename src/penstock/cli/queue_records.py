@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from penstock.cli.confirmation import confirm
 from penstock.cli.record_filter import matches, pattern_of
 from penstock.cli.record_lines import data_document, data_text
-from penstock.cli.terminal import escape_text, safe_json, warn
+from penstock.cli.terminal import counted, escape_text, safe_json, warn
 from penstock.core.backoff import Backoff, RetryPlan
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.core.queueing.queue_limits import RECORDS_PER_CALL_MAX
@@ -176,11 +176,11 @@ def _report(results: Mapping[str, EntryResult], done: str) -> None:
         PenstockError: Some were not reached.
     """
     applied = sum(result.outcome is EntryOutcome.APPLIED for result in results.values())
-    print(f"{applied} records {done}")
+    print(f"{counted(applied, 'record')} {done}")
     if applied < len(results):
         failed = next(result for result in results.values() if result.outcome is not EntryOutcome.APPLIED)
         raise PenstockError(
-            f"{len(results) - applied} records were not {done}: {failed.code}: {failed.message}"
+            f"{counted(len(results) - applied, 'record')} not {done}: {failed.code}: {failed.message}"
         )
 
 

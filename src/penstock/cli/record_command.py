@@ -92,7 +92,9 @@ def run(args: argparse.Namespace) -> int:
     print_understood("record", "from", {"": recorder.recorded.from_ms})
     print_understood("record", "until", {"": recorder.recorded.until_ms})
     if recorder.is_resumed:
-        warn(f"penstock record: going on with {path}.part, which has {recorder.state.records:,} records")
+        warn(
+            f"penstock record: going on with {path}.part, which has {counted(recorder.state.records, 'record')}"
+        )
     try:
         with StopSignals(recorder.request_stop), _progress(recorder, is_shown=not args.json):
             metadata = recorder.run()
@@ -141,7 +143,7 @@ def _report(
         print(safe_json(document))
         return
     print(
-        f"{path}: {metadata.record_count:,} records of {counted(shard_count, 'shard')}, "
+        f"{path}: {counted(metadata.record_count, 'record')} of {counted(shard_count, 'shard')}, "
         f"{_mib(metadata.record_bytes)} in a file of {_mib(path.stat().st_size)}, in {seconds:.1f} s"
     )
 

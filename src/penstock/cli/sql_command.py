@@ -143,7 +143,7 @@ def _range_text(table: PlannedTable, *, follows: bool) -> str:
 
     source = table.source
     if isinstance(source, RecordingRows):
-        return f"reads {source.record_count(table.bounds):,} records of this recording of {source.metadata.stream.name}"
+        return f"reads {counted(source.record_count(table.bounds), 'record')} of this recording of {source.metadata.stream.name}"
     assert isinstance(source, StreamRows), "a stream otherwise"
     planned = source.plan(RowBounds(table.bounds.from_ms) if follows else table.bounds)
     if not planned.shards and not follows:

@@ -21,7 +21,7 @@ from penstock.cli.moments import (
 from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import RecordPrinter, add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import warn
+from penstock.cli.terminal import counted, warn
 from penstock.errors import OptionError, PenstockError, ShardsStopped
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def _interrupted_status(count: int) -> int:
     number = received_signal()
     if number is None:
         return 0
-    warn(f"penstock tail: interrupted after {count} records, before the end that was asked for")
+    warn(f"penstock tail: interrupted after {counted(count, 'record')}, before the end that was asked for")
     return 128 + number
 
 

@@ -68,7 +68,7 @@ def bar(length: int) -> str:
 
 def counted(count: int, noun: str) -> str:
     """Return a number of things."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def escape_text(text: str) -> str:

@@ -86,7 +86,7 @@ def test_dead_letters_are_exported_restored_by_filter_and_purged(name, kinesis, 
     one = found["r5"]["record_id"]
     assert penstock(capsys, "queues", "purge-dead", name, "--record", one, "--yes")[:2] == (
         0,
-        "1 records acknowledged\n",
+        "1 record acknowledged\n",
     )
     assert "r5" not in dead_letters(capsys, name)
     assert penstock(capsys, "queues", "purge-dead", name, "--yes")[:2] == (0, "8 records acknowledged\n")
