@@ -247,15 +247,11 @@ class HeldLeases:
         if not self.options.keeps_claims or now_s < self._late_renewal_report_due_s:
             return
         self._late_renewal_report_due_s = now_s + self.options.lease_duration_s
-        late = [
-            held
-            for held in self._held.values()
-            if now_s - held.renewed_s > self.view.duration_s_of(held.lease)
-        ]
-        if late:
-            longest_s = max(now_s - held.renewed_s for held in late)
-            error = next((held.last_error for held in late if held.last_error is not None), None)
-            self._turn.emit(report_late_renewals(len(late), len(self._held), longest_s, error))
+        late_leases = [held for held in self if now_s - held.renewed_s > self.view.duration_s_of(held.lease)]
+        if late_leases:
+            longest_s = max(now_s - held.renewed_s for held in late_leases)
+            error = next((held.last_error for held in late_leases if held.last_error is not None), None)
+            self._turn.emit(report_late_renewals(len(late_leases), len(self), longest_s, error))
 
     def _advance(self, held: HeldLease, now_s: float) -> None:
         """Carry out the lease's next actions if it is still held, and schedule its next wake-up."""
