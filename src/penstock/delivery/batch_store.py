@@ -170,7 +170,7 @@ class BatchStore:
             )
 
     def remove_old_manifest(self, current: int) -> None:
-        """Remove the manifest of the batch `_KEPT_BATCHES` before the current one, if it is done. Both are numbers of the query's batches."""
+        """Remove the manifest of an old batch of the query, if it is done: `_KEPT_BATCHES` before the current one."""
         label = f"{current - _KEPT_BATCHES:09d}"
         if current >= _KEPT_BATCHES and self.is_done(label):
             self._files.remove(self._manifest_path(label))

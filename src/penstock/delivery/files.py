@@ -194,7 +194,7 @@ class HadoopFiles:
                 stream.close()
 
     def create(self, path: str, content: bytes) -> bool:
-        """Write a new file: in S3 by a write that is refused if the name is taken, in HDFS by such a rename."""
+        """Write a new file. If the name is taken, S3 refuses the write, and HDFS the rename."""
         at = self._path(path)
         if self._call("exists", at):
             return False
@@ -341,7 +341,7 @@ def spark_uri(place: str) -> str:
 
 
 def read_uri(place: str) -> str:
-    """Return a place for Spark's readers, which take braces, brackets, `*` and `?` for patterns; writers do not."""
+    """Return a place for Spark's readers, with escapes: unlike writers, they take braces, brackets, `*` and `?` for patterns."""
     return _GLOB.sub(r"\\\g<0>", spark_uri(place))
 
 

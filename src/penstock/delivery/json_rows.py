@@ -134,7 +134,7 @@ def _added_columns(
 
 
 def _with_end(record: Column, name: str, keys: Column) -> Column:
-    """Append a field to a JSON object: the parser has read all of it if it finds the field. Other text becomes invalid."""
+    """Append a field to a JSON object. If the parser finds the field, it has read the whole object. Other text becomes invalid."""
     # Bytes are cut in one step; a text would be searched for its characters.
     last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
     is_closed = F.substr(record, F.lit(-1), F.lit(1)) == last_brace
@@ -161,7 +161,7 @@ def _name_array(names: list[str]) -> Column:
 
 
 def columns_of(ddl: str) -> StructType:
-    """Return a schema written as columns in SQL."""
+    """Parse a schema that is written as columns in SQL."""
     found = StructType.fromDDL(ddl)
     if not isinstance(found, StructType):
         raise ValueError(f"{ddl} is one type instead of columns")  # noqa: TRY004 - a user's text
@@ -183,7 +183,7 @@ def new_columns(verdicts: DataFrame, schema: StructType, names: ColumnNameRule) 
 
 
 def with_new_fields(verdicts: DataFrame, schema: StructType, names: ColumnNameRule) -> StructType:
-    """Return a schema whose structs have the further fields that records with unknown fields have in them."""
+    """Return a schema with further fields in its structs: those that records with unknown fields have there."""
     structs = dict(_structs(schema))
     if not structs:
         return schema
@@ -202,7 +202,7 @@ def _has_new(path: tuple[str, ...], known: list[str]) -> Column:
 
 def _with_fields(schema: StructType, path: tuple[str, ...], fields: Mapping[str, str]) -> StructType:
     if not path:
-        return extended(schema, fields)
+        return with_added_columns(schema, fields)
     first, rest = path[0], path[1:]
     return StructType(
         [
@@ -214,8 +214,8 @@ def _with_fields(schema: StructType, path: tuple[str, ...], fields: Mapping[str,
     )
 
 
-def extended(schema: StructType, columns: Mapping[str, str]) -> StructType:
-    """Return a schema with further columns."""
+def with_added_columns(schema: StructType, columns: Mapping[str, str]) -> StructType:
+    """Return a schema with further columns: type by name."""
     added = [StructField(name, columns_of(f"c {kind}").fields[0].dataType) for name, kind in columns.items()]
     return StructType([*schema.fields, *added])
 
@@ -285,7 +285,7 @@ def source_rows(letters: DataFrame) -> DataFrame:
 
 
 def _is_sound(value: Column, kind: Any) -> Column | None:
-    """Return a column: whether a parsed value equals the JSON from which it was parsed; None if it always does for this type.
+    """Return a column that is true if a parsed value equals its JSON; None if values of this type always do.
 
     Spark turns a number that is too large for a DOUBLE into infinity, reads a moment in milliseconds as one in seconds, and makes maps
     that have a key twice, which readers refuse.

@@ -329,7 +329,11 @@ def open_delivery(
 def _check_later_run(
     delivery: Delivery, earlier: DeliveryRecord, store: BatchStore, target: Target, *, is_fresh: bool
 ) -> DeliveryRecord:
-    """Check the delivery and its table against the record of earlier runs; return that record, before the first batch with the new layout."""
+    """Check the delivery and its table against the record of earlier runs, and return the record.
+
+    Args:
+        is_fresh: Whether no batch was begun yet: the record then gets the layout of the definition.
+    """
     now = record_of(delivery, delivery.application or earlier.application)
     if is_fresh:
         earlier = with_layout(earlier, now)
@@ -561,7 +565,7 @@ def _merged_schema(schema: StructType, grown: StructType, delivery: Delivery) ->
 
 
 def _with_further_columns(schema: StructType, other: StructType) -> StructType:
-    """Return a schema with the further columns of another one added."""
+    """Return a schema's columns, then those that only another schema has."""
     names = set(schema.names)
     return StructType([*schema.fields, *(field for field in other.fields if field.name not in names)])
 

@@ -123,7 +123,7 @@ def _grown_schema(
         columns |= unseen_columns(delivery, columns)
     if delivery.adds_to_structs:
         schema = json_rows.with_new_fields(verdicts, schema, names)
-    schema = json_rows.extended(schema, columns)
+    schema = json_rows.with_added_columns(schema, columns)
     check_columns(delivery, schema)
     return schema
 

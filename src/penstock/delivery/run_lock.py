@@ -67,7 +67,7 @@ def try_lock(state: str, kind: str) -> RunLock | None:
 
 
 def is_locked(state: str, kind: str) -> bool:
-    """Return whether another run on this machine holds the lock of one kind of run. Nothing is written if there was none."""
+    """Return whether another run on this machine holds the lock of one kind of run. No lock file is created."""
     if not state.startswith("/") or not os.path.exists(_lock_path(state, kind)):  # noqa: PTH110 - pathlib's raises PermissionError
         return False
     lock = try_lock(state, kind)

@@ -397,7 +397,7 @@ class DeliveryRun:
         return self._is_stopping or has_failed
 
     def _raise_failure(self, queries: Sequence[Any]) -> None:
-        """Raise the error of a failed query: that of its batch if there is one, since Spark's has it as a text only."""
+        """Raise the error of the first failed query, if any. The error of a batch counts first: Spark's has it as text only."""
         errors = [(query.name, query.exception()) for query in queries]
         failed = [(name, error) for name, error in errors if error is not None]
         if not failed:

@@ -13,7 +13,7 @@ _PATH_LENGTH_MAX: Final = 255
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit has started this program: it sets this variable for each program in Python."""
+    """Return whether spark-submit has started this program: it sets PYSPARK_GATEWAY_PORT for programs in Python."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 

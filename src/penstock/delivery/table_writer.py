@@ -240,14 +240,14 @@ class TableWriter:
             known_names = {name.lower() for name in self._schema.names}
             further = [field for field in saved.fields if field.name.lower() not in known_names]
             columns = {field.name: field.dataType.simpleString() for field in further}
-            self._schema = json_rows.extended(self._schema, columns)
+            self._schema = json_rows.with_added_columns(self._schema, columns)
             if self._delivery.adds_to_structs:
                 self._schema = with_inner_fields(self._schema, saved)
         columns = json_rows.new_columns(verdicts, self._schema, self._name_rule)
         if columns:
             if self._has_no_columns:
                 columns |= unseen_columns(self._delivery, columns)
-            self._schema = json_rows.extended(self._schema, columns)
+            self._schema = json_rows.with_added_columns(self._schema, columns)
         if self._delivery.adds_to_structs:
             self._schema = json_rows.with_new_fields(verdicts, self._schema, self._name_rule)
         if self._schema == before:

@@ -74,7 +74,7 @@ def saved_positions(
     if is_repeated or not batch.starts:
         return join_positions(batch, {})
     folder = f"{metadata_path or f'{checkpoint}/sources/{batch.source}'}/{_ENDS}/{batch.number}"
-    ends = _read(spark, folder)
+    ends = _read_files(spark, folder)
     if not ends:
         raise UsageError(
             f"batch {last} of {checkpoint} is done, and {folder} does not say where it ended: name the query's "
@@ -119,11 +119,13 @@ def join_positions(batch: LoggedBatch, ends: Mapping[str, Mapping[str, Any]]) ->
 
 
 def _read_log(spark: SparkSession, folder: str) -> dict[int, str]:
-    """Return the files of a log by their batch. Like Spark, skip files whose name is not a number, such as a copy."""
-    return {int(name): text for name, text in _read(spark, folder, "[0-9]*").items() if name.isdecimal()}
+    """Return the texts of a log by the numbers of their batches. Like Spark, skip files whose name is no number, such as a copy."""
+    return {
+        int(name): text for name, text in _read_files(spark, folder, "[0-9]*").items() if name.isdecimal()
+    }
 
 
-def _read(spark: SparkSession, folder: str, pattern: str = "*") -> dict[str, str]:
+def _read_files(spark: SparkSession, folder: str, pattern: str = "*") -> dict[str, str]:
     """Return the files of a folder by name; none if there is no such folder."""
     from pyspark.errors import AnalysisException
 

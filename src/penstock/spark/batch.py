@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class BoundedRead(ShardRead, frozen=True, kw_only=True):
-    """One task of a batch read: one shard up to a moment.
+    """The read of one shard by one task of a batch read.
 
     Args:
         start: Everything up to and including it is left out.
@@ -118,7 +118,7 @@ def _plan_reads(options: BatchOptions) -> Iterator[BoundedRead]:
 
 
 def _rows_of_shard(bounded: BoundedRead, options: BatchOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one shard up to the moment, the last record, the shard's end or the tip, whichever is first."""
+    """Yield the rows of one shard, up to the first of: the moment, the last record, the shard's end, the tip."""
     bound_allocator_once()
     shard = open_shard(bounded, bounded.start, options, reading_process(options))
     read_to = bounded.start

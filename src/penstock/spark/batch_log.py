@@ -49,9 +49,9 @@ class BatchLog:
             raise UsageError(
                 f"checkpoint {location} belongs to a streaming query: give micro_batches a location of its own"
             )
-        found = self._read("format")
+        found = self._read_file("format")
         if found is None:
-            self._create("format", {"v": _FORMAT})
+            self._create_file("format", {"v": _FORMAT})
         elif found.get("v") != _FORMAT:
             raise UsageError(
                 f"checkpoint {location} has format {found.get('v')!r}, and this version of Penstock reads {_FORMAT}"
@@ -59,7 +59,7 @@ class BatchLog:
 
     def read_offset(self, number: int) -> Mapping[str, Any] | None:
         """Return the offset of a planned batch; None if its file is not there."""
-        return self._read(f"offsets/{number}")
+        return self._read_file(f"offsets/{number}")
 
     def last_number(self) -> int | None:
         """Return the number of the last planned batch; None before the first."""
@@ -75,11 +75,11 @@ class BatchLog:
         Raises:
             UsageError: Another program has planned this batch.
         """
-        self._create(f"offsets/{number}", offset)
+        self._create_file(f"offsets/{number}", offset)
 
     def commit(self, number: int) -> None:
         """Commit a batch, and delete the files of long past ones."""
-        self._create(f"commits/{number}", {})
+        self._create_file(f"commits/{number}", {})
         for folder in ("offsets", "commits"):
             for old in self._numbers(folder):
                 if old <= number - _KEPT_COUNT:
@@ -102,7 +102,7 @@ class BatchLog:
         names = (str(status.getPath().getName()) for status in self._system.listStatus(self._file(folder)))
         return [int(name) for name in names if name.isdecimal()]
 
-    def _read(self, name: str) -> Mapping[str, Any] | None:
+    def _read_file(self, name: str) -> Mapping[str, Any] | None:
         if not self._exists(name):
             return None
         stream = self._system.open(self._file(name))
@@ -113,7 +113,7 @@ class BatchLog:
         found: Mapping[str, Any] = json.loads(text)
         return found
 
-    def _create(self, name: str, content: Mapping[str, Any]) -> None:
+    def _create_file(self, name: str, content: Mapping[str, Any]) -> None:
         final = self._file(name)
         draft = self._path(f"{final.getParent()}/.{final.getName()}.{uuid.uuid4().hex}.draft")
         stream = self._system.create(draft, False)

@@ -36,7 +36,7 @@ class OneStream:
         return open_planner(self.shared_options)
 
     def parse_offset(self, document: Any) -> StreamOffset:
-        """Return the offset of a document."""
+        """Parse an offset as Spark or the batch log has it: JSON values."""
         return parse_offset(document)
 
     def tasks(

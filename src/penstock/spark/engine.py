@@ -125,12 +125,12 @@ class BatchStarts:
         return self._planned is None
 
     def on_plan(self, end: dict[str, Any]) -> None:
-        """Handle the offset that Spark gets for its request; without anything to read it is the one before."""
+        """Handle the offset that Spark gets as an answer: the previous one if there is nothing to read."""
         self.planned_count += end != self.next_start
         self._planned, self.next_start = (self.next_start, end), end
 
     def on_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Handle the range of a batch that Spark runs. An empty one, and the last of Spark's log, has its end as its start too.
+        """Handle the start and end of a batch that Spark runs. They are equal for an empty batch, and for the last one of a restart's log.
 
         Raises:
             UsageError: It is not the planned batch, so the plan had another start than Spark.
@@ -151,7 +151,7 @@ _BITS: Final = 2**32 - 1
 
 
 def repartition_by_id(df: DataFrame, count: int, place: Column) -> DataFrame:
-    """Repartition rows so that each goes to the partition whose number its column `place` holds."""
+    """Repartition rows by a column that holds the number of each row's partition."""
     if hasattr(df, "repartitionById"):
         return df.repartitionById(count, place)
     from pyspark.sql import functions as f

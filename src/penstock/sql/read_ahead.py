@@ -36,7 +36,7 @@ class ReadAhead(Generic[_Item]):
         self._read = read
         self._queue: queue.Queue[_Item | None] = queue.Queue(_BATCHES_HELD_MAX)
         self._is_stopped = threading.Event()
-        self._thread = threading.Thread(target=self._pump, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._read_on_thread, name=name, daemon=True)
         self.error: BaseException | None = None
 
     def __iter__(self) -> Iterator[_Item]:
@@ -73,7 +73,7 @@ class ReadAhead(Generic[_Item]):
                 self._on_wait()
         raise Stopped
 
-    def _pump(self) -> None:
+    def _read_on_thread(self) -> None:
         try:
             for rows in self._read():
                 self._put(rows)

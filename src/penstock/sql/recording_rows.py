@@ -28,7 +28,7 @@ class RecordingRows:
             self._shard_ids = {shard.id for shard in recording.metadata.shards}
 
     def record_count(self, bounds: RowBounds) -> int:
-        """Return the number of Kinesis records in the batches that are read."""
+        """Return the number of Kinesis records in the recording's batches that may have rows within these bounds."""
         return sum(
             batch.records
             for batch in self.metadata.batches

@@ -99,9 +99,7 @@ class LakeTarget(Target):
         self._delivery = delivery
         self._id = delivery_id
         self._table = table
-        self._has_filled = (
-            False  # a batch of this program is in the table, or earlier ones are as they should be
-        )
+        self._is_marked_as_own = False  # the table is known to have the delivery's property
 
     def known_columns(self) -> StructType:
         return StructType([each for each in self._columns_of_records() if _is_readable(each)])
@@ -143,7 +141,7 @@ class LakeTarget(Target):
                 f"the earlier table. Put that back, or remove {delivery.state} too to start over, or deliver only the later batches, into "
                 f"this table, after ALTER TABLE {name} SET TBLPROPERTIES ('{owner}' = '{self._id}')"
             )
-        self._has_filled = True
+        self._is_marked_as_own = True
 
     def batches(self) -> Sequence[str]:
         return self._table.batches(self._id) if self._table.exists() else ()
@@ -217,7 +215,7 @@ class LakeTarget(Target):
     def _commit(self, manifest: Manifest) -> None:
         assert manifest.rows is not None
         rows = self._spark.read.parquet(read_uri(manifest.rows))
-        if self._has_filled:
+        if self._is_marked_as_own:
             self.check_filled()
         else:
             if not self._table.exists():
@@ -232,7 +230,7 @@ class LakeTarget(Target):
         for each in change.widened:
             self._sql(f"ALTER COLUMN {quoted(each.name)} TYPE {each.kind}")
         self._table.append(rows, self._id, manifest.batch, manifest.before)
-        self._has_filled = True
+        self._is_marked_as_own = True
 
     def _sql(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE {self._table.name} {change}")

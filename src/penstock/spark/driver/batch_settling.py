@@ -139,7 +139,10 @@ class BatchSettler:
     def _fetch_batch_leases(
         self, start: StreamOffset, query: JoinedQuery
     ) -> tuple[dict[str, Lease], Collection[str] | None]:
-        """Return the leases of a done batch, and their keys; or all leases, created again if they were missing, and None."""
+        """Return the leases of a done batch's shards, with their keys; or all leases of the table, with None.
+
+        All leases are read after a start, and when some are missing, which are then created again.
+        """
         keys = None if self._full_scans_left > 0 else query.shards.rows_to_read(start)
         rows = self.fetch_leases(keys)
         if keys is not None and rows.keys() >= set(keys):
@@ -185,7 +188,7 @@ class BatchSettler:
                 )
 
     def recreate_lost_leases(self, query: JoinedQuery) -> None:
-        """Create leases again that the query has lost because their rows were deleted, between two batches.
+        """Create leases again whose rows were deleted, between two batches.
 
         A lost lease whose row exists has another owner, or was ended by another worker: it stays as it is.
         """

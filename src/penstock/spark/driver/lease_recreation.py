@@ -84,7 +84,7 @@ class LeaseRecreation:
             return False
         shards = self._list_shards_with(find_missing_leases(rows, offset, {}))
         plan = plan_recreation(rows, offset, shards, stream, earlier_rows, now_ms=self._clock.wall_ms())
-        return self._apply(plan, rows, shards, offset, why_no_rows)
+        return self._apply_plan(plan, rows, shards, offset, why_no_rows)
 
     def recreate_lost(
         self,
@@ -108,11 +108,11 @@ class LeaseRecreation:
         if not missing and not find_missing_parents(rows, offset):
             return False
         shards = self._list_shards_with(missing)
-        self._apply(plan_lost_leases(rows, offset, shards, stream, marks or {}), rows, shards, offset)
+        self._apply_plan(plan_lost_leases(rows, offset, shards, stream, marks or {}), rows, shards, offset)
         return True
 
     def _read_earlier_table(self, offset: StreamOffset) -> tuple[dict[str, Lease], str]:
-        """Return the leases of the table that an offset names, the query's earlier one; or none, and the reason."""
+        """Return the leases of the query's earlier lease table, which the offset names; or no leases, and the reason."""
         try:
             rows = {row.key: row for row in self._open_earlier_table(offset.lease_table).scan().leases}
         except (AccessDenied, NotFound, OptionError, Rejected) as error:
@@ -128,7 +128,7 @@ class LeaseRecreation:
             ) from error
         return rows, "" if rows else "is empty"
 
-    def _apply(
+    def _apply_plan(
         self,
         plan: Recreation,
         rows: Mapping[str, Lease],

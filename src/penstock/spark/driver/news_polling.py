@@ -184,7 +184,7 @@ class NewsPoller:
         return self._steady_clock.has_answer
 
     def on_service_time(self, server_ms: int | None) -> None:
-        """Handle an answer to another call than a probe, which has just arrived with this time of the service."""
+        """Handle the service's time in an answer to another call than a probe, which has just arrived."""
         self._on_answer_time(*self._moment(), server_ms)
 
     def steady_now_ms(self) -> int:
@@ -290,7 +290,7 @@ class NewsPoller:
             return self._answers.popleft() if self._answers else None
 
     def _on_answer(self, answer: _Answer, current: _States) -> None:
-        """Handle the answer of a probe. If a batch has read the shard since, a success only ends the series of failures."""
+        """Handle the answer of a probe. If a batch has read the shard since, it counts only as the end of a series of failures."""
         key, state = answer.shard_id, answer.state
         if answer.error is None:
             self._failing.pop(key, None)

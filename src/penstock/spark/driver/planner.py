@@ -394,7 +394,7 @@ class Planner:
         query.query_worker.report(settlement.progress)
 
     def _list_missing_children(self) -> dict[str, tuple[ChildShard, ...]]:
-        """Return the children of ended shards whose claims do not name them, from a listing; none within a probe interval of the last one."""
+        """List the shards, and return the children of ended shards whose claims do not name them; at most once a probe interval."""
         childless_shards, now_s = self._query.shards.childless_shards(), self._clock.monotonic_s()
         if not childless_shards or now_s < self._children_due_s:
             return {}

@@ -176,7 +176,7 @@ class QueryWorker:
         return is_done
 
     def abandon(self) -> None:
-        """End at once: the leases keep this worker's name until they expire or it returns."""
+        """End at once. The leases keep this worker's name until they expire, or until the worker returns."""
         self._loop.finish()
         for pool in self._pools:
             pool.close()

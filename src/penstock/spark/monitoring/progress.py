@@ -119,7 +119,7 @@ def lags_of_progress(progress: Any, *, is_waiting: bool = False) -> StreamLags:
 
 def lags_by_source(progress: Any, *, is_waiting: bool = False) -> list[StreamLags]:
     """Return the lags of each Kinesis source: one, or one for each of its streams. The arguments are those of `lags_of_progress`."""
-    batch_ms = _duration_of_batch(progress)
+    batch_ms = _batch_duration_ms(progress)
     found = []
     for source in _value_of(progress, "sources"):
         report = report_of(source)
@@ -150,15 +150,15 @@ def report_of(source: Any) -> Mapping[str, Any] | None:
 
 
 def _waits_for_data(query: _Query) -> bool:
-    """Whether no source of a running query had anything to read at the last request."""
+    """Return whether a running query waits: no source had anything to read at the last request."""
     if not query.isActive:
         return False
     status = query.status
     return not _value_of(status, "isDataAvailable") and _value_of(status, "message") == _WAITING
 
 
-def _duration_of_batch(progress: Any) -> int | None:
-    """Return the duration of the progress's batch, or None if no batch ran."""
+def _batch_duration_ms(progress: Any) -> int | None:
+    """Return the duration of a progress's batch; None if no batch ran."""
     took = _value_of(progress, "durationMs")
     return int(took["triggerExecution"]) if "addBatch" in took and "triggerExecution" in took else None
 

@@ -19,7 +19,7 @@ def option_rows() -> list[dict[str, Any]]:
         {
             "name": option.name,
             "form": option.kind.form,
-            "default": None if option.default is None else _show(option),
+            "default": None if option.default is None else _default_text(option),
             "scopes": [scope for scope, _ in _SCOPES if scope in option.scopes],
             "aliases": [alias.partition("=")[0] for alias in option.aliases],
             "meaning": option.meaning,
@@ -88,7 +88,7 @@ def _rows(options: Mapping[str, str]) -> list[str]:
     ]
 
 
-def _show(option: Option) -> str:
+def _default_text(option: Option) -> str:
     value = option.default
     if isinstance(value, bool):
         return str(value).lower()

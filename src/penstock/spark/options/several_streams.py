@@ -103,7 +103,7 @@ def parse_several_batch(given: Mapping[str, str]) -> tuple[tuple[BatchOptions, .
 
 
 def check_read(given: Mapping[str, str]) -> None:
-    """Refuse options that neither a streaming nor a batch read accepts, before it is known which one it will be.
+    """Check the options of a read when Spark has not decided yet whether it is a streaming or a batch read.
 
     An option that only a streaming read of several streams needs, such as `applicationName`, may be missing.
 
@@ -145,7 +145,7 @@ def _parse_each(
 
 
 def _stream_list(given: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
-    """Return the option that counts, and the streams that it names."""
+    """Return the option that names the streams, and the streams: streamARN if both are given."""
     lists = {option: parse_names(option, text) for option, text in _given_texts(given, _NAMES).items()}
     names, arns = lists.get("streamName"), lists.get("streamARN")
     if arns is None:
@@ -213,7 +213,7 @@ def parse_names(option: str, text: str) -> tuple[str, ...]:
 
 
 def split_starting(text: str, names: Iterable[str], option: str) -> dict[str, str]:
-    """Return the text of each stream's position: the same for all, or its own from JSON by stream.
+    """Return the text of each stream's position: one text for all, or a stream's own from JSON by stream.
 
     Args:
         text: `TRIM_HORIZON`, or `{"orders": "TRIM_HORIZON", "returns": {"shardId-...": "..."}, "*": "LATEST"}`. A stream that the JSON
@@ -250,7 +250,7 @@ def split_starting(text: str, names: Iterable[str], option: str) -> dict[str, st
 
 
 def _given_texts(given: Mapping[str, str], options: Iterable[str]) -> dict[str, str]:
-    """Return the texts that the user gave for some options, by the options' own names: the user may spell them otherwise.
+    """Return the texts that the user gave for some options, by their main names, however the user spells them.
 
     Args:
         options: Names of the options.

@@ -148,7 +148,7 @@ class SourceOptions(Struct, frozen=True):
 
     @property
     def batch_limits(self) -> list[str]:
-        """The options that may end a batch before it has everything that had arrived when it was planned."""
+        """Names of the given options that may end a batch before the tip."""
         limits = {
             "maxRecordsPerTrigger": self.record_count_max,
             "maxBytesPerTrigger": self.bytes_max,

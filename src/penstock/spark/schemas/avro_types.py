@@ -102,7 +102,7 @@ def _type_of_container(schema: Mapping[str, Any], kind: str, path: str) -> Spark
 def _type_of_primitive(kind: str, path: str) -> SparkAvro:
     if kind not in _SPARK_TYPES:
         why = "Spark has no type for null alone" if kind == "null" else f"{kind} contains itself"
-        raise UnsupportedSchema(f"{_place_of(path)} cannot be a column of Spark: {why}")
+        raise UnsupportedSchema(f"{_describe_place(path)} cannot be a column of Spark: {why}")
     if kind in INTEGER_ENDS:
         return SparkAvro(_SPARK_TYPES[kind], False, _integer(kind, path))
     return SparkAvro(_SPARK_TYPES[kind], False, _bytes if kind in ("bytes", "fixed") else _unchanged)
@@ -112,7 +112,7 @@ def _type_of_record(schema: Mapping[str, Any], path: str) -> SparkAvro:
     names = [field["name"] for field in schema["fields"]]
     if len({name.lower() for name in names}) < len(names):
         raise UnsupportedSchema(
-            f"{_place_of(path)} cannot be a column of Spark: it has fields that differ in case only ({', '.join(names)})"
+            f"{_describe_place(path)} cannot be a column of Spark: it has fields that differ in case only ({', '.join(names)})"
         )
     members = [_type_of(field["type"], f"{path}.{field['name']}") for field in schema["fields"]]
     fields = [
@@ -145,20 +145,20 @@ def _type_of_union(branches: list[Any], path: str) -> SparkAvro:
     elif len(others) == 1:
         member = _type_of(others[0], path)
     else:
-        return _type_of_members(others, path, is_nullable=is_nullable)
+        return _type_of_mixed_union(others, path, is_nullable=is_nullable)
     convert = member.convert
     return SparkAvro(
         member.type, is_nullable, lambda value: None if value is None else convert(_without_name(value))
     )
 
 
-def _type_of_members(branches: list[Any], path: str, *, is_nullable: bool) -> SparkAvro:
-    """Return a struct with a field for each branch, of which a value has one: the branch that it names or fits."""
+def _type_of_mixed_union(branches: list[Any], path: str, *, is_nullable: bool) -> SparkAvro:
+    """Return the type of a union of several types: a struct with a field for each. A value fills its own field; the others are null."""
     kinds = [_kind(branch) for branch in branches]
     for first, second in (("int", "long"), ("float", "double")):
         if first in kinds and second in kinds:
             raise UnsupportedSchema(
-                f"{_place_of(path)} cannot be a column of Spark: a value of its union may be {first} or {second}, which cannot be "
+                f"{_describe_place(path)} cannot be a column of Spark: a value of its union may be {first} or {second}, which cannot be "
                 "told apart when it was read"
             )
     members = [_type_of(branch, f"{path}.member{place}") for place, branch in enumerate(branches)]
@@ -176,7 +176,7 @@ def _type_of_members(branches: list[Any], path: str, *, is_nullable: bool) -> Sp
             place = next((place for place, fit in enumerate(fits) if fit(value)), -1)
             if place < 0:
                 raise SchemaMismatch(
-                    f"{_place_of(path)}: a {type(value).__name__} is none of the union's branches"
+                    f"{_describe_place(path)}: a {type(value).__name__} is none of the union's branches"
                 )
         return tuple(member.convert(value) if each == place else None for each, member in enumerate(members))
 
@@ -217,7 +217,7 @@ def _type_of_logical(schema: Mapping[str, Any], path: str) -> SparkAvro | None:
         precision, scale = schema["precision"], schema.get("scale", 0)
         if precision > _DECIMAL_DIGITS_MAX:
             raise UnsupportedSchema(
-                f"{_place_of(path)} cannot be a column of Spark: a decimal of {precision} digits, and Spark's end at "
+                f"{_describe_place(path)} cannot be a column of Spark: a decimal of {precision} digits, and Spark's end at "
                 f"{_DECIMAL_DIGITS_MAX}"
             )
         return SparkAvro(t.DecimalType(precision, scale), False, _decimal(precision, scale, path))
@@ -238,7 +238,9 @@ def _since(epoch: dt.date, unit: dt.timedelta, path: str) -> Convert:
         try:
             return epoch + value * unit
         except OverflowError as error:
-            raise SchemaMismatch(f"{_place_of(path)}: {value} is not between the years 1 and 9999") from error
+            raise SchemaMismatch(
+                f"{_describe_place(path)}: {value} is not between the years 1 and 9999"
+            ) from error
 
     return convert
 
@@ -248,7 +250,7 @@ def _decimal(precision: int, scale: int, path: str) -> Convert:
         try:
             unscaled = unscaled_decimal(_bytes(value), precision)
         except ValueError as error:
-            raise SchemaMismatch(f"{_place_of(path)}: {error}") from error
+            raise SchemaMismatch(f"{_describe_place(path)}: {error}") from error
         # From its digits: arithmetic would round to the context's precision.
         return Decimal((int(unscaled < 0), tuple(map(int, str(abs(unscaled)))), -scale))
 
@@ -261,7 +263,7 @@ def _integer(kind: str, path: str) -> Convert:
     def convert(value: int) -> int:
         # Avro writes int and long alike, so a careless writer's int may have more than 32 bits.
         if not -end <= value < end:
-            raise SchemaMismatch(f"{_place_of(path)}: {value} is not a valid {kind}")
+            raise SchemaMismatch(f"{_describe_place(path)}: {value} is not a valid {kind}")
         return value
 
     return convert
@@ -276,7 +278,7 @@ def _unchanged(value: Any) -> Any:
     return value
 
 
-def _place_of(path: str) -> str:
+def _describe_place(path: str) -> str:
     return f"field {path.removeprefix('.')}" if path else "the schema"
 
 

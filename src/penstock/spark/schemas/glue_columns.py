@@ -131,7 +131,7 @@ class ColumnReader:
             from penstock.spark.schemas.avro_types import without_logical_types
 
             self._reader_schema = parse_avro(without_logical_types(self._column), "the schema of the column")
-        self._versions: Final = VersionCache(self._fetch)
+        self._versions: Final = VersionCache(self._fetch_decoder)
 
     def read(self, data: bytes) -> Any:
         """Return Spark's value of a record.
@@ -143,7 +143,7 @@ class ColumnReader:
         version_id, payload = split_header(bytes(data), PAYLOAD_BYTES_MAX)
         return self._versions.get(version_id)(payload)
 
-    def _fetch(self, version_id: bytes) -> Callable[[bytes], Any]:
+    def _fetch_decoder(self, version_id: bytes) -> Callable[[bytes], Any]:
         version = fetch_version(self._registry, UUID(bytes=version_id))
         what = f"version {version.version_id} of schema {version.schema_name}"
         expected = DataFormat.JSON if self._column is None else DataFormat.AVRO

@@ -95,14 +95,14 @@ class _UnitsOfWriter:
         for inner in ("items", "values"):
             if inner in column:
                 return {**column, inner: self.apply_to(column[inner], [each[inner] for each in found], path)}
-        return self._leaf(column, found, path)
+        return self._with_unit(column, found, path)
 
     def _field(self, field: Mapping[str, Any], records: list[Any], path: str) -> Any:
         names = {field["name"], *field.get("aliases", ())}
         written = [each["type"] for record in records for each in record["fields"] if each["name"] in names]
         return {**field, "type": self.apply_to(field["type"], written, f"{path}.{field['name']}")}
 
-    def _leaf(self, column: Mapping[str, Any], writers: list[Any], path: str) -> Any:
+    def _with_unit(self, column: Mapping[str, Any], writers: list[Any], path: str) -> Any:
         """Return a type without parts, with the unit that all its writers have; raise an error if they have others."""
         expected = _logical_type(column)
         written = {meaning for each in writers if (meaning := _logical_type(each)) is not None}

@@ -180,7 +180,7 @@ class SeveralPlanner:
     # --- searching and planning -----------------------------------------------------------------------------
 
     def _search(self, searches: Mapping[str, Search], *, may_be_only_batch: bool) -> None:
-        """Search the streams in turn until one has records to read or all searches have ended; with `may_be_only_batch`, wait for all."""
+        """Search the streams in turn until one has records to read; with `may_be_only_batch`, until all searches have ended."""
         going_on = dict(searches)
         while True:
             for stream_id in list(going_on):
@@ -324,7 +324,7 @@ class SeveralPlanner:
 
 
 class _StreamMetrics(LabelledMetrics):
-    """Metrics of one stream; the query closes those that all its streams share. Figures of several streams never mix."""
+    """Metrics of one stream, with the stream as a label. The query closes the backend that its streams share."""
 
     def close(self) -> None:
         """Do nothing."""

@@ -45,7 +45,7 @@ class SeveralStreams:
         return SeveralPlanner(self._options)
 
     def parse_offset(self, document: Any) -> MultiStreamOffset:
-        """Return the offset of a document."""
+        """Parse an offset as Spark or the batch log has it: JSON values."""
         return parse_multi_stream_offset(document)
 
     def tasks(

@@ -271,7 +271,7 @@ class ClaimedRead:
         self._progress.tip_ms = page.service_ms
 
     def _position_after(self, rows: pa.RecordBatch) -> Position:
-        """Return the position of the last row; an aggregate in one row counts with all its user records."""
+        """Return the position of the last row; of its last user record if the row is a whole aggregate."""
         if rows.num_rows == 0:
             return self._progress.end
         last = position_of(rows, rows.num_rows - 1)
@@ -298,7 +298,7 @@ class ClaimedRead:
         return count
 
     def _is_enough(self, began_s: float) -> bool:
-        """Return whether the batch ends after the emitted rows: at a limit, after its longest duration, or after its plan.
+        """Return whether the batch ends here: at a limit, after its longest duration, or after a record newer than its plan.
 
         A busy shard must not keep the batch open, so it ends with the page that has a record from after the plan.
         """
@@ -313,7 +313,7 @@ class ClaimedRead:
         return duration_max_s is not None and self._clock.monotonic_s() - began_s > duration_max_s
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
-        """Yield the rows after those that were emitted, up to a claimed end: first those that `_keep_rest` has kept."""
+        """Yield the rows that were not emitted yet, up to a claimed end; the ones that `_keep_rest` has kept come first."""
         self._shard.poll_only()
         if end <= self._progress.end:
             return
