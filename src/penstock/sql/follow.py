@@ -84,9 +84,9 @@ class FollowedQuery:
         return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
 
     def results(self) -> Iterator[pa.Table]:
-        """Yield the new rows of a query over rows; of any other query each changed result.
+        """Yield the new rows of a row-by-row query; for any other query, each changed result.
 
-        The first one is computed over no records, and shows the columns.
+        The first result is computed over no records, and shows the columns.
 
         Raises:
             StatementError: DuckDB could not run the query, or the result has more than `ROWS_MAX` rows.
@@ -148,7 +148,7 @@ class FollowedQuery:
         return None
 
     def _new_rows(self) -> Iterator[pa.Table]:
-        """Yield the result over each batch of new rows alone, if it has rows; before the first one, that over no rows."""
+        """Yield the result over no rows, which shows the columns, and then each result with rows over a batch of new rows alone."""
         yield self._run_query()
         while (item := self._next_rows()) is not None:
             index, rows = item

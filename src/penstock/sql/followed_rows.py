@@ -28,7 +28,7 @@ class _FollowOptions(ConsumerOptions):
 
 
 class FollowedStream:
-    """A stream that is read on: resharding is followed, and no lease or checkpoint leaves this process."""
+    """Reads a stream on without an end, also through reshards. No lease or checkpoint leaves this process."""
 
     def __init__(self, rows: StreamRows) -> None:
         self._rows = rows
@@ -75,7 +75,7 @@ class FollowedStream:
 
 
 class FollowedRecording:
-    """A recording: its rows are read once."""
+    """Reads a recording once, as a table beside streams that are followed."""
 
     def __init__(self, rows: RecordingRows) -> None:
         self._rows = rows

@@ -42,13 +42,14 @@ def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple
             "only SELECT is allowed: a query reads streams and recordings and changes nothing "
             f"({document.get('error_message', '')})"
         )
-    return tuple(dict.fromkeys(_tables(document["statements"], frozenset())))
+    return tuple(dict.fromkeys(_find_tables(document["statements"], frozenset())))
 
 
-def _tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
+def _find_tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the tables in a part of the parsed statement that are none of these CTEs, in lower case, or its own."""
     if isinstance(node, list):
         for each in node:
-            yield from _tables(each, ctes)
+            yield from _find_tables(each, ctes)
         return
     if not isinstance(node, dict):
         return
@@ -61,11 +62,11 @@ def _tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
     # A CTE sees those before it. One that has the name of a stream may read the stream of that name.
     entries = (node.get("cte_map") or {}).get("map", [])
     for entry in entries:
-        yield from _tables(entry["value"], ctes)
+        yield from _find_tables(entry["value"], ctes)
         ctes |= {entry["key"].lower()}
     for key, value in node.items():
         if key != "cte_map":
-            yield from _tables(value, ctes)
+            yield from _find_tables(value, ctes)
 
 
 def _path_of(node: dict[str, Any]) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class KeptSubscriptions:
         return len(self._kept)
 
     def take(self, key: SubscriptionKey, position: Position) -> TaskSubscription | None:
-        """Remove and return the subscription that was kept at a position; None, and close it, if it is at another one."""
+        """Remove the subscription of a shard. Return it if it was kept at this position; if not, close it and return None."""
         with self._lock:
             kept = self._kept.pop(key, None)
         if kept is None:

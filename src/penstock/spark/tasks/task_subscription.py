@@ -60,7 +60,7 @@ class TaskSubscription:
 
     @property
     def end(self) -> SubscriptionEnd | None:
-        """Why it has ended; None while an event that arrived before the end is still to be fetched."""
+        """Why it has ended; None before that, and while an event that arrived earlier is still to be fetched."""
         return None if self._page is not None else self._end
 
     def subscribe(self, fan_out: FanOut, consumer_arn: str, shard_id: str) -> None:
