@@ -321,6 +321,53 @@ def test_a_reader_of_the_reports_that_has_gone_is_no_error_of_the_delivery(tmp_p
             run.redeliver()
 
 
+class Query:
+    """A query whose source is there at the third look, unless its Python is too slow for Spark."""
+
+    name = "orders"
+
+    def __init__(self, error=None):
+        self.error, self.looks = error, 0
+
+    @property
+    def isActive(self):  # noqa: N802 - Spark's name
+        return self.error is None or self.looks < 3
+
+    @property
+    def status(self):
+        self.looks += 1
+        return {"message": "Initializing sources" if self.looks < 3 else "Getting offsets from kinesis"}
+
+    def exception(self):
+        return self.error
+
+
+@pytest.fixture
+def start(monkeypatch):
+    run = DeliveryRun(None, [], print)
+    monkeypatch.setattr(running, "_POLL_S", 0)
+
+    def start(*queries):
+        left = list(queries)
+        monkeypatch.setattr(run, "_try_start", lambda *_: left.pop(0))
+        return run._start_query(None, {}), left
+
+    return start
+
+
+def test_a_query_is_started_when_the_source_of_the_one_before_is_there(start):
+    query, _ = start(Query())
+    assert query.looks == 3
+
+
+def test_a_query_whose_python_is_too_slow_for_spark_is_started_again(start):
+    slow = [Query(RuntimeError(f"[STREAM_FAILED] {running._TOO_BUSY}.")) for _ in range(running._STARTS_MAX)]
+    good, failed = Query(), Query(RuntimeError("no such stream"))
+    assert start(slow[0], good) == (good, [])
+    assert start(slow[1], failed, good) == (failed, [good])
+    assert start(*slow, good) == (slow[-1], [good])
+
+
 def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_path):
     def deliver(*tables):
         given = [

@@ -86,7 +86,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 _WAY_OUT: Final = (
     "check the region, the option endpoint_url (endpointUrl in Spark, --endpoint-url on the command line), AWS_ENDPOINT_URL "
-    "and its forms for single services"
+    "and its forms for single services; an endpoint begins with https:// or http://"
 )
 
 

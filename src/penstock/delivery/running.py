@@ -49,6 +49,9 @@ _log: Final = logging.getLogger("penstock.delivery")
 _POLL_S: Final = 0.2
 _STOP_PATIENCE_S: Final = 60.0
 """How long an orderly stop waits for the batch under way."""
+_STARTS_MAX: Final = 5
+_TOO_BUSY: Final = "Python worker failed to connect back"
+"""Spark's answer if the Python of a source does not start within ten seconds."""
 _JAVA_OPTIONS: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -329,6 +332,23 @@ class DeliveryRun:
         )
 
     def _start_query(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
+        """Start a query and return it when its source runs, or when it has failed.
+
+        Each source starts a Python of its own, and many at once would exceed the time that Spark gives them. A query whose Python was
+        too slow has done nothing, and is started again.
+        """
+        for starts_left in reversed(range(_STARTS_MAX)):
+            query = self._try_start(opened, trigger)
+            while query.isActive and query.status["message"].startswith("Initializing"):
+                if self._is_stopping:
+                    return query
+                time.sleep(_POLL_S)
+            if query.isActive or not starts_left or _TOO_BUSY not in str(query.exception()):
+                break
+            _log.warning("%s: this machine is too busy to start Python in time; starting again", query.name)
+        return query
+
+    def _try_start(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
         delivery = opened.delivery
         reader = self._spark.readStream.format("kinesis")
         for name, value in {
