@@ -107,7 +107,7 @@ def _send_waiting() -> None:
     """Send what open producers hold while the environment points to the server: later they would send it elsewhere."""
     loaded = sys.modules.get("penstock.producer.producer")
     if loaded is not None:
-        loaded.send_waiting(_SENT_WITHIN_S)
+        loaded.flush_environment_producers(_SENT_WITHIN_S)
 
 
 def _point_environment(kinesis: LocalKinesis, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ from tiny_fan_out import TinyFanOut
 from virtual_world import HeldPool, World
 
 from penstock.aws.data_plane import WireRecord
-from penstock.consumer import unread as consumer_unread
+from penstock.consumer import raw_records
 from penstock.consumer.budget import Budget
+from penstock.consumer.raw_records import deaggregate_page, raw_bytes
 from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
-from penstock.consumer.unread import deaggregate_page, unread_bytes
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.delivery import ShardDelivery
@@ -38,7 +38,7 @@ def test_plain_records_are_deaggregated_the_same_at_once_and_one_by_one(monkeypa
     page = [
         WireRecord(str(10**55 + n), b"x" * n, None if n == 2 else f"k{n}", 1e9 + n // 2) for n in range(5)
     ]
-    need_bytes = unread_bytes(page)
+    need_bytes = raw_bytes(page)
     rooms = (-1, 0, 1, need_bytes // 2, need_bytes - 1, need_bytes, need_bytes + 1)
 
     def taken(records, room_bytes):
@@ -46,7 +46,7 @@ def test_plain_records_are_deaggregated_the_same_at_once_and_one_by_one(monkeypa
 
     mixed = [*page[:2], WireRecord("7" * 56, aggregate(3), "a", 1e9), *page[2:]]
     at_once = [taken(records, room) for records in ([], page, mixed) for room in rooms]
-    monkeypatch.setattr(consumer_unread, "_all_plain", lambda *_: None)
+    monkeypatch.setattr(raw_records, "_plain_records", lambda *_: None)
     assert at_once == [taken(records, room) for records in ([], page, mixed) for room in rooms]
     records = taken(page, need_bytes).records
     assert len(records) == len(page)
@@ -99,7 +99,7 @@ def test_an_empty_record_counts_and_so_does_a_key_of_its_own():
     assert machine.waiting_bytes == 0
 
 
-@pytest.mark.parametrize("end", ["stop", "lose", "fail"])
+@pytest.mark.parametrize("end", ["stop", "on_lease_lost", "fail"])
 def test_nothing_counts_when_a_shard_has_left(end):
     options = DeliveryOptions(concurrency=4, retries_max=0, batch_records_max=1)
     machine = ShardDelivery(SHARD, TRIM_HORIZON, options)
@@ -120,7 +120,7 @@ class Opened:
     def __init__(self, monkeypatch):
         self.count = 0
         self.failures = iter(())
-        real = consumer_unread.user_records
+        real = raw_records.user_records
 
         def counted(*arguments):
             error = next(self.failures, None)
@@ -129,7 +129,7 @@ class Opened:
             self.count += 1
             return real(*arguments)
 
-        monkeypatch.setattr(consumer_unread, "user_records", counted)
+        monkeypatch.setattr(raw_records, "user_records", counted)
 
 
 @pytest.fixture
@@ -206,10 +206,10 @@ def test_a_run_that_is_forgotten_is_not_booked_again():
     staying, gone = HoldingRun(), HoldingRun()
     for run in (staying, gone):
         budget.add(run)
-        budget.hold(run)
+        budget.update(run)
     assert (budget.total_bytes, budget.has_room) == (120, False)
-    budget.forget(gone)
-    budget.hold(gone)  # by a thread that was on its way
+    budget.remove(gone)
+    budget.update(gone)  # by a thread that was on its way
     assert (budget.total_bytes, budget.has_room) == (60, True)
 
 

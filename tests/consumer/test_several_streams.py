@@ -226,7 +226,9 @@ def test_a_stream_that_is_named_twice_by_ids_of_other_epochs_is_refused(names):
     arn = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
     streams = parse_streams([name.format("123456789012") for name in names], "LATEST")
     with pytest.raises(UsageError, match=r"orders:5\b.* are the same"):
-        streams.describe(lambda _: StreamSummary("orders", arn, "ACTIVE", 1_700_000_000_999), lambda _: None)
+        streams.fetch_descriptions(
+            lambda _: StreamSummary("orders", arn, "ACTIVE", 1_700_000_000_999), lambda _: None
+        )
 
 
 def test_an_id_of_another_account_is_refused(server):

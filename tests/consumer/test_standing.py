@@ -5,7 +5,7 @@ from real_threads import FAST, tiny_stream
 from virtual_world import HeldPool, World
 
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.consumer.health import Health, judge
+from penstock.consumer.health import Health, judge_health
 from penstock.consumer.kclpy import RecordProcessorBase, consumer_for
 from penstock.core.leases.lease_writes import Take
 from penstock.core.position import TRIM_HORIZON
@@ -335,7 +335,7 @@ def test_a_worker_names_a_lease_whose_row_cannot_be_read_until_it_is_repaired(tm
 
 
 def test_a_row_that_no_worker_can_read_leaves_every_worker_healthy_and_ready():
-    found = judge(
+    found = judge_health(
         stream="orders",
         application="app",
         worker_id="a",
@@ -348,8 +348,8 @@ def test_a_row_that_no_worker_can_read_leaves_every_worker_healthy_and_ready():
         running_s=60.0,
         table_scan_due_s=30.0,
         lease_duration_s=10.0,
-        failing=(),
-        damaged=("the row of lease s cannot be read: why",),
+        failing_calls=(),
+        damaged_leases=("the row of lease s cannot be read: why",),
     )
     assert found.problems == ("the row of lease s cannot be read: why",)
     assert (found.is_healthy, found.is_ready) == (True, True)

@@ -314,7 +314,7 @@ class VirtualWorker:
             if leases.has_events or (wake_s is not None and wake_s <= self.world.clock.now_s):
                 leases.run_once(self.world.clock.now_s)
             elif self.world.clock.now_s >= end_s:
-                pending.give_up()
+                pending.on_timeout()
             else:
                 self.world.clock.now_s = min(end_s, wake_s or end_s)
 

@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
+from penstock.consumer.raw_records import RawPage
 from penstock.consumer.shard_run import ShardRun
-from penstock.consumer.unread import UnreadPage
 from penstock.core.leases import held_lease, move_planner, shard_syncer
 from penstock.core.leases.coordinator_effects import Report, StopWhy, Turn
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
@@ -343,8 +343,8 @@ def _checkpoint_before_done(self: SimReader, call: Any) -> None:
     _begin_call(self, call)
 
 
-@planted("the first record again", "a Rust KCL (D13): the resume filter", 2, UnreadPage, "rows_after")
-def _repeat_the_first(self: UnreadPage, done: Position | None) -> Any:
+@planted("the first record again", "a Rust KCL (D13): the resume filter", 2, RawPage, "rows_after")
+def _repeat_the_first(self: RawPage, done: Position | None) -> Any:
     return self.records
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.consumer import unread
+from penstock.consumer import raw_records
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
 from penstock.core.writing.batcher import Batcher
@@ -16,7 +16,7 @@ planted = PRODUCER_MUTANTS.planted
 
 READY_ENTRIES = ShardQueue._ready_entries
 ON_FAILED_CALL = Batcher.on_failed_call
-USER_RECORDS = unread.user_records
+USER_RECORDS = raw_records.user_records
 
 
 @planted("refused records come last", "KPL 23, Benthos 1641", 0, ShardQueue, "put_back")
@@ -81,7 +81,7 @@ def drops_every_misrouted(self, aggregate):
     "records of an aggregate lose their keys",
     "readers that take an aggregate for one record",
     7,
-    unread,
+    raw_records,
     "user_records",
 )
 def names_the_key_of_the_aggregate(data, partition_key, counts, rule):

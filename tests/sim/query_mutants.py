@@ -134,7 +134,7 @@ def leaves_out_only_behind_a_new_iterator(self, page):
     606,
     ShardReader,
     "iterator",
-    also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
+    also=((ShardReader, "_read_through", leaves_out_only_behind_a_new_iterator),),
     needs=lambda scenario: scenario.faults.empty_page,
 )
 @property
@@ -154,7 +154,7 @@ def never_asks_twice(self, now_s):
     0,
     ShardReader,
     "on_iterator",
-    also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
+    also=((ShardReader, "_read_through", leaves_out_only_behind_a_new_iterator),),
 )
 def reads_on_without_leaving_out(self, iterator, now_s, wall_ms):
     """A reader whose new iterator begins at the last record, which it emits again."""

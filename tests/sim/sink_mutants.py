@@ -34,7 +34,7 @@ WRITE_FILE = DeadLetters._write_file
 ON_FAILED_CALL = Batcher.on_failed_call
 ON_ANSWERS = Batcher.on_answers
 NOTE_TAKEN = ShardQueue.on_taken
-SETTINGS_OF = task_writer.settings_of
+SETTINGS_OF = task_writer.batcher_settings_of
 
 
 @planted(
@@ -104,7 +104,7 @@ def counts_from_its_coming(self, now_s):
     "writers whose retries have no end",
     559,
     task_writer,
-    "settings_of",
+    "batcher_settings_of",
 )
 def never_gives_up(options, **more):
     return replace(SETTINGS_OF(options, **more), no_progress_deadline_s=1e9)

@@ -13,7 +13,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for, environment_endpoint, settled
 from penstock.errors import DeliveryFailed, Rejected
 from penstock.producer import producer as producer_module
-from penstock.producer.producer import send_waiting
+from penstock.producer.producer import flush_environment_producers
 
 WITHOUT = """
 import sys
@@ -75,10 +75,10 @@ def test_only_producers_of_this_process_that_follow_the_environment_are_waited_f
             child = os.fork()
             if child == 0:
                 signal.alarm(30)
-                send_waiting(0.1)
+                flush_environment_producers(0.1)
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-        send_waiting(60)
+        flush_environment_producers(60)
         assert (follows.waiting_count, stays.waiting_count) == (0, 1)
 
 
@@ -159,8 +159,8 @@ def test_producers_may_be_opened_while_the_open_ones_are_listed(monkeypatch):
             """As an engine that holds nothing."""
 
     engines = [Idle(), Idle()]
-    following = type(producer_module._following)(dict.fromkeys(engines))
-    monkeypatch.setattr(producer_module, "_following", following)
+    following = type(producer_module._engines_of_environment)(dict.fromkeys(engines))
+    monkeypatch.setattr(producer_module, "_engines_of_environment", following)
 
     def open_another(*_):  # as another thread may between any two lines
         engines.append(Idle())
@@ -170,7 +170,7 @@ def test_producers_may_be_opened_while_the_open_ones_are_listed(monkeypatch):
     before = sys.gettrace()
     sys.settrace(open_another)
     try:
-        send_waiting(0)
+        flush_environment_producers(0)
     finally:
         sys.settrace(before)
     assert len(engines) > 2

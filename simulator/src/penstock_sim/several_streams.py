@@ -194,7 +194,9 @@ class SeveralStreams(StreamSet):
         world, names = self.world, self._lists.get(name, self.plan.listed)
         starts = {each.listed_as: each.start for each in self.plan.streams if each.name in names}
         try:
-            streams = parse_streams(starts, TRIM_HORIZON).describe(self.fetch_summary, lambda _: None)
+            streams = parse_streams(starts, TRIM_HORIZON).fetch_descriptions(
+                self.fetch_summary, lambda _: None
+            )
         except PenstockError as error:
             world.record(StartFailed(name, type(error).__name__))
             self._start_later(name, 1.0, 5.0)

@@ -46,7 +46,7 @@ class AsyncBatch(ShardRecords):
             Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later renewal.
         """
         self._acknowledge_through(record)
-        await _until_stored(self._shard.begin_checkpoint())
+        await _wait_until_stored(self._shard.begin_checkpoint())
 
 
 class AsyncShardCheckpointer:
@@ -84,12 +84,12 @@ class AsyncShardCheckpointer:
             LeaseLost: The shard is another worker's now: nothing was stored by this call.
             Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later renewal.
         """
-        await _until_stored(self._shard.begin_checkpoint())
+        await _wait_until_stored(self._shard.begin_checkpoint())
 
 
-async def _until_stored(pending: PendingCheckpoint) -> None:
+async def _wait_until_stored(pending: PendingCheckpoint) -> None:
     try:
         async with asyncio.timeout(pending.timeout_s):
             await asyncio.wrap_future(pending.outcome)
     except TimeoutError:
-        raise pending.unanswered() from None
+        raise pending.timeout_error() from None

@@ -76,7 +76,7 @@ class EventLoopCalls(EventLoopTasks):
 
     async def _in_span(self, operation: str, batch: AsyncBatch, handler: AsyncHandler) -> None:
         with self.span(operation, batch):
-            await awaitable(handler(batch), handler)
+            await checked_awaitable(handler(batch), handler)
 
 
 class EventLoopProcessor:
@@ -89,12 +89,12 @@ class EventLoopProcessor:
     def __init__(self, factory: AsyncProcessorFactory, calls: EventLoopCalls) -> None:
         self._factory = factory
         self._calls = calls
-        self._made: AsyncShardProcessor | None = None
+        self._user_processor: AsyncShardProcessor | None = None
 
     def _processor(self) -> AsyncShardProcessor:
-        if self._made is None:
-            self._made = self._factory()
-        return self._made
+        if self._user_processor is None:
+            self._user_processor = self._factory()
+        return self._user_processor
 
     def on_start(self, shard_id: str, position: Position) -> Future[None]:
         """Begin the call of `on_start`."""
@@ -119,13 +119,13 @@ class EventLoopProcessor:
     def _begin(self, name: str, *arguments: object) -> Future[None]:
         def call() -> Awaitable[object]:
             method = getattr(self._processor(), name)
-            return awaitable(method(*arguments), method)
+            return checked_awaitable(method(*arguments), method)
 
         return self._calls.begin_call(call)
 
 
-def awaitable(result: object, user_code: object) -> Awaitable[object]:
-    """Return the awaitable that a call of user code returned.
+def checked_awaitable(result: object, user_code: object) -> Awaitable[object]:
+    """Return the result of a call of user code, which must be awaitable.
 
     Raises:
         UnusableHandlerError: The call returned something else.

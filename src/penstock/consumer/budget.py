@@ -1,4 +1,4 @@
-"""How much all shards of a process hold together."""
+"""How much all shards of a process update together."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from penstock.consumer.shard_run import ShardRun
 
 
 class Budget:
-    """Counts the bytes that all shards of the process hold. Safe to use from several threads.
+    """Counts the bytes that all shards of the process update. Safe to use from several threads.
 
-    A run counts from `add` to `forget`. A read that is answered after `forget` does not count.
+    A run counts from `add` to `remove`; a read that is answered later does not count.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -25,12 +25,12 @@ class Budget:
         return self.total_bytes < self._bytes_max
 
     def add(self, run: ShardRun) -> None:
-        """Count a run from here on."""
+        """Begin to count a run."""
         with self._lock:
             self._held[run] = 0
 
-    def hold(self, run: ShardRun) -> None:
-        """Record the bytes that a run holds now. Those of a paused run do not count, so that the others go on reading."""
+    def update(self, run: ShardRun) -> None:
+        """Store how many bytes a run holds now. A paused run counts as 0, so that the others go on reading."""
         with self._lock:
             if run not in self._held:
                 return  # it has ended; this is a late answer
@@ -39,7 +39,7 @@ class Budget:
             self.total_bytes += held_bytes - self._held[run]
             self._held[run] = held_bytes
 
-    def forget(self, run: ShardRun) -> None:
+    def remove(self, run: ShardRun) -> None:
         """Remove a run that has ended."""
         with self._lock:
             self.total_bytes -= self._held.pop(run, 0)

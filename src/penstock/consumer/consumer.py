@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
-from penstock.consumer.health import Health, not_started
+from penstock.consumer.health import Health, health_before_start
 from penstock.consumer.processor import (
     DeadLetterHandler,
     Handler,
     HandlerProcessor,
     ProcessorFactory,
     StreamProcessorFactory,
-    traced,
+    with_spans,
 )
 from penstock.consumer.records import Batch
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
@@ -201,7 +201,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
             may_push=self.options.retrieval != "polling",
         )
         driver = ports.driver or ThreadDriver(self.options)
-        worker = self._open(ports, driver)
+        worker = self._open_worker(ports, driver)
         return worker, partial(driver.start, worker)
 
     def pause(self, *shard_ids: str) -> None:
@@ -254,26 +254,26 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         """
         self._home.refuse_fork()
         if self._running is None:
-            return not_started(self.stream, self.application, self.worker_id)
+            return health_before_start(self.stream, self.application, self.worker_id)
         return self._running.health(self.application)
 
     # --- inside ---------------------------------------------------------------------------------------
 
-    def _open(self, ports: ConsumerPorts, driver: WorkerDriver) -> Worker:
+    def _open_worker(self, ports: ConsumerPorts, driver: WorkerDriver) -> Worker:
         clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
         self._streams.check_starts(clock.wall_ms(), ports.kinesis.fetch_shards)
-        streams = self._streams.describe(
+        streams = self._streams.fetch_descriptions(
             ports.kinesis.fetch_summary, lambda arn: self._register(ports.fan_out, arn, clock, chance)
         )
         metrics = self._metrics
         if isinstance(metrics, MetricsOfConsumers):
             metrics = metrics.of_consumer(self.stream, self.application, self.worker_id, self.health)
-        factory, dead_letter = driver.watch(self._make_factory(), self._dead_letter)
+        factory, dead_letter = driver.wrap_user_code(self._make_factory(), self._dead_letter)
         if self._tracer_provider is not None:
             from penstock.runtime.open_telemetry import BatchTraces
 
             traces = BatchTraces(self._tracer_provider, self.application, self.worker_id)
-            factory, dead_letter = traced(factory, dead_letter, traces.span)
+            factory, dead_letter = with_spans(factory, dead_letter, traces.span)
         return Worker(
             streams=streams,
             worker_id=self.worker_id,

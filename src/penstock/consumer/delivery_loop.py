@@ -55,7 +55,7 @@ STOPPED_REPORT_S: Final = 60.0
 STANDSTILL_ROUNDS: Final = 1.5
 _FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator has handled it
 
-_WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
+_CALLS_HELD_BY_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
 MEASURE_INTERVAL_S: Final = 300.0
 """Time between two requests of a worker for the number of a stream's open shards. Only a metric needs it, so it is long."""
@@ -65,7 +65,7 @@ _Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a gauge's name a
 
 
 class DeliveryLoop(Loop[ShardRun]):
-    """See the module.
+    """Advances the runs of the shards that this worker reads, and has the pools do the steps that they plan.
 
     Args:
         streams: Those whose shards are read.
@@ -124,19 +124,21 @@ class DeliveryLoop(Loop[ShardRun]):
         self._runs: dict[tuple[str, int], ShardRun] = {}  # by key and epoch
         self._runs_lock = threading.Lock()
         self._calling = threading.local()  # `is_inside` on a thread that runs user code
-        self._current: dict[str, ShardRun] = {}  # the run that is advanced, by shard
-        self._waiting: dict[str, list[ShardRun]] = {}  # runs that wait for the current one's end, by shard
+        self._current_runs: dict[str, ShardRun] = {}  # the run that is advanced, by shard
+        self._waiting_runs: dict[
+            str, list[ShardRun]
+        ] = {}  # runs that wait for the current one's end, by shard
         self._scheduled: dict[ShardRun, float] = {}  # when a run is advanced if no event arrives before
         self._timers: list[tuple[float, int, ShardRun]] = []  # a heap of these moments, earlier ones too
         self._timer_ids = count()  # decides between runs that are due at one moment: they cannot be compared
-        self._starved: set[ShardRun] = set()  # reading waits for memory
+        self._starved_runs: set[ShardRun] = set()  # reading waits for memory
         self._progress_due_s = clock.monotonic_s() + self._progress_interval_s
         self._unread_report_s = clock.monotonic_s() + STOPPED_REPORT_S
         self._measure_s = clock.monotonic_s()  # when the streams are measured next
         self._standstill_check_s = math.inf  # while no shard has stopped
         # The held leases at the last check, if none could progress.
         self._stuck_leases: frozenset[tuple[str, int]] | None = None
-        self._gauged: set[_Series] = set()  # as set by the last report
+        self._gauges_set: set[_Series] = set()  # by the last report
         self._paused = PausedShards()
         self.stopped: StoppedShards = StoppedShards()
 
@@ -176,7 +178,7 @@ class DeliveryLoop(Loop[ShardRun]):
                 self.post(run)
 
     def stop_reader(self, effect: StopReader) -> None:
-        """Stop; the answer is an event."""
+        """Begin to stop reading a shard; the coordinator gets the answer as an event."""
         run = self._find(effect.key, effect.epoch)
         if run is None:
             # Stopped before its start was handled: the coordinator still needs the answer.
@@ -191,8 +193,8 @@ class DeliveryLoop(Loop[ShardRun]):
         if run is not None:
             run.on_durable(position)
 
-    def alive(self) -> frozenset[tuple[str, int]]:
-        """Return (key, epoch) of every reader that has not posted its last event yet."""
+    def live_readers(self) -> frozenset[tuple[str, int]]:
+        """Return the lease key and epoch of every reader that has not posted its last event yet."""
         with self._runs_lock:
             return frozenset(place for place, run in self._runs.items() if not run.is_reported)
 
@@ -229,8 +231,8 @@ class DeliveryLoop(Loop[ShardRun]):
                 touched[run] = None
         for run in touched:
             self._advance(run, now_s)
-        if self._starved and self._budget.has_room:
-            starved, self._starved = self._starved, set()
+        if self._starved_runs and self._budget.has_room:
+            starved, self._starved_runs = self._starved_runs, set()
             for run in starved:
                 self._advance(run, now_s)
         if now_s >= self._standstill_check_s:
@@ -247,13 +249,13 @@ class DeliveryLoop(Loop[ShardRun]):
         if not self._may_advance(run):
             return
         plan = run.advance(now_s, self._budget.has_room)
-        self._budget.hold(run)
+        self._budget.update(run)
         if plan.fetch is not None:
             self._pools.read.submit(partial(self._fetch, run, plan.fetch))
         for call in plan.calls:
             self._pools.handler.submit(partial(self._run_call, run, call))
         if plan.is_starved:
-            self._starved.add(run)
+            self._starved_runs.add(run)
         for event in plan.events:
             self._report(run, event)
         if plan.is_over:
@@ -276,10 +278,10 @@ class DeliveryLoop(Loop[ShardRun]):
         """
         if self._find(run.key, run.epoch) is not run:
             return False  # it has ended; a late answer posted it again
-        current = self._current.setdefault(run.key, run)
+        current = self._current_runs.setdefault(run.key, run)
         if current is run:
             return True
-        queue = self._waiting.setdefault(run.key, [])
+        queue = self._waiting_runs.setdefault(run.key, [])
         if run.is_stopping:  # stopped before its first step: no call is under way
             self._report(run, ReaderStopped(run.key, run.epoch, None))
             self._drop(run)
@@ -292,7 +294,7 @@ class DeliveryLoop(Loop[ShardRun]):
     def _report(self, run: ShardRun, event: Event) -> None:
         """Post an event of a run to the coordinator. Unless it requests a checkpoint, it is the run's last one: end its subscription first."""
         if not isinstance(event, CheckpointRequested):
-            self._reading_of(run.key).leave(run)
+            self._reading_of(run.key).end_subscription(run)
         self._leases.post(event)
         if isinstance(event, CheckpointRequested):
             return
@@ -311,14 +313,14 @@ class DeliveryLoop(Loop[ShardRun]):
     def _drop(self, run: ShardRun) -> None:
         with self._runs_lock:
             self._runs.pop((run.key, run.epoch), None)
-        self._budget.forget(run)
+        self._budget.remove(run)
 
     def _forget(self, run: ShardRun) -> None:
         self._drop(run)
-        self._starved.discard(run)
+        self._starved_runs.discard(run)
         run.wake_s = None
-        self._current.pop(run.key, None)
-        queue = self._waiting.pop(run.key, [])
+        self._current_runs.pop(run.key, None)
+        queue = self._waiting_runs.pop(run.key, [])
         for follower in queue:
             self.post(follower)
 
@@ -334,13 +336,13 @@ class DeliveryLoop(Loop[ShardRun]):
         if now_s >= self._measure_s:
             self._measure_s = now_s + MEASURE_INTERVAL_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
-                self._pools.read.submit(reading.measure)
+                self._pools.read.submit(reading.measure_open_shards)
         if now_s >= self._unread_report_s:
             self._unread_report_s = now_s + STOPPED_REPORT_S
-            self._report_unread(runs)
+            self._report_unread_shards(runs)
 
-    def _report_unread(self, runs: Sequence[ShardRun]) -> None:
-        for key, queue in self._waiting.items():
+    def _report_unread_shards(self, runs: Sequence[ShardRun]) -> None:
+        for key, queue in self._waiting_runs.items():
             if queue:
                 log.error(
                     "shard %s is held and not read: an earlier call of the handler for it does not return",
@@ -355,7 +357,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLeaseStatus], now_s: float) -> None:
         """Set the gauges of the shards that this worker holds, and remove those of other shards."""
-        self.stopped.keep_held(held)
+        self.stopped.forget_released(held)
         stopped = self.stopped.runs()
         self._metrics.gauge("stopped_shards", len(stopped))
         self._metrics.gauge("paused_shards", sum(run.is_paused and not run.is_reported for run in runs))
@@ -372,9 +374,9 @@ class DeliveryLoop(Loop[ShardRun]):
             self._metrics.gauge("shard_stopped", 1, labels)
             shown.add(("shard_stopped", tuple(labels.items())))
         if isinstance(self._metrics, ForgettingMetrics):
-            for name, gone in self._gauged - shown:
+            for name, gone in self._gauges_set - shown:
                 self._metrics.forget_gauge(name, dict(gone))
-        self._gauged = shown
+        self._gauges_set = shown
 
     def _check_standstill(self, now_s: float) -> None:
         """Report a standstill: none of the held leases can progress, in two checks in a row with the same leases.
@@ -405,13 +407,13 @@ class DeliveryLoop(Loop[ShardRun]):
         self._on_answered(run)
 
     def _on_answered(self, run: ShardRun) -> None:
-        self._budget.hold(run)
+        self._budget.update(run)
         self.post(run)
 
     # --- user code ---
 
     def _run_call(self, run: ShardRun, call: Call[Record]) -> None:
-        is_paused = run.is_paused and call.kind in _WAITING_OUT_A_PAUSE
+        is_paused = run.is_paused and call.kind in _CALLS_HELD_BY_PAUSE
         if call.kind is not CallKind.LOST and (is_paused or not run.may_deliver):
             run.on_not_begun(call)
             self._on_answered(run)
@@ -527,5 +529,5 @@ class RunHandle:
     def store_checkpoint(self) -> None:
         pending = self.begin_checkpoint()
         if wait([pending.outcome], pending.timeout_s).not_done:
-            raise pending.unanswered()
+            raise pending.timeout_error()
         pending.outcome.result()

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from penstock.consumer.raw_records import RawPage, deaggregate_page, raw_page
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
-from penstock.consumer.unread import UnreadPage, deaggregate_page, unread_page
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage, find_listed_shard
 from penstock.core.reading.resume import plan_iterator
@@ -42,7 +42,7 @@ class ShardFetcher:
     Args:
         stream: Name or ARN.
         drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
-        has_room: Whether the process as a whole may hold more.
+        has_room: Whether all shards of the process together may hold more.
         name_check: Checks whether the name still means this stream; None checks nothing.
     """
 
@@ -66,10 +66,10 @@ class ShardFetcher:
         self._name_check = name_check
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
-    def fetch(self, run: ShardRun, fetch: Fetch) -> UnreadPage | PenstockError | None:
-        """Do one step of reading and hand the run the answer; return the page or the error."""
+    def fetch(self, run: ShardRun, fetch: Fetch) -> RawPage | PenstockError | None:
+        """Do one step of reading and hand the run the answer; return the page of a read, or the error of a failed step."""
         try:
-            return self._do(run, fetch)
+            return self._do_step(run, fetch)
         except PenstockError as error:
             run.on_fetch_failed(error)
             return error
@@ -79,8 +79,7 @@ class ShardFetcher:
             run.on_fetch_failed(failure)
             return failure
 
-    def _do(self, run: ShardRun, fetch: Fetch) -> UnreadPage | None:
-        """Do one step of reading; return the page if the step was a read."""
+    def _do_step(self, run: ShardRun, fetch: Fetch) -> RawPage | None:
         if isinstance(fetch, FetchIterator):
             if not fetch.position.is_record:
                 self._check_stream()  # another stream would refuse a record's position, but not a starting point
@@ -94,7 +93,7 @@ class ShardFetcher:
             page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
             return self.on_page(run, page, started_s)
         elif isinstance(fetch, Deaggregate):
-            self._deaggregate_unread(run)
+            self._deaggregate_records(run)
         else:
             listing = self._kinesis.fetch_shards(self._stream)
             self._check_stream()
@@ -105,20 +104,20 @@ class ShardFetcher:
         if self._name_check is not None:
             self._name_check.check()
 
-    def on_page(self, run: ShardRun, page: RecordPage, started_s: float) -> UnreadPage:
+    def on_page(self, run: ShardRun, page: RecordPage, started_s: float) -> RawPage:
         """Pass a page to a run, and deaggregate records as far as there is room; return the page as the run got it."""
-        unread = unread_page(page)
-        run.on_page(unread, started_s, page.server_ms)
-        self._deaggregate_unread(run)
-        return unread
+        raw = raw_page(page)
+        run.on_page(raw, started_s, page.server_ms)
+        self._deaggregate_records(run)
+        return raw
 
-    def _deaggregate_unread(self, run: ShardRun) -> None:
+    def _deaggregate_records(self, run: ShardRun) -> None:
         """Deaggregate records as far as there is room, and at least one if nothing else waits for delivery."""
-        room_bytes, unread = run.peek_unread(self._has_room())
+        room_bytes, raw_records = run.peek_raw_records(self._has_room())
         counts = DecodeCounts()
         rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked, run.hash_range)
         run.on_deaggregated(
-            deaggregate_page(unread, room_bytes, run.shard_id, counts, rule, stream=self._stream)
+            deaggregate_page(raw_records, room_bytes, run.shard_id, counts, rule, stream=self._stream)
         )
         self._report(run.key, counts)
 
@@ -142,7 +141,7 @@ class ReadingParts(Struct, frozen=True):
 
     Args:
         call_pool: The threads for calls that are about no single shard.
-        has_room: Whether the process as a whole may hold more.
+        has_room: Whether all shards of the process together may hold more.
         on_answered: Called when a run gets an answer after `fetch` has returned.
     """
 
@@ -182,7 +181,7 @@ class PushedFetcher:
         else:
             self._fetcher.fetch(run, fetch)
 
-    def leave(self, run: ShardRun) -> None:
+    def end_subscription(self, run: ShardRun) -> None:
         """End the subscription. Called before the lease is released: while it is open, the service refuses the next owner's."""
         self._subscriptions.close(run)
 
@@ -208,7 +207,7 @@ class PushedFetcher:
 
     def _on_answered(self, run: ShardRun) -> None:
         if run.is_lost:  # a step that waited for a thread may have subscribed again after the run left
-            self.leave(run)
+            self.end_subscription(run)
         self._parts.on_answered(run)
 
 
@@ -235,7 +234,7 @@ class AutoFetcher(PushedFetcher):
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Do or begin one step of reading, or change between polling and fan-out instead."""
-        if self._leave_if_lost(run):
+        if self._end_if_lost(run):
             return
         if not isinstance(fetch, FetchIterator | FetchPage):
             self._fetcher.fetch(run, fetch)
@@ -248,17 +247,17 @@ class AutoFetcher(PushedFetcher):
             super().fetch(run, fetch)
         else:
             self._poll(run, choice, fetch)
-        self._leave_if_lost(run)
+        self._end_if_lost(run)
 
-    def _leave_if_lost(self, run: ShardRun) -> bool:
-        """Leave a run whose lease was lost while one of its steps waited for a thread or ran; return whether it was lost."""
+    def _end_if_lost(self, run: ShardRun) -> bool:
+        """End the subscription of a run if its lease was lost, also while a step waited or ran; return whether it was lost."""
         if run.is_lost:
-            self.leave(run)
+            self.end_subscription(run)
         return run.is_lost
 
-    def leave(self, run: ShardRun) -> None:
+    def end_subscription(self, run: ShardRun) -> None:
         """End the subscription if there is one. Called before the lease is released."""
-        super().leave(run)
+        super().end_subscription(run)
         self._choices.pop(run, None)
 
     def on_page(self, run: ShardRun, page: RecordPage) -> None:
@@ -287,7 +286,7 @@ class AutoFetcher(PushedFetcher):
     def _poll(self, run: ShardRun, choice: RetrievalChoice, fetch: FetchIterator | FetchPage) -> None:
         started_s = self._ports.clock.monotonic_s()
         result = self._fetcher.fetch(run, fetch)
-        if isinstance(result, UnreadPage):
+        if isinstance(result, RawPage):
             choice.on_polled(started_s, result.read_bytes)
         elif result is not None and isinstance(fetch, FetchPage):
             choice.on_poll_failed(result, started_s)
@@ -300,7 +299,7 @@ class AutoFetcher(PushedFetcher):
     def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: RetrievalChange) -> None:
         """RetrievalChange a run between polling and fan-out; the run plans its next step with the new source."""
         if change.to is Retrieval.POLLING:
-            super().leave(run)
+            super().end_subscription(run)
         choice.on_changed(change, self._ports.clock.monotonic_s(), self._ports.chance.random())
         run.on_source_changed(self._options.options_of(change.to))
         self._ports.metrics.count("retrieval_changes", 1, {**run.labels, "to": change.to.value})

@@ -73,7 +73,7 @@ class Health:
         return {**dataclasses.asdict(self), "lag_ms": self.lag_ms}
 
 
-def judge(
+def judge_health(
     *,
     stream: str,
     application: str,
@@ -87,20 +87,20 @@ def judge(
     running_s: float,
     table_scan_due_s: float,
     lease_duration_s: float,
-    failing: tuple[str, ...],
-    damaged: tuple[str, ...],
+    failing_calls: tuple[str, ...],
+    damaged_leases: tuple[str, ...],
 ) -> Health:
     """Return the health of a worker that was started.
 
     Args:
         failure: What ended or is ending the worker.
         renewal_age_s: Time since the oldest of the last renewals of the held leases.
-        table_scan_age_s: Since the last scan; None before the first one.
-        running_s: Since the start.
+        table_scan_age_s: Time since the last scan; None before the first one.
+        running_s: Time since the start.
         table_scan_due_s: A scan that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
-        failing: One sentence for each call about leases that keeps failing.
-        damaged: One sentence for each lease whose row cannot be read. All workers see it, and stay healthy: else the whole fleet
+        failing_calls: One sentence for each call about leases that keeps failing.
+        damaged_leases: One sentence for each lease whose row cannot be read. All workers see it, and stay healthy: else the whole fleet
             would be restarted.
     """
     problems: list[str] = []
@@ -110,7 +110,7 @@ def judge(
         problems.append("the worker has stopped")
     problems += _problems_of(shards)
     if not has_ended:
-        problems += failing
+        problems += failing_calls
         if renewal_age_s is not None and renewal_age_s >= lease_duration_s:
             problems.append(f"a lease was not renewed for {renewal_age_s:.0f} s")
         unread_s = running_s if table_scan_age_s is None else table_scan_age_s
@@ -120,11 +120,11 @@ def judge(
     return Health(
         is_healthy=not problems,
         is_ready=is_working
-        and not failing
+        and not failing_calls
         and all(shard.read_failure is None for shard in shards)
         and table_scan_age_s is not None
         and table_scan_age_s <= table_scan_due_s,
-        problems=(*problems, *(() if has_ended else damaged)),
+        problems=(*problems, *(() if has_ended else damaged_leases)),
         stream=stream,
         application=application,
         worker_id=worker_id,
@@ -134,7 +134,7 @@ def judge(
     )
 
 
-def not_started(stream: str, application: str, worker_id: str) -> Health:
+def health_before_start(stream: str, application: str, worker_id: str) -> Health:
     """Return the health of a worker that does not run yet."""
     return Health(
         is_healthy=False,

@@ -78,7 +78,7 @@ class PrometheusMetrics(MetricsTally):
 
     def render(self) -> str:
         """Return everything that was measured, as Prometheus reads it."""
-        return "\n".join(_lines(self.snapshot(), self._prefix)) + "\n"
+        return "\n".join(_render_snapshot(self.snapshot(), self._prefix)) + "\n"
 
     def close(self) -> None:
         """Stop serving."""
@@ -91,41 +91,41 @@ class PrometheusMetrics(MetricsTally):
         self.close()
 
 
-def _lines(snapshot: Snapshot, prefix: str) -> Iterator[str]:
-    yield from _family(snapshot.counters, prefix, "_total", "counter")
-    yield from _family(snapshot.gauges, prefix, "", "gauge")
+def _render_snapshot(snapshot: Snapshot, prefix: str) -> Iterator[str]:
+    yield from _render_family(snapshot.counters, prefix, "_total", "counter")
+    yield from _render_family(snapshot.gauges, prefix, "", "gauge")
     named: str | None = None
     for (name, labels), known in sorted(snapshot.distributions.items()):
         if name != named:
             named = name
             yield f"# TYPE {prefix}{name} summary"
-        yield f"{prefix}{name}_sum{_render(labels)} {known.sum!r}"
-        yield f"{prefix}{name}_count{_render(labels)} {known.count}"
+        yield f"{prefix}{name}_sum{_render_labels(labels)} {known.sum!r}"
+        yield f"{prefix}{name}_count{_render_labels(labels)} {known.count}"
     largest = {
         (f"{name}_max", labels): known.maximum for (name, labels), known in snapshot.distributions.items()
     }
-    yield from _family(largest, prefix, "", "gauge")
+    yield from _render_family(largest, prefix, "", "gauge")
 
 
-def _family(series: dict[Series, float], prefix: str, ending: str, kind: str) -> Iterator[str]:
+def _render_family(series: dict[Series, float], prefix: str, ending: str, kind: str) -> Iterator[str]:
     named: str | None = None
     for (name, labels), value in sorted(series.items()):
         if name != named:
             named = name
             yield f"# TYPE {prefix}{name}{ending} {kind}"
         yield (
-            f"{prefix}{name}{ending}{_render(labels)} {value:g}"
+            f"{prefix}{name}{ending}{_render_labels(labels)} {value:g}"
             if value < 1e6
-            else (f"{prefix}{name}{ending}{_render(labels)} {value!r}")
+            else (f"{prefix}{name}{ending}{_render_labels(labels)} {value!r}")
         )
 
 
-def _render(labels: Labels) -> str:
+def _render_labels(labels: Labels) -> str:
     if not labels:
         return ""
-    inside = ",".join(f'{name}="{_escape(value)}"' for name, value in labels)
+    inside = ",".join(f'{name}="{_escape_label(value)}"' for name, value in labels)
     return f"{{{inside}}}"
 
 
-def _escape(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

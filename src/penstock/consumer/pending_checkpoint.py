@@ -36,15 +36,15 @@ class PendingCheckpoint:
         """Settle it: the lease is gone."""
         self._fail(LeaseLost(f"{self._where} was not confirmed before the lease went to another worker"))
 
-    def give_up(self) -> None:
-        """Settle it: the caller waits no longer."""
-        self._fail(self.unanswered())
+    def on_timeout(self) -> None:
+        """Settle it: the caller has waited for `timeout_s`."""
+        self._fail(self.timeout_error())
 
     def _fail(self, error: PenstockError) -> None:
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
-    def unanswered(self) -> Unavailable:
+    def timeout_error(self) -> Unavailable:
         """Return the error of a wait that timed out."""
         return Unavailable(
             f"{self._where}: the lease table gave no answer within {self.timeout_s} s; it is stored with a later "

@@ -46,11 +46,11 @@ StreamProcessorFactory: TypeAlias = Callable[[str], ShardProcessor]
 """Makes the processor of one shard of the stream that it is given: the stream's name or ARN."""
 
 
-def failure_of(ended: Future[object]) -> BaseException | None:
+def failure_of(future: Future[object]) -> BaseException | None:
     """Return the error of a call whose future is done; None if it has not failed."""
-    if ended.cancelled():
+    if future.cancelled():
         return CancelledError("the future of the call was cancelled")
-    return ended.exception()
+    return future.exception()
 
 
 class HandlerProcessor:
@@ -97,10 +97,10 @@ class TracedProcessor:
             return self._processor.on_batch(batch)
 
 
-def traced(
+def with_spans(
     factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None, span: Span
 ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-    """Return the same user code, with a span around each batch that it is given."""
+    """Return the user code with a span around each batch that it processes."""
 
     def make(stream: str) -> TracedProcessor:
         return TracedProcessor(factory(stream), span)

@@ -15,14 +15,14 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor
+from penstock.consumer.raw_records import DeaggregatedPage, RawPage, raw_bytes
 from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
-from penstock.consumer.unread import DeaggregatedPage, UnreadPage, unread_bytes
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
@@ -89,9 +89,10 @@ class Plan(Struct, frozen=True):
 
     Args:
         fetch: A call to the service, or None.
+        calls: Calls of user code to begin.
         events: For the coordinator.
-        is_starved: Whether the run would read if the process held less.
-        is_over: Whether the run has ended and can be forgotten.
+        is_starved: Whether the run would read if all shards of the process together held fewer bytes.
+        is_over: Whether the run has ended and can be dropped.
     """
 
     fetch: Fetch | None = None
@@ -101,8 +102,16 @@ class Plan(Struct, frozen=True):
     is_over: bool = False
 
 
+class _FetchPlan(NamedTuple):
+    """The next step of reading; if there is none, when to plan again, and whether reading waits for memory."""
+
+    fetch: Fetch | None = None
+    wake_s: float | None = None
+    is_starved: bool = False
+
+
 class ShardRun:
-    """See the module. Every public method takes the lock.
+    """Reads one shard and delivers its records to user code. Every public method takes the lock.
 
     Args:
         stream: Name or ARN, for messages and records.
@@ -139,7 +148,7 @@ class ShardRun:
         self.is_paused = False  # nothing is read, and no call of user code begins
         self.is_reported = False  # the coordinator has the run's last event
         self.wake_s: float | None = None
-        # Reading: the reader's records are unread until they are deaggregated, as far as there is room for delivery.
+        # Reading: the reader's Kinesis records wait until there is room for delivery, and are deaggregated then.
         self._reader = ShardReader(
             stream,
             self.shard_id,
@@ -150,9 +159,9 @@ class ShardRun:
         )
         self._is_fetching = False  # a planned read, or a deaggregation, is under way
         self._read_error: PenstockError | None = None  # of the last failed read
-        self._unread: deque[RawRecord] = deque()
-        self._unread_bytes = 0
-        self._has_dropped = False  # unread records were dropped, so the reader stays ahead of delivery
+        self._raw_records: deque[RawRecord] = deque()
+        self._raw_bytes = 0
+        self._has_dropped = False  # Kinesis records were dropped, so the reader stays ahead of delivery
         self._has_deaggregation_failed = False
         # Delivery.
         self._start = start.position
@@ -163,8 +172,8 @@ class ShardRun:
         self._deliver_until_s = start.deliver_until_s
         # Checkpoints.
         self._is_checkpoint_urgent = is_checkpoint_urgent
-        self._durable = start.position  # the last checkpoint that is written
-        self._awaited: list[PendingCheckpoint] = []  # checkpoints for which callers wait
+        self._durable_through = start.position  # the last checkpoint that is written
+        self._awaited_checkpoints: list[PendingCheckpoint] = []  # checkpoints for which callers wait
         # The end of the run.
         self._stop_why: StopWhy | None = None
         self._grace_until_s: float | None = None  # after a loss: until then calls may acknowledge
@@ -194,13 +203,13 @@ class ShardRun:
     @property
     def waiting_bytes(self) -> int:
         """Memory for fetched records that are not done."""
-        return self._delivery.waiting_bytes + self._unread_bytes
+        return self._delivery.waiting_bytes + self._raw_bytes
 
     @property
     def is_at_rest(self) -> bool:
         """Whether no call of user code is under way, and none is due for records that were read."""
         with self.lock:
-            return self._delivery.is_at_rest and not self._unread
+            return self._delivery.is_at_rest and not self._raw_records
 
     @property
     def is_acknowledged(self) -> bool:
@@ -228,62 +237,61 @@ class ShardRun:
     def advance(self, now_s: float, has_room: bool) -> Plan:
         """Return the steps to do now, which count as under way; set `wake_s`."""
         with self.lock:
-            fetch, wake_s, is_starved = self._plan_fetch(now_s, has_room)
+            reading = self._plan_fetch(now_s, has_room)
             calls = self._plan_calls(now_s)
             events = self._plan_checkpoint(now_s)
             events += self._plan_last_event(now_s)
             times = [
-                wake_s,
+                reading.wake_s,
                 self._delivery.next_wake_s(may_call=not self.is_paused),
                 self._grace_until_s if not self._has_reported_end else None,
             ]
             self.wake_s = min((time_s for time_s in times if time_s is not None), default=None)
             is_over = self._has_reported_end and self._delivery.is_stopped and not calls
-            return Plan(fetch, calls, events, is_starved, is_over)
+            return Plan(reading.fetch, calls, events, reading.is_starved, is_over)
 
-    def _plan_fetch(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
-        """Return the next step of reading, when to ask again if there is none, and whether reading waits for memory."""
+    def _plan_fetch(self, now_s: float, has_room: bool) -> _FetchPlan:
         if self._is_leaving:
-            self._drop_unread()
+            self._drop_raw_records()
         if self._is_leaving or self._is_fetching or self.is_paused:
-            return None, None, False
+            return _FetchPlan()
         step = self._reader.plan_step(now_s, self.waiting_bytes, has_room)
-        if self._unread and not (self._has_deaggregation_failed and isinstance(step, Failed)):
+        if self._raw_records and not (self._has_deaggregation_failed and isinstance(step, Failed)):
             return self._plan_deaggregation(now_s, has_room)
         match step:
             case Wait(until_s):
-                return None, until_s, not has_room
+                return _FetchPlan(wake_s=until_s, is_starved=not has_room)
             case Finished(children):
                 if self._delivery.children is None:
                     self._delivery.on_shard_end(children)
-                return None, None, False
+                return _FetchPlan()
             case Failed(error):
-                self._drop_unread()
+                self._drop_raw_records()
                 self.failure = error
-                return None, None, False
+                return _FetchPlan()
             case _:
                 self._is_fetching = True
-                return step, None, False
+                return _FetchPlan(step)
 
-    def _plan_deaggregation(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
+    def _plan_deaggregation(self, now_s: float, has_room: bool) -> _FetchPlan:
         # The reader's next step does not always show the pause after a failure: after the shard's last page it is `Finished`.
         if self._has_deaggregation_failed and now_s < self._reader.paused_until_s:
-            return None, self._reader.paused_until_s, False
-        if self._unread_room_bytes(has_room) <= 0:
-            return None, None, not has_room
+            return _FetchPlan(wake_s=self._reader.paused_until_s)
+        if self._deaggregation_room_bytes(has_room) <= 0:
+            return _FetchPlan(is_starved=not has_room)
         self._is_fetching = True
-        return Deaggregate(), None, False
+        return _FetchPlan(Deaggregate())
 
-    def _unread_room_bytes(self, has_room: bool) -> int:
+    def _deaggregation_room_bytes(self, has_room: bool) -> int:
         """Return how many bytes of records may be deaggregated; above 0 while nothing else waits for delivery."""
         waiting_bytes = self._delivery.waiting_bytes
         room_bytes = self._reader.options.prefetch_bytes_max - waiting_bytes if has_room else 0
         return max(room_bytes, 0 if waiting_bytes else 1)
 
-    def _drop_unread(self) -> None:
-        self._has_dropped = self._has_dropped or bool(self._unread)
-        self._unread.clear()
-        self._unread_bytes = 0
+    def _drop_raw_records(self) -> None:
+        self._has_dropped = self._has_dropped or bool(self._raw_records)
+        self._raw_records.clear()
+        self._raw_bytes = 0
 
     def _plan_calls(self, now_s: float) -> list[Call[Record]]:
         calls: list[Call[Record]] = []
@@ -358,18 +366,18 @@ class ShardRun:
     def on_durable(self, position: Position) -> None:
         """Handle a durable checkpoint."""
         with self.lock:
-            self._durable = max(self._durable, position)
+            self._durable_through = max(self._durable_through, position)
             self._settle_checkpoints()
 
     def _settle_checkpoints(self) -> None:
-        awaited, self._awaited = self._awaited, []
+        awaited, self._awaited_checkpoints = self._awaited_checkpoints, []
         for pending in awaited:
-            if self._durable >= pending.position:
+            if self._durable_through >= pending.position:
                 pending.on_durable()
             elif self.is_lost:
                 pending.on_lost()
             else:
-                self._awaited.append(pending)
+                self._awaited_checkpoints.append(pending)
 
     # --- answers to reads ---
 
@@ -379,7 +387,7 @@ class ShardRun:
             self._is_fetching = False
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
-    def on_page(self, page: UnreadPage, started_s: float, server_ms: int | None = None) -> None:
+    def on_page(self, page: RawPage, started_s: float, server_ms: int | None = None) -> None:
         """Add a page of records that are not deaggregated yet; `on_deaggregated` completes the step.
 
         Args:
@@ -400,37 +408,37 @@ class ShardRun:
                 if page.records and not kept.rows:
                     self._lost_arrival_s = page.records[0].arrival_s
             new = kept.rows or ()
-            self._unread.extend(new)
-            self._unread_bytes += unread_bytes(new)
+            self._raw_records.extend(new)
+            self._raw_bytes += raw_bytes(new)
             if self._is_leaving:  # the run may not be advanced again
-                self._drop_unread()
+                self._drop_raw_records()
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
-    def peek_unread(self, has_room: bool) -> tuple[int, Sequence[RawRecord]]:
+    def peek_raw_records(self, has_room: bool) -> tuple[int, Sequence[RawRecord]]:
         """Return how many bytes may be deaggregated now, and the records."""
         with self.lock:
-            room_bytes = self._unread_room_bytes(has_room)
-            return room_bytes, tuple(self._unread) if room_bytes > 0 else ()
+            room_bytes = self._deaggregation_room_bytes(has_room)
+            return room_bytes, tuple(self._raw_records) if room_bytes > 0 else ()
 
-    def on_deaggregated(self, taken: DeaggregatedPage) -> None:
-        """Add the user records of the first unread records."""
+    def on_deaggregated(self, page: DeaggregatedPage) -> None:
+        """Replace the first Kinesis records by their user records."""
         with self.lock:
             self._is_fetching = False
-            self._has_deaggregation_failed = taken.failure is not None
-            if taken.failure is not None:
-                self._on_read_failed(taken.failure)
+            self._has_deaggregation_failed = page.failure is not None
+            if page.failure is not None:
+                self._on_read_failed(page.failure)
             if self._is_leaving:
                 return
-            unread = [self._unread.popleft() for _ in taken.counts]
-            self._unread_bytes -= unread_bytes(unread)
-            done_count = self._done_count(taken.records)
-            new = taken.records[done_count:] if done_count else taken.records
-            self._arrivals.add_all(taken.counts, [raw.arrival_s for raw in unread], done_count)
+            raw_records = [self._raw_records.popleft() for _ in page.counts]
+            self._raw_bytes -= raw_bytes(raw_records)
+            done_count = self._done_count(page.records)
+            new = page.records[done_count:] if done_count else page.records
+            self._arrivals.add_all(page.counts, [raw.arrival_s for raw in raw_records], done_count)
             if new:
                 self._taken_through = at_record(new[-1].sequence_number, new[-1].sub_sequence_number)
             self._delivery.add(new, self._delivery.millis_behind_latest)
-            if taken.skipped_through is not None:
-                self._delivery.skip(taken.skipped_through, self._clock.monotonic_s())
+            if page.skipped_through is not None:
+                self._delivery.skip(page.skipped_through, self._clock.monotonic_s())
 
     def _done_count(self, records: Sequence[Record]) -> int:
         """Return how many of these records were done before this run: it may begin inside an aggregate.
@@ -462,7 +470,9 @@ class ShardRun:
         """Handle a failed call to the service, or an unexpected failure of deaggregation."""
         with self.lock:
             self._is_fetching = False
-            self._has_deaggregation_failed = bool(self._unread)  # nothing else is planned while there are any
+            self._has_deaggregation_failed = bool(
+                self._raw_records
+            )  # nothing else is planned while there are any
             self._on_read_failed(error)
 
     def _on_read_failed(self, error: PenstockError) -> None:
@@ -474,7 +484,7 @@ class ShardRun:
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.key, failures, error)
 
     def on_fetch_skipped(self) -> None:
-        """Handle a planned call that was not made, because the process holds enough."""
+        """Handle a planned call that was not made, because all shards together hold enough bytes."""
         with self.lock:
             self._is_fetching = False
 
@@ -571,7 +581,7 @@ class ShardRun:
             now_s = self._clock.monotonic_s()
             position = self._delivery.low_watermark
             pending = PendingCheckpoint(self.stream, self.shard_id, position, timeout_s)
-            if self._durable >= position:
+            if self._durable_through >= position:
                 pending.on_durable()
                 return pending, None
             if self.is_lost:
@@ -579,7 +589,7 @@ class ShardRun:
                     f"stream {self.stream}, shard {self.shard_id}: the lease is not this worker's any more; "
                     f"{position} was not checkpointed and is delivered again by the shard's next reader"
                 )
-            self._awaited.append(pending)
+            self._awaited_checkpoints.append(pending)
             self._delivery.on_checkpoint_sent(position, now_s)
             return pending, CheckpointRequested(self.key, self.epoch, position, urgent=True)
 
@@ -592,8 +602,8 @@ class ShardRun:
             many = self._reader.failure_count >= READ_FAILURES_REPORTED
             return self._read_error if many and not isinstance(self._read_error, Throttled) else None
 
-    def still_s(self, now_s: float) -> float:
-        """Return the time since `take_progress` last found progress, or no lag."""
+    def without_progress_s(self, now_s: float) -> float:
+        """Return for how long the shard has been behind without progress, by the calls of `take_progress`."""
         with self.lock:
             return now_s - self._progress_s
 
@@ -604,9 +614,9 @@ class ShardRun:
         stopped.
         """
         with self.lock:
-            arrival_s = self._arrivals.oldest_s(self._delivery.done_count)
-            if arrival_s is None and self._unread:
-                arrival_s = self._unread[0].arrival_s
+            arrival_s = self._arrivals.oldest_arrival_s(self._delivery.done_count)
+            if arrival_s is None and self._raw_records:
+                arrival_s = self._raw_records[0].arrival_s
             if arrival_s is None:
                 arrival_s = self._lost_arrival_s
             if arrival_s is None:
@@ -633,5 +643,5 @@ class ShardRun:
     def _tip(self) -> TipMark | None:
         """Return the position up to which all is done, and the moment at which no record followed it; None while records wait."""
         done, tip_ms = self._delivery.low_watermark, self._reader.tip_ms
-        is_all_done = done.is_record and done >= self._taken_through and not self._unread
+        is_all_done = done.is_record and done >= self._taken_through and not self._raw_records
         return TipMark(done, tip_ms) if is_all_done and not self._has_dropped and tip_ms is not None else None

@@ -13,14 +13,14 @@ from penstock.runtime.thread_pull import IterationEnded
 _NAMED_MAX = 5
 
 
-def naming(shard_id: str, failure: BaseException) -> str:
+def describe_shard_failure(shard_id: str, failure: BaseException) -> str:
     """Return the failure as a text that names the shard."""
     text = str(failure)
     return text if shard_id in text else f"shard {shard_id}: {text}"
 
 
 def without_ended_iteration(failures: Mapping[str, PenstockError]) -> dict[str, PenstockError]:
-    """Return why shards stopped, by shard, except those that only the end of an iteration over the consumer has stopped."""
+    """Return the failures of shards without those that only the end of an iteration over the consumer has stopped."""
     return {
         shard_id: failure
         for shard_id, failure in failures.items()
@@ -29,7 +29,7 @@ def without_ended_iteration(failures: Mapping[str, PenstockError]) -> dict[str, 
 
 
 class StoppedShards:
-    """Safe to use from several threads, and in a signal handler."""
+    """The shards of a worker that stopped for a failure. Safe to use from several threads, and in a signal handler."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -49,7 +49,7 @@ class StoppedShards:
         with self._lock:
             self._runs.pop(shard_id, None)
 
-    def keep_held(self, held: Collection[HeldLeaseStatus]) -> None:
+    def forget_released(self, held: Collection[HeldLeaseStatus]) -> None:
         """Forget shards whose leases this worker does not hold any more."""
         places = {(lease.key, lease.epoch) for lease in held}
         with self._lock:
@@ -70,7 +70,7 @@ class StoppedShards:
         """Why each shard stopped."""
         return {run.key: run.failure or HandlerFailed(f"shard {run.key} has stopped") for run in self.runs()}
 
-    def error(self, stream: str, worker_id: str) -> ShardsStopped | None:
+    def make_error(self, stream: str, worker_id: str) -> ShardsStopped | None:
         """Return the error of a worker whose shards have all stopped; None if only an iteration over the consumer has ended."""
         failures = without_ended_iteration(self.failures)
         if not failures:
@@ -81,7 +81,7 @@ class StoppedShards:
             more = f" and {len(others) - _NAMED_MAX} more" if len(others) > _NAMED_MAX else ""
             also = f" Stopped as well: {', '.join(others[:_NAMED_MAX])}{more}."
         error = ShardsStopped(
-            f"stream {stream}: every shard that worker {worker_id} held has stopped. {naming(first, failures[first])}."
+            f"stream {stream}: every shard that worker {worker_id} held has stopped. {describe_shard_failure(first, failures[first])}."
             f"{also} Start it again once that is mended; with on_all_stopped='stay' it stays and keeps its leases",
             failures,
         )

@@ -34,13 +34,13 @@ class NamedStream(Struct, frozen=True):
     Args:
         name: Name or ARN.
         start: Where its shards begin when they are read for the first time.
-        given: The start as the user wrote it, for messages.
+        start_text: The start as the user wrote it, for messages.
         kcl_id: The id that Java workers give it, if the user named it so; None: it follows from the stream itself.
     """
 
     name: str
     start: StartingPosition
-    given: str
+    start_text: str
     kcl_id: str | None = None
 
 
@@ -99,12 +99,12 @@ class ConsumedStreams(Struct, frozen=True):
         """
         for stream in self.streams:
             try:
-                check_not_in_future(stream.start, now_ms, stream.given)
+                check_not_in_future(stream.start, now_ms, stream.start_text)
             except PositionError:
                 service_ms = service_bound_ms(now_ms, fetch_shards(stream.name).server_ms)
-                check_not_in_future(stream.start, service_ms, stream.given)
+                check_not_in_future(stream.start, service_ms, stream.start_text)
 
-    def describe(
+    def fetch_descriptions(
         self,
         fetch_summary: Callable[[str], StreamSummary],
         register: Callable[[str], ConsumerRegistration | None],
@@ -166,7 +166,7 @@ def parse_start(start: Start, option: str) -> StartingPosition:
     if isinstance(start, Position):
         start = StartingPosition(default=start)
     if not isinstance(start, StartingPosition):
-        raise OptionError(f"{option}={start!r}: {_way_out(start)}")
+        raise OptionError(f"{option}={start!r}: {_start_advice(start)}")
     if start.default.is_in_shard:
         raise OptionError(
             f"{option}={start.default} is a place in one shard; give "
@@ -178,7 +178,7 @@ def parse_start(start: Start, option: str) -> StartingPosition:
     return start
 
 
-def _way_out(start: object) -> str:
+def _start_advice(start: object) -> str:
     if isinstance(start, Mapping):
         return (
             "positions shard by shard are given as JSON, json.dumps({...}); those of several streams as "
@@ -202,7 +202,7 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     if not isinstance(given, Collection):
         raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
     if isinstance(given, str):
-        stream = _named_stream(given, starting_position)
+        stream = _parse_stream(given, starting_position)
         return ConsumedStreams((stream,), are_several=stream.kcl_id is not None)
     if not given or not all(isinstance(name, str) and name for name in given):
         raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
@@ -215,9 +215,9 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
             f"{' and '.join(regions)}; give each region a consumer of its own"
         )
     if isinstance(given, Mapping):
-        streams = tuple(_named_stream(name, start, f"stream {name}: ") for name, start in given.items())
+        streams = tuple(_parse_stream(name, start, f"stream {name}: ") for name, start in given.items())
         return ConsumedStreams(streams, are_several=True)
-    streams = tuple(_named_stream(name, starting_position) for name in given)
+    streams = tuple(_parse_stream(name, starting_position) for name in given)
     if streams[0].start.by_shard:
         raise OptionError(
             f"starting_position={starting_position!r} names shards, and several streams are read, whose shards have the same "
@@ -226,7 +226,7 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     return ConsumedStreams(streams, are_several=True)
 
 
-def _named_stream(name: str, start: Start, where: str = "") -> NamedStream:
+def _parse_stream(name: str, start: Start, where: str = "") -> NamedStream:
     match = _KCL_ID.fullmatch(name)
     parsed = parse_start(start, f"{where}starting_position")
     given = f"{where}starting_position={start!r}"

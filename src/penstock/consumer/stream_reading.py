@@ -68,10 +68,10 @@ class StreamReading:
         """Do one step of reading, or begin it; the run gets the answer."""
         (self._pushed or self._fetcher).fetch(run, fetch)
 
-    def leave(self, run: ShardRun) -> None:
+    def end_subscription(self, run: ShardRun) -> None:
         """End a run's subscription if it has one. Called before the lease is released."""
         if self._pushed is not None:
-            self._pushed.leave(run)
+            self._pushed.end_subscription(run)
 
     def with_moment(self, effect: StartReader) -> StartReader:
         """Add the moment to an AT_TIMESTAMP: the KCL keeps it in its configuration, not in the lease table."""
@@ -86,7 +86,7 @@ class StreamReading:
             )
         return replace(effect, position=position)
 
-    def measure(self) -> None:
+    def measure_open_shards(self) -> None:
         """Request the number of the stream's open shards, and set the metric."""
         try:
             summary = self._ports.kinesis.fetch_summary(self.stream.name)

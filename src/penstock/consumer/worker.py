@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop
-from penstock.consumer.health import Health, ShardHealth, judge
+from penstock.consumer.health import Health, ShardHealth, judge_health
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
@@ -51,10 +51,10 @@ class WorkerDriver(Protocol):
     def pools(self) -> Pools:
         """Where work is done."""
 
-    def watch(
+    def wrap_user_code(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-        """Return the user code that the worker calls."""
+        """Return the user code as the worker calls it: the same, or with the driver's own code around it."""
 
     def start(self, worker: Worker) -> None:
         """Begin to drive a worker, and return."""
@@ -78,7 +78,7 @@ class ThreadDriver:
             handler=ThreadPool("penstock-handle", options.handler_threads),
         )
 
-    def watch(
+    def wrap_user_code(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
         """Return the user code unchanged."""
@@ -133,7 +133,7 @@ class Worker:
         self.has_ended: threading.Event = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None
-        whole = replace(
+        common_options = replace(
             options.coordinator_options(),
             kcl3=ports.kcl3 is not None,
             # A scan of a bucket or folder reads object by object.
@@ -141,7 +141,9 @@ class Worker:
         )
         drawn = int(ports.chance.random() * 2**32)
         self.leases: LeaseLoop = LeaseLoop(
-            Coordinator(worker_id, options_for_streams(whole, streams), name_run(worker_id, f"{drawn:08x}")),
+            Coordinator(
+                worker_id, options_for_streams(common_options, streams), name_run(worker_id, f"{drawn:08x}")
+            ),
             {stream.stream_id: stream.name for stream in streams},
             ports,
             renewal_pool=pools.renewal,
@@ -187,13 +189,13 @@ class Worker:
 
     def start_threads(self) -> None:
         """Drive each loop on its own thread."""
-        leases = LoopThread("penstock-leases", self.leases, self._clock, self._crash)
-        delivery = LoopThread("penstock-delivery", self.delivery, self._clock, self._crash)
+        leases = LoopThread("penstock-leases", self.leases, self._clock, self._on_crash)
+        delivery = LoopThread("penstock-delivery", self.delivery, self._clock, self._on_crash)
         watch = threading.Thread(
             target=self._watch, args=(leases, delivery), name="penstock-watch", daemon=True
         )
         pushed = [
-            LoopThread("penstock-subscriptions", each, self._clock, self._crash)
+            LoopThread("penstock-subscriptions", each, self._clock, self._on_crash)
             for each in self.subscriptions.values()
         ]
         try:
@@ -202,7 +204,7 @@ class Worker:
         except (
             BaseException
         ) as error:  # the system has no more threads: those that were started must not take leases
-            self._crash(error)
+            self._on_crash(error)
             self.finish()
             raise
 
@@ -229,10 +231,10 @@ class Worker:
 
     def _fail_at_standstill(self) -> None:
         if self.failure is None and self._options.on_all_stopped == "stop_worker":
-            self.failure = self.delivery.stopped.error(self._stream, self._worker_id)
+            self.failure = self.delivery.stopped.make_error(self._stream, self._worker_id)
 
     def fail(self, failure: PenstockError) -> None:
-        """Stop the worker for a failure of user code."""
+        """Stop the worker for a failure: of user code, or because the lease table cannot be used."""
         if self.failure is None:
             self.failure = failure
         self.request_stop()
@@ -271,7 +273,7 @@ class Worker:
         ]
         renewed_s = min((lease.renewed_s for lease in leases.held), default=None)
         scanned_s = leases.table_scanned_s
-        return judge(
+        return judge_health(
             stream=self._stream,
             application=application,
             worker_id=self._worker_id,
@@ -284,8 +286,8 @@ class Worker:
             running_s=now_s - self._started_s,
             table_scan_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
             lease_duration_s=self._options.lease_duration_s,
-            failing=leases.failing,
-            damaged=leases.damaged,
+            failing_calls=leases.failing,
+            damaged_leases=leases.damaged,
         )
 
     def _shard_health(self, key: str, phase: LeasePhase, run: ShardRun | None, now_s: float) -> ShardHealth:
@@ -298,7 +300,7 @@ class Worker:
             return ShardHealth(key, "leaving", lag_ms)
         if run.is_paused:
             return ShardHealth(key, "paused", lag_ms)
-        is_stalled = run.still_s(now_s) >= self._options.stall_after_s
+        is_stalled = run.without_progress_s(now_s) >= self._options.stall_after_s
         failure = run.read_failure
         why = None if failure is None else str(failure)
         return ShardHealth(key, "stalled" if is_stalled else "reading", lag_ms, read_failure=why)
@@ -321,7 +323,7 @@ class Worker:
         delivery.join(_JOIN_S)  # a defect there must be noted before the worker reports its end
         self.finish()
 
-    def _crash(self, error: BaseException) -> None:
+    def _on_crash(self, error: BaseException) -> None:
         # With only one of the loops, the worker would hold leases and read nothing, or read without leases.
         if self.failure is None:
             self.failure = error
@@ -335,24 +337,24 @@ class Worker:
             subscriptions.finish()
 
 
-def options_for_streams(whole: CoordinatorOptions, streams: Sequence[ConsumedStream]) -> CoordinatorOptions:
+def options_for_streams(options: CoordinatorOptions, streams: Sequence[ConsumedStream]) -> CoordinatorOptions:
     """Return the coordinator options of a worker that reads these streams.
 
     Args:
-        whole: The options that do not depend on the streams.
+        options: The options that do not depend on the streams.
         streams: At least one.
     """
     shard_counts = [stream.open_shard_count for stream in streams if stream.open_shard_count is not None]
     if len(shard_counts) == len(streams):
-        jitter_s = cold_start_jitter_s(whole.cold_start_jitter_s, sum(shard_counts))
-        whole = replace(whole, cold_start_jitter_s=jitter_s)
+        jitter_s = cold_start_jitter_s(options.cold_start_jitter_s, sum(shard_counts))
+        options = replace(options, cold_start_jitter_s=jitter_s)
     first = streams[0]
     if not first.stream_id:
-        return replace(whole, stream=first.identity, start=first.start)
+        return replace(options, stream=first.identity, start=first.start)
     shared = {}
     for stream in streams:
         assert stream.identity is not None, (
             f"stream {stream.name} shares a table and its identity is not known"
         )
         shared[stream.stream_id] = SharedStream(stream.identity, stream.start)
-    return replace(whole, streams=shared)
+    return replace(options, streams=shared)

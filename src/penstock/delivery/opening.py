@@ -33,7 +33,7 @@ from penstock.core.delivering.record import (
     record_of,
     with_layout,
 )
-from penstock.core.delivering.sql_names import quoted
+from penstock.core.delivering.sql_names import quote_name
 from penstock.core.moments import parse_moment
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.shard import StreamSummary
@@ -543,7 +543,7 @@ def _read_schema(text: str) -> StructType:
         if isinstance(document.get("fields"), list):
             schema = StructType.fromJson(document)
         else:
-            schema = columns_of(", ".join(f"{quoted(name)} {kind}" for name, kind in document.items()))
+            schema = columns_of(", ".join(f"{quote_name(name)} {kind}" for name, kind in document.items()))
     if not schema.fields:
         raise ValueError("it has no columns")
     return schema

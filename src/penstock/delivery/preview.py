@@ -14,7 +14,7 @@ from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.json_fields import infer_columns
 from penstock.core.delivering.new_names import ColumnNameRule, column_name_rule
 from penstock.core.delivering.running_costs import RunningCosts, running_costs
-from penstock.core.delivering.sql_names import quoted
+from penstock.core.delivering.sql_names import quote_name
 from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
@@ -93,7 +93,7 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
         prices=load_prices(),
     )
     # Python would show moments in this machine's time zone.
-    shown = rows.limit(ROW_COUNT).select([F.col(quoted(name)).cast("string") for name in rows.columns])
+    shown = rows.limit(ROW_COUNT).select([F.col(quote_name(name)).cast("string") for name in rows.columns])
     return Preview(
         delivery=delivery.name,
         stream=delivery.stream,

@@ -14,7 +14,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructT
 from penstock.core.delivering.definition import METADATA, Delivery
 from penstock.core.delivering.lake_table import is_wider
 from penstock.core.delivering.new_names import ColumnNameRule
-from penstock.core.delivering.sql_names import quoted
+from penstock.core.delivering.sql_names import quote_name
 from penstock.delivery import json_rows
 from penstock.delivery.record_texts import RecordTexts
 from penstock.errors import OptionError
@@ -53,7 +53,7 @@ def _table_columns(delivery: Delivery, schema: StructType | None) -> tuple[tuple
         for each in delivery.partitions
         if each.name.lower() not in known  # a partition by a column itself
     ]
-    return (*_source_columns(schema), *fields), (*(F.col(quoted(name)) for name in names), *parts)
+    return (*_source_columns(schema), *fields), (*(F.col(quote_name(name)) for name in names), *parts)
 
 
 def _source_columns(schema: StructType | None) -> list[Column]:
@@ -95,7 +95,7 @@ def _judged_columns(delivery: Delivery, schema: StructType | None) -> tuple[tupl
     # A field hides the source's column of its name in expressions, but not in the rows that are returned.
     names = (*COLUMNS, *json_rows.ADDED)
     kept = [F.col(name).alias(f"{_KEPT}{name}") for name in (*names, json_rows.VERDICT)]
-    columns = {name.lower(): F.col(quoted(name)) for name in (*COLUMNS, "arrived", *schema.names)}
+    columns = {name.lower(): F.col(quote_name(name)) for name in (*COLUMNS, "arrived", *schema.names)}
     verdict = F.col(f"{_KEPT}{json_rows.VERDICT}")
     for part in delivery.partitions:
         value = F.expr(part.expression)

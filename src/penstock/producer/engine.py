@@ -41,7 +41,7 @@ class _Flush(Struct, eq=False):
     left: int
 
 
-class _Expired(Struct, eq=False):
+class _ExpiredRecords(Struct, eq=False):
     """Records whose time to live is over."""
 
     records: list[PendingRecord]
@@ -78,15 +78,15 @@ class Engine:
         self._ports = ports
         self._now_s = ports.clock.monotonic_s
         self._request_record_count_max = batcher.settings.request_record_count_max
-        self._measures = type(ports.metrics) is not NoMetrics
+        self._has_metrics = type(ports.metrics) is not NoMetrics
         self._buffer_bytes_max = buffer_bytes_max
         self._lock = threading.RLock()  # not to be entered twice, but to know its owner
         self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
         self._is_held_here: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
-        self._work = threading.Condition(self._lock)  # notified if a request may be due
-        self._done = threading.Condition(self._lock)  # notified if records were settled
+        self._work_is_due = threading.Condition(self._lock)  # notified if a request may be due
+        self._records_settled = threading.Condition(self._lock)  # notified if records were settled
         self._open_count = 0
-        self._open: deque[Any] = deque()
+        self._open_receipts: deque[Any] = deque()
         """Receipts in the order of arrival: all that are not settled, and settled ones until they are removed.
 
         If the batcher fails, these receipts fail with it.
@@ -131,7 +131,7 @@ class Engine:
         batcher = self._batcher
         with self._lock:
             is_full = batcher.waiting_bytes >= self._buffer_bytes_max
-            if is_full and not self._done.wait_for(
+            if is_full and not self._records_settled.wait_for(
                 lambda: batcher.waiting_bytes < self._buffer_bytes_max or not self._takes_records,
                 min(timeout_s, threading.TIMEOUT_MAX),
             ):
@@ -145,16 +145,16 @@ class Engine:
             open_count = self._open_count
             try:
                 self._open_count += 1
-                self._open.append(record)
+                self._open_receipts.append(record)
                 needs_sender = batcher.add_record(record, self._now_s())
                 if needs_sender or batcher.waiting_count % self._request_record_count_max == 0:
-                    self._work.notify()
+                    self._work_is_due.notify()
             except BaseException:
                 # Ctrl-C, in the middle of anything. The caller has no future, so the record must not be sent; and if it
                 # stayed counted and in no queue, the next flush would wait for it for ever.
                 self._open_count = open_count
-                if self._open and self._open[-1] is record:
-                    self._open.pop()
+                if self._open_receipts and self._open_receipts[-1] is record:
+                    self._open_receipts.pop()
                 batcher.take_back(record, self._requests)
                 raise
         return record
@@ -173,9 +173,9 @@ class Engine:
             # Other threads go on putting: their later records have higher numbers, and this flush does not wait for them.
             flush = _Flush(self._batcher.last_number, self._open_count)
             self._flushes.append(flush)
-            self._work.notify_all()
+            self._work_is_due.notify_all()
             try:
-                return self._done.wait_for(lambda: flush.left <= 0, bound_s)
+                return self._records_settled.wait_for(lambda: flush.left <= 0, bound_s)
             finally:
                 self._flushes.remove(flush)
 
@@ -190,8 +190,8 @@ class Engine:
         """End the threads; return how many records were left. Their futures fail."""
         with self._lock:
             self._is_closing = True
-            self._work.notify_all()
-            self._done.notify_all()
+            self._work_is_due.notify_all()
+            self._records_settled.notify_all()
         left_count = self._drop_waiting()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -254,7 +254,7 @@ class Engine:
 
     def _make_step(self) -> bool:
         """Plan a step and carry it out; return False when no step follows."""
-        step: PutRequest | FetchShards | NoProgress | _Expired | None = None
+        step: PutRequest | FetchShards | NoProgress | _ExpiredRecords | None = None
         try:
             step = self._next_step()
             if step is not None:
@@ -273,7 +273,7 @@ class Engine:
         return step is not None
 
     def _recover(
-        self, step: PutRequest | FetchShards | NoProgress | _Expired | None, error: BaseException
+        self, step: PutRequest | FetchShards | NoProgress | _ExpiredRecords | None, error: BaseException
     ) -> None:
         """Fail the records of a failed step; all records if the batcher may have lost some."""
         # Until a request is settled the batcher has not handled its failure, and is intact.
@@ -299,8 +299,8 @@ class Engine:
     def _on_defect(self, error: BaseException) -> None:
         with self._lock:
             self._defect = self._defect or error
-            self._work.notify_all()
-            self._done.notify_all()
+            self._work_is_due.notify_all()
+            self._records_settled.notify_all()
 
     @property
     def _defect_text(self) -> str:
@@ -318,8 +318,8 @@ class Engine:
                 for entry in request.entries
                 for record in entry.records
             }
-            lost = [each for each in self._open if id(each) not in in_hand and not each.done()]
-            self._open = deque(each for each in self._open if id(each) in in_hand)
+            lost = [each for each in self._open_receipts if id(each) not in in_hand and not each.done()]
+            self._open_receipts = deque(each for each in self._open_receipts if id(each) in in_hand)
         failure = DeliveryFailed(
             f"{self._defect_text}. {len(lost)} records were not acknowledged; one that was sent without an answer may have been "
             "stored all the same"
@@ -328,7 +328,7 @@ class Engine:
         self._fail(lost, failure)
         return len(lost)
 
-    def _next_step(self) -> PutRequest | FetchShards | NoProgress | _Expired | None:
+    def _next_step(self) -> PutRequest | FetchShards | NoProgress | _ExpiredRecords | None:
         """Wait for the next step of the batcher, or for expired records; None when the engine ends."""
         clock = self._ports.clock
         with self._lock:
@@ -340,26 +340,26 @@ class Engine:
                 step = self._batcher.plan_step(now_s, flushes=bool(self._flushes))
                 if not isinstance(step, WaitUntil):
                     # `put` may have woken only this thread for several records, and it is busy now: wake another one.
-                    self._work.notify()
+                    self._work_is_due.notify()
                     if isinstance(step, PutRequest):
                         self._requests.add(step)
                     return step
                 until_s = step.until_s
                 if self._record_ttl_s is not None and self._batcher.waiting_count:
                     until_s = self._expiry_due_s if until_s is None else min(until_s, self._expiry_due_s)
-                self._work.wait(None if until_s is None else max(1e-4, until_s - now_s))
+                self._work_is_due.wait(None if until_s is None else max(1e-4, until_s - now_s))
         return None
 
-    def _take_expired(self, now_s: float) -> _Expired | None:
+    def _take_expired(self, now_s: float) -> _ExpiredRecords | None:
         """Drop the records whose time to live is over, if that is due; None if there is nothing to do."""
         ttl_s = self._record_ttl_s
         if ttl_s is None or now_s < self._expiry_due_s:
             return None
         self._expiry_due_s = now_s + max(_EXPIRY_INTERVAL_MIN_S, ttl_s / 20)
         records = self._batcher.drop_expired(now_s - ttl_s) if self._batcher.waiting_count else None
-        return _Expired(records) if records else None
+        return _ExpiredRecords(records) if records else None
 
-    def _do_step(self, step: PutRequest | FetchShards | NoProgress | _Expired) -> None:
+    def _do_step(self, step: PutRequest | FetchShards | NoProgress | _ExpiredRecords) -> None:
         """Carry out one step, without the lock."""
         match step:
             case PutRequest():
@@ -368,11 +368,11 @@ class Engine:
                 self._fetch_shards(step)
             case NoProgress(why):
                 self._fail_pending(DeliveryFailed(f"stream {self._stream}: {why}"), None)
-            case _Expired():
+            case _ExpiredRecords():
                 self._fail_expired(step)
 
     def _send(self, request: PutRequest) -> None:
-        if self._measures:
+        if self._has_metrics:
             self._measure_request(request, self._now_s())
         try:
             result = self._sender.send(request)
@@ -416,11 +416,11 @@ class Engine:
                     f"stream {self._stream}: the service refused a record with key {key[:40]!r} for good: {refused.why}"
                 ),
             )
-        self._close(settled)
-        if self._measures:
-            self._measure(result, now_s)
+        self._count_settled(settled)
+        if self._has_metrics:
+            self._measure_result(result, now_s)
 
-    def _fail_expired(self, expired: _Expired) -> None:
+    def _fail_expired(self, expired: _ExpiredRecords) -> None:
         self._ports.metrics.count("records_expired", len(expired.records))
         self._fail(
             expired.records,
@@ -469,7 +469,7 @@ class Engine:
             except BaseException as trouble:  # noqa: BLE001 - one receipt's trouble is not the others'
                 self._log_settling_error(trouble)
                 raised = raised or trouble
-        self._close(records)
+        self._count_settled(records)
         # Ctrl-C, while the closing thread fails the remaining records.
         if isinstance(raised, KeyboardInterrupt) and threading.current_thread() not in self._threads:
             raise raised
@@ -486,7 +486,7 @@ class Engine:
                 exc_info=error,
             )
 
-    def _close(self, records: list[PendingRecord]) -> None:
+    def _count_settled(self, records: list[PendingRecord]) -> None:
         """Count records as settled."""
         # The futures were resolved first and are counted now: when a flush returns, they are all done.
         with self._lock:
@@ -495,14 +495,14 @@ class Engine:
             self._forget_settled()
             for flush in self._flushes:
                 flush.left -= sum(record.number <= flush.number_max for record in records)
-            self._done.notify_all()
+            self._records_settled.notify_all()
 
     def _forget_settled(self) -> None:
-        receipts = self._open
+        receipts = self._open_receipts
         while receipts and receipts[0].done():
             receipts.popleft()
         if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # an old one still waits before them
-            self._open = deque([each for each in receipts if not each.done()])
+            self._open_receipts = deque([each for each in receipts if not each.done()])
 
     # --- metrics ------------------------------------------------------------------------------------------
 
@@ -513,7 +513,7 @@ class Engine:
             if entry.attempt_count == 1:
                 metrics.observe("buffering_time_s", now_s - entry.records[0].put_s)
 
-    def _measure(self, result: PutResult, now_s: float) -> None:
+    def _measure_result(self, result: PutResult, now_s: float) -> None:
         metrics = self._ports.metrics
         entries: list[PackedEntry] = [each.entry for each in result.delivered_entries]
         if entries:

@@ -71,7 +71,7 @@ class EndHook:
             self._finalizer.cancel()
 
     def end(self) -> None:
-        """Call the function."""
+        """Call the function, while no termination can end the process."""
         with _terminations.closing:
             self._close()
 
@@ -168,7 +168,7 @@ class _Terminations:
         return signal.getsignal(signal.SIGTERM) == self._on_signal
 
     def _on_forked(self) -> None:
-        """Undo it in a forked child: a signal to the child must reach neither the parent nor a thread that is not there."""
+        """Undo `handle` in a forked child: a signal to the child must reach neither the parent nor a thread that is not there."""
         self.closing = threading.RLock()
         if self._pipe is None:
             return
@@ -244,22 +244,26 @@ def warn_of_open_end(stream: str) -> None:
 
 
 def _exiting_caller() -> str | None:
-    """Return the name of a function on this thread's stack that has `os._exit` ahead, at or below one that has passed a fork.
+    """Return the name of a caller whose code can still reach `os._exit`, if it or a caller above it has passed a fork.
 
-    Forks are not counted: in a child that is the first to import this module, as one of RQ is, the count would be 0.
+    Forks are found in the code and not counted: in a child that is the first to import this module, as one of RQ is, the count would be 0.
     """
     found = None
     frame = inspect.currentframe()
     while frame is not None:
-        if found is None and any(offset > frame.f_lasti for offset in _uses(frame.f_code, "_exit")):
+        if found is None and any(
+            offset > frame.f_lasti for offset in _offsets_of_uses(frame.f_code, "_exit")
+        ):
             found = f"{frame.f_code.co_qualname} of {frame.f_code.co_filename}"
-        if found is not None and any(offset < frame.f_lasti for offset in _uses(frame.f_code, "fork")):
+        if found is not None and any(
+            offset < frame.f_lasti for offset in _offsets_of_uses(frame.f_code, "fork")
+        ):
             return found
         frame = frame.f_back
     return None
 
 
-def _uses(code: CodeType, name: str) -> list[int]:
+def _offsets_of_uses(code: CodeType, name: str) -> list[int]:
     """Return where a function uses a global name or an attribute: the offsets of its instructions."""
     if name not in code.co_names:
         return []

@@ -37,8 +37,8 @@ from penstock.producer.sender import SenderPorts
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
-    check_common,
-    settings_of,
+    batcher_settings_of,
+    check_shared_options,
 )
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.home_process import HomeProcess
@@ -97,7 +97,7 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         check_types(self)
-        check_common(self)
+        check_shared_options(self)
         check_range(self, 0, 60, "linger_s")
         check_range(self, 0, 86_400, "put_timeout_s")
         check_range(self, 1, 64, "request_count_max")
@@ -171,8 +171,8 @@ class Producer:
         self._is_closed = False
         self._has_ended = False
         self._is_entered = False
-        self._belong_here()
-        _made[self] = None
+        self._make_home()
+        _producers[self] = None
 
     def __reduce__(self) -> NoReturn:
         """Refuse to be sent to another process: threads and records that wait would stay behind.
@@ -310,7 +310,7 @@ class Producer:
         return 0 if engine is None else engine.waiting_count
 
     def __enter__(self) -> Self:
-        self._begin_anew()  # in a forked child; else its first put would forget that it is in a block
+        self._restart_in_child()  # in a forked child; else its first put would forget that it is in a block
         self._is_entered = True
         return self
 
@@ -343,29 +343,30 @@ class Producer:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    def _belong_here(self) -> None:
+    def _make_home(self) -> None:
+        """Make this process the one in which the producer works."""
         self._is_opening = False
         self._home = HomeProcess("producer")
         self._end_hook = _close_at_end(self, self._home)
 
-    def _begin_anew(self) -> None:
-        """Begin anew in a forked child: the threads and the records that wait are the parent's."""
+    def _restart_in_child(self) -> None:
+        """In a forked child, begin without the threads and the waiting records, which are the parent's."""
         if self._home.is_here or self._has_own_metrics:
             return  # without the lock, for which a flush would wait while another thread opens the producer
         with self._lock:
             if not self._home.is_here:
                 self._engine = None
                 self._is_entered = False  # the end of the parent's block may never be reached here
-                self._belong_here()
+                self._make_home()
 
     def _check_home(self) -> None:
-        """Begin anew in a forked child.
+        """Restart the producer in a forked child.
 
         Raises:
             UsageError: The metrics are of `penstock.metrics`: a thread of the parent serves or sends them, and a child's would have the
                 parent's counts.
         """
-        self._begin_anew()
+        self._restart_in_child()
         self._home.refuse_fork()
 
     @property
@@ -399,7 +400,7 @@ class Producer:
             finally:
                 self._is_opening = False
             if self._follows_environment:
-                _following[self._engine] = None
+                _engines_of_environment[self._engine] = None
             return self._engine
 
     def _check_not_closed(self) -> None:
@@ -416,7 +417,7 @@ class Producer:
         self._record_bytes_max = placement.record_bytes_max
         self._check_not_closed()  # by a signal handler of this thread
         batcher = Batcher(
-            settings_of(
+            batcher_settings_of(
                 options,
                 aggregates=options.aggregation and placement.may_aggregate,
                 linger_s=options.linger_s,
@@ -446,28 +447,28 @@ class Producer:
         )
 
 
-_made: Final[WeakKeyDictionary[Producer, None]] = WeakKeyDictionary()
-_following: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDictionary()
+_producers: Final[WeakKeyDictionary[Producer, None]] = WeakKeyDictionary()
+_engines_of_environment: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDictionary()
 """The engines of producers whose endpoint is that of the environment."""
 
 
 def _on_forked() -> None:
-    """Drop the parent's: the threads that send, and those that may hold a lock."""
-    _following.clear()
-    for producer in living(_made):
+    """Forget, in a forked child, the parent's engines, and locks that a thread of the parent may hold."""
+    _engines_of_environment.clear()
+    for producer in living(_producers):
         producer._lock = threading.RLock()  # noqa: SLF001 - of this module
 
 
 os.register_at_fork(after_in_child=_on_forked)
 
 
-def send_waiting(timeout_s: float) -> None:
-    """Send what the producers hold that follow the environment, and wait for the acknowledgements until a timeout.
+def flush_environment_producers(timeout_s: float) -> None:
+    """Send the waiting records of producers whose endpoint is that of the environment; wait until they are acknowledged.
 
     The fixture `local_kinesis` calls this before it restores the environment.
     """
     until_s = time.monotonic() + timeout_s
-    for engine in living(_following):
+    for engine in living(_engines_of_environment):
         engine.flush(max(0.0, until_s - time.monotonic()))
 
 

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from penstock.core.writing.packing import PendingRecord
 
 _log: Final = logging.getLogger("penstock.producer")
-_KNOWN: Final = {"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"}
+_FUTURE_ATTRIBUTES: Final = {"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"}
 """The attributes of a future in this Python that receipts have."""
 
 
@@ -171,7 +171,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
 
 
 class FullReceipt(PendingRecord, Future[Acknowledgement]):
-    """The same for a Python whose futures have other attributes than receipts expect."""
+    """A receipt that is a usual future, for a Python whose futures have other attributes than `LightReceipt` expects."""
 
     def __init__(self, data: bytes, partition_key: str, explicit_hash_key: str | None) -> None:
         PendingRecord.__init__(self, data, partition_key, explicit_hash_key)
@@ -183,7 +183,7 @@ class FullReceipt(PendingRecord, Future[Acknowledgement]):
 
 
 Receipt: Final[type[LightReceipt | FullReceipt]] = (
-    LightReceipt if vars(Future()).keys() == _KNOWN else FullReceipt
+    LightReceipt if vars(Future()).keys() == _FUTURE_ATTRIBUTES else FullReceipt
 )
 RECEIPT_BYTES: Final = 420 if Receipt is LightReceipt else 1_600
 """Memory of a receipt with one callback, measured (CPython 3.11, 64 bit); without, it takes 100 bytes."""

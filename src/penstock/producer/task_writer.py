@@ -25,8 +25,8 @@ from penstock.producer.write_report import WriteReport
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
-    check_common,
-    settings_of,
+    batcher_settings_of,
+    check_shared_options,
 )
 from penstock.runtime.system_clock import SystemClock
 
@@ -67,7 +67,7 @@ class TaskWriterOptions:
     force_aggregation: bool = False
 
     def __post_init__(self) -> None:
-        check_common(self)
+        check_shared_options(self)
 
 
 class TaskMemory:
@@ -167,7 +167,7 @@ class TaskWriter:
         try:
             check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
         except RecordError as error:
-            raise self._explained_error(error) from None
+            raise self._explain_error(error) from None
         before_bytes = batcher.waiting_bytes
         now_s = self._ports.clock.monotonic_s()
         batcher.add(data, partition_key, explicit_hash_key, now_s)
@@ -225,7 +225,7 @@ class TaskWriter:
         placement = self._fetch_placement() if options.aggregation else PLACED_BY_KEY
         self._record_bytes_max = placement.record_bytes_max
         batcher = Batcher(
-            settings_of(
+            batcher_settings_of(
                 options,
                 aggregates=options.aggregation and placement.may_aggregate,
                 linger_s=_NO_COMPANY_S,
@@ -253,7 +253,7 @@ class TaskWriter:
             self._record_bytes_max = placement.record_bytes_max
             self._is_limit_assumed = placement.is_assumed
 
-    def _explained_error(self, error: RecordError) -> RecordError:
+    def _explain_error(self, error: RecordError) -> RecordError:
         if not self._is_limit_assumed:
             return error
         return RecordError(

@@ -15,11 +15,11 @@ AGGREGATE_BYTES_DEFAULT: Final = 51_200
 AGGREGATE_COUNT_DEFAULT: Final = 2**32 - 1
 
 
-def check_common(options: Any) -> None:
-    """Check the fields that both kinds of options have.
+def check_shared_options(options: Any) -> None:
+    """Check the fields that `ProducerOptions` and `TaskWriterOptions` share.
 
     Raises:
-        OptionError: A value is out of its range; names it and the range.
+        OptionError: A value is out of its range; the message has the name and the range.
     """
     check_choice(options, "ordering", *ORDERINGS)
     check_range(options, 1, PUT_RECORDS_COUNT_MAX, "request_record_count_max")
@@ -32,7 +32,7 @@ def check_common(options: Any) -> None:
             raise OptionError(f"{name}={value}: expected more than 0, and finite")
 
 
-def settings_of(
+def batcher_settings_of(
     options: Any,
     *,
     aggregates: bool,

@@ -110,7 +110,7 @@ class Readers(Protocol):
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
         """A checkpoint is durable."""
 
-    def alive(self) -> frozenset[tuple[str, int]]:
+    def live_readers(self) -> frozenset[tuple[str, int]]:
         """Return (key, epoch) of every reader that has not posted its last event yet."""
 
 
@@ -234,10 +234,10 @@ class LeaseLoop(Loop[Event]):
                 self._begin(effect)
         if is_audit and self.readers is not None:
             # A reader whose last event is still in the inbox has not stopped as far as the machine knows.
-            alive = self.readers.alive()
+            live_readers = self.readers.live_readers()
             with self._condition:
-                alive |= self._unhandled_ends
-            self._handle(ReadersFound(alive))
+                live_readers |= self._unhandled_ends
+            self._handle(ReadersFound(live_readers))
 
     def post(self, event: Event) -> None:
         """Post an event, from any thread."""

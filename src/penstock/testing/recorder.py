@@ -62,7 +62,7 @@ class Recorder:
         self._number = 0
         self._failed_s: dict[Position | CallKind, float] = {}
 
-    def watch(
+    def wrap_user_code(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
         """Return user code that records each call of the given one."""

@@ -110,11 +110,11 @@ class VirtualDriver:
 
     # --- as the consumer's driver ---
 
-    def watch(
+    def wrap_user_code(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
         """Return the same user code, watched."""
-        return self.recorder.watch(factory, dead_letter)
+        return self.recorder.wrap_user_code(factory, dead_letter)
 
     def start(self, worker: Worker) -> None:
         """Take over a worker; `drive` runs it."""
@@ -128,7 +128,7 @@ class VirtualDriver:
         timeout_s = 0.0 if self.table.is_refusing else pending.timeout_s
         self._drive_until(pending.outcome.done, self.clock.now_s + timeout_s)
         self.table.is_refusing = False
-        pending.give_up()
+        pending.on_timeout()
 
     # --- driving ---
 

@@ -468,7 +468,7 @@ def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
 def test_idle_shards_tell_since_when_nothing_is_left():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(), claimed("b", tip_ms=None, has_more=True))
-    assert shards.progress() == [ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900))]
+    assert shards.progress_of_idle_shards() == [ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900))]
 
 
 def test_a_claim_that_was_seen_and_may_be_gone_is_looked_up_before_it_counts():

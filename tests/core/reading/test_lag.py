@@ -47,12 +47,21 @@ def test_an_unread_record_is_never_of_age_zero():
 
 def test_the_oldest_record_that_is_not_done_is_known_to_the_second():
     marks = ArrivalMarks()
-    assert marks.oldest_s(0) is None
+    assert marks.oldest_arrival_s(0) is None
     for count, arrival_s in [(2, 10.0), (1, 10.9), (0, 11.0), (3, 12.0), (1, 5.0)]:
         marks.add(count, arrival_s)
-    assert [marks.oldest_s(done) for done in range(8)] == [10.0, 10.0, 10.0, 12.0, 12.0, 12.0, 5.0, None]
+    assert [marks.oldest_arrival_s(done) for done in range(8)] == [
+        10.0,
+        10.0,
+        10.0,
+        12.0,
+        12.0,
+        12.0,
+        5.0,
+        None,
+    ]
     marks.add(1, 20.0)
-    assert marks.oldest_s(7) == 20.0
+    assert marks.oldest_arrival_s(7) == 20.0
 
 
 RECORDS = st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 5.0)), max_size=12)
@@ -69,6 +78,6 @@ def test_records_added_at_once_are_marked_as_if_they_came_one_after_the_other(pa
             left_out -= now
             one_by_one.add(count - now, arrival_s)
     total = sum(count for page in pages for count, _ in page)
-    assert [at_once.oldest_s(done) for done in range(total + 1)] == [
-        one_by_one.oldest_s(done) for done in range(total + 1)
+    assert [at_once.oldest_arrival_s(done) for done in range(total + 1)] == [
+        one_by_one.oldest_arrival_s(done) for done in range(total + 1)
     ]

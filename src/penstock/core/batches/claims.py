@@ -68,7 +68,7 @@ class ClaimNote(Struct, frozen=True):
         is_whole_record: The end is the last user record of its Kinesis record.
         record_count: User records in the range.
         bytes_count: Bytes of user data in the range.
-        millis_behind_latest: Age of the oldest record after the end, or 0 at the tip; None when it is not known.
+        millis_behind_latest: Age of the oldest record after the end, or 0 at the tip; None when it is not known_batches.
         last_arrival_ms: Arrival of the last record of the range, or None when it is empty.
         children: The child shards, if the end is SHARD_END.
         kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
@@ -156,7 +156,7 @@ class Execution(Struct, frozen=True):
     Args:
         run: The run of the driver that made the task.
         expected_claim: The query's claim that the driver saw on the row, as (batch, run); None if it saw none.
-        planned_by: The run of the driver that planned the batch, from its offset; None if it is not known.
+        planned_by: The run of the driver that planned the batch, from its offset; None if it is not known_batches.
     """
 
     worker: str
@@ -321,12 +321,12 @@ class BatchStart(Struct, frozen=True):
 
 
 def resolve_start(
-    lease: Lease | None, worker: str, known: KnownBatches, previous_start: Position | None
+    lease: Lease | None, worker: str, known_batches: KnownBatches, previous_start: Position | None
 ) -> BatchStart | None:
     """Decide where the next batch starts in one shard.
 
     Args:
-        known: The batches up to and including the previous one, which is done.
+        known_batches: The batches up to and including the previous one, which is done.
         previous_start: The previous batch's start in this shard; None if that batch did not include the shard.
 
     Returns:
@@ -335,7 +335,7 @@ def resolve_start(
     if lease is None:
         return None if previous_start is None else BatchStart(previous_start, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
-    is_of_last_batch = claim is not None and _is_of_last_batch(claim, known, previous_start)
+    is_of_last_batch = claim is not None and _is_of_last_batch(claim, known_batches, previous_start)
     if claim is not None and is_of_last_batch and not is_checkpoint_past(lease, claim.end):
         note = parse_note(claim.note)
         # A claim that has no note and ends at the checkpoint adds nothing to the checkpoint.
@@ -348,20 +348,22 @@ def resolve_start(
     return BatchStart(previous_start, StartReason.NOT_READ)
 
 
-def _is_of_last_batch(claim: BatchClaim, known: KnownBatches, previous_start: Position | None) -> bool:
+def _is_of_last_batch(
+    claim: BatchClaim, known_batches: KnownBatches, previous_start: Position | None
+) -> bool:
     """Return whether a claim has the end of the last batch that included the shard.
 
     If `previous_start` is None, the previous batch did not include the shard, so an earlier one did.
     """
-    if not known.has(claim):
+    if not known_batches.has(claim):
         return False
     if previous_start is None:
-        return claim.batch < known.last
-    return (claim.batch, claim.start) == (known.last, previous_start)
+        return claim.batch < known_batches.last
+    return (claim.batch, claim.start) == (known_batches.last, previous_start)
 
 
 def find_unknown_claims(
-    rows: Iterable[Lease], worker: str, known: KnownBatches
+    rows: Iterable[Lease], worker: str, known_batches: KnownBatches
 ) -> list[tuple[Lease, BatchClaim]]:
     """Return the rows with this worker's claims of batches that the checkpoint location has no record of.
 
@@ -369,7 +371,7 @@ def find_unknown_claims(
     restored from a copy, or another driver works from a copy.
     """
     claims = ((row, row.claim_of(worker)) for row in rows)
-    return [(row, claim) for row, claim in claims if claim is not None and not known.has(claim)]
+    return [(row, claim) for row, claim in claims if claim is not None and not known_batches.has(claim)]
 
 
 def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
@@ -378,14 +380,14 @@ def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
     return max((claim.batch for claim in claims if claim is not None), default=-1)
 
 
-def may_promote(lease: Lease, worker: str, known: KnownBatches, done_through: Position) -> bool:
+def may_promote(lease: Lease, worker: str, known_batches: KnownBatches, done_through: Position) -> bool:
     """Return whether the end of the query's claim may become the checkpoint now; the checkpoint only moves forwards.
 
     The claim may be of an earlier batch, if later batches read nothing of the shard.
 
     Args:
-        known: The batches up to the last one that is done.
+        known_batches: The batches up to the last one that is done.
         done_through: Everything in the shard up to and including this position is done.
     """
     claim = lease.claim_of(worker)
-    return claim is not None and known.has(claim) and lease.checkpoint < claim.end <= done_through
+    return claim is not None and known_batches.has(claim) and lease.checkpoint < claim.end <= done_through

@@ -61,10 +61,9 @@ def list_ended_shards(
     parents_of_ended: Mapping[str, frozenset[str]],
     parents_of_unfinished: Mapping[str, frozenset[str]],
 ) -> dict[str, Position]:
-    """Return the shards that the next offset has as read to their end: those without a child in it.
+    """Return the finished shards that the next offset lists, at SHARD_END: those that have no child in it.
 
-    If the lease table is lost, the offset must show that such a shard is not read again. Once the offset has a child of the
-    shard, the child shows it.
+    If the lease table is lost, only the offset shows that such a shard must not be read again. A child of it shows the same.
 
     Args:
         logged_positions: Positions in the previous offset.
@@ -197,14 +196,14 @@ class QueryShards:
         return None if seen is None else seen.identity
 
     def claims_of_another_driver(
-        self, rows: Iterable[Lease], known: KnownBatches
+        self, rows: Iterable[Lease], known_batches: KnownBatches
     ) -> list[tuple[str, BatchClaim]]:
         """Return claims that another driver has made in the query's name, by shard.
 
         The checkpoint location has no record of their batches, and they were made since the query began, or since it got the
         shard.
         """
-        unknown = find_unknown_claims(rows, self.worker, known)
+        unknown = find_unknown_claims(rows, self.worker, known_batches)
         return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.last_claim(row.key))]
 
     def _is_new(self, claim: BatchClaim, last_claim: tuple[int, str] | None) -> bool:
@@ -340,7 +339,11 @@ class QueryShards:
         return found
 
     def _next_start(
-        self, held: _HeldShard, row: Lease | None, previous_start: Position | None, known: KnownBatches
+        self,
+        held: _HeldShard,
+        row: Lease | None,
+        previous_start: Position | None,
+        known_batches: KnownBatches,
     ) -> BatchStart | None:
         """Return a held shard's start after the last batch; None if another worker reads the shard now.
 
@@ -352,13 +355,13 @@ class QueryShards:
             previous_start: The last batch's start in the shard; None if the batch did not include the shard.
         """
         has_other_reader = row is not None and row.reader != self.worker
-        if row is not None and has_other_reader and not self._has_end_ahead(row, known):
+        if row is not None and has_other_reader and not self._has_end_ahead(row, known_batches):
             seen = self._last_claims.get(row.key)
             is_recreated = seen is not None and seen.predates(row)
             if previous_start is not None and is_recreated and row.checkpoint < previous_start:
                 return BatchStart(previous_start, StartReason.LEASE_GONE)
             return None  # the lease's new reader goes on from the checkpoint
-        start = resolve_start(row, self.worker, known, previous_start)
+        start = resolve_start(row, self.worker, known_batches, previous_start)
         if previous_start is not None:
             return start
         # The batch did not include the shard, so the shard starts at the coordinator's position. That can be ahead of the row (an earlier
@@ -369,13 +372,13 @@ class QueryShards:
             return start
         return BatchStart(held.position, StartReason.CHECKPOINT)
 
-    def _has_end_ahead(self, row: Lease, known: KnownBatches) -> bool:
+    def _has_end_ahead(self, row: Lease, known_batches: KnownBatches) -> bool:
         """Return whether the last batch claimed an end in the shard that the row's checkpoint has not reached."""
         claim = row.claim_of(self.worker)
         return (
             claim is not None
-            and claim.batch == known.last
-            and known.has(claim)
+            and claim.batch == known_batches.last
+            and known_batches.has(claim)
             and not claim.end <= row.checkpoint
         )
 
@@ -386,8 +389,8 @@ class QueryShards:
             tip_ms = state.tip_seen_ms if claim.end == state.position else None
             self._promotions[row.key] = Promote(row.key, self.worker, claim.batch, claim.end, tip_ms)
 
-    def progress(self) -> list[ReaderProgress]:
-        """Return the positions of idle shards with their tip marks."""
+    def progress_of_idle_shards(self) -> list[ReaderProgress]:
+        """Return the progress of the shards that have a tip mark, for the coordinator."""
         idle = [(key, state) for key, state in sorted(self.states.items()) if key in self._held and state.tip]
         return [_progress_event(key, self._held[key].epoch, state, 0, None) for key, state in idle]
 

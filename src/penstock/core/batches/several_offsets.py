@@ -53,9 +53,9 @@ class MultiStreamOffset(Struct, frozen=True):
             if offset != previous.offset_of(stream_id) and offset.batch > 0
         )
 
-    def with_plans(self, planned: Mapping[str, StreamOffset]) -> MultiStreamOffset:
-        """Return the offset of the next batch, which reads these streams."""
-        return MultiStreamOffset({**self.by_stream, **planned})
+    def with_plans(self, next_offsets: Mapping[str, StreamOffset]) -> MultiStreamOffset:
+        """Return the offset of the next batch, which reads the streams of these offsets."""
+        return MultiStreamOffset({**self.by_stream, **next_offsets})
 
     def earlier_id_of(self, stream: StreamIdentity) -> str | None:
         """Return the id of an earlier stream of the same name that has an offset here, or None."""

@@ -146,7 +146,7 @@ def settle_shard(
     *,
     is_read: bool,
 ) -> SettledShard:
-    """Return the state of a shard after a batch, and whether the next one starts it elsewhere than expected.
+    """Return the state of a shard after a batch, with the reason if it does not start at the batch's end.
 
     Args:
         next_start: As for `state_at_start`; so are `row` and `now_ms`.

@@ -186,7 +186,9 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
         raise OptionError(f"{twice} is there twice, once with an underscore")
     given = {**(defaults or {}), **dict(zip(keys, given.values(), strict=True))}
     check_names(given, KEYS, "key")
-    values = {key: _read(key, kind, given[key]) for key, kind in _KINDS.items() if given.get(key) is not None}
+    values = {
+        key: _read_value(key, kind, given[key]) for key, kind in _KINDS.items() if given.get(key) is not None
+    }
     for key, what in (("stream", "the stream that is read"), ("to", "the table's folder")):
         if key not in values:
             raise OptionError(f"{key} is missing: {what}")
@@ -205,7 +207,7 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
     if values.get("since") is not None and values.get("start") is not None:
         raise OptionError("start and since exclude each other: a backfill begins at since")
     schema = values.get("schema", RAW if values.get("format") == _STREAM_OF_RECORDS else SAMPLE)
-    metadata = _texts("metadata", given.get("metadata"))
+    metadata = _read_texts("metadata", given.get("metadata"))
     check_names(metadata, METADATA, "column in metadata")
     if schema == RAW and metadata:
         raise OptionError("metadata has no effect with schema=raw, whose table has all columns of the source")
@@ -216,7 +218,7 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
         stream=values["stream"],
         to=to,
         schema=schema,
-        partitions=parse_partitions(_texts("partition-by", given.get("partition-by"))),
+        partitions=parse_partitions(_read_texts("partition-by", given.get("partition-by"))),
         metadata=metadata,
         is_start_given="start" in values,
         connection=tuple(
@@ -224,7 +226,7 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
             for key, source in (("region", "region"), ("endpoint-url", "endpointUrl"), ("profile", "profile"))
             if key in values
         ),
-        options=_options(given.get("options")),
+        options=_read_options(given.get("options")),
         **fields,
     )
     _check_target(delivery)
@@ -281,13 +283,13 @@ def check_together(deliveries: Sequence[tuple[Delivery, LeasePlace]]) -> None:
         seen |= {each.state, (each.to, each.name)}
     claimed: set[tuple[str, object]] = set()
     for each, place in deliveries:
-        for claim, where, consequence in _claims(each, place):
+        for claim, where, consequence in _exclusive_options(each, place):
             if (claim, where) in claimed:
                 raise OptionError(f"two deliveries have {claim}: {consequence}")
             claimed.add((claim, where))
 
 
-def _claims(delivery: Delivery, place: LeasePlace) -> list[tuple[str, object, str]]:
+def _exclusive_options(delivery: Delivery, place: LeasePlace) -> list[tuple[str, object, str]]:
     """Return the options that two deliveries cannot share: as text, the place if it matters, and the consequence if they did."""
     claims: list[tuple[str, object, str]] = []
     if delivery.application is not None:
@@ -302,7 +304,7 @@ def _claims(delivery: Delivery, place: LeasePlace) -> list[tuple[str, object, st
     return claims
 
 
-def _read(key: str, kind: Kind, value: Any) -> Any:
+def _read_value(key: str, kind: Kind, value: Any) -> Any:
     if isinstance(value, bool):
         none = "" if value else f"; for none, leave {key} out"
         raise OptionError(
@@ -318,7 +320,7 @@ def _read(key: str, kind: Kind, value: Any) -> Any:
         raise OptionError(f"{key}={value}: {error}") from error
 
 
-def _texts(key: str, value: Any) -> tuple[str, ...]:
+def _read_texts(key: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     values = value if isinstance(value, list | tuple) else [value]
@@ -329,7 +331,7 @@ def _texts(key: str, value: Any) -> tuple[str, ...]:
     return tuple(each.strip() for each in values)
 
 
-def _options(value: Any) -> tuple[tuple[str, str], ...]:
+def _read_options(value: Any) -> tuple[tuple[str, str], ...]:
     if value is None:
         return ()
     if not isinstance(value, Mapping):

@@ -84,22 +84,22 @@ def _refusal_at(path: tuple[str, ...], refusal: Callable[[str, str], str | None]
 
 
 def _infer(
-    records: Iterable[Any], known: Collection[str], refusal: Callable[[str], str | None]
+    records: Iterable[Any], columns: Collection[str], refusal: Callable[[str], str | None]
 ) -> dict[str, str]:
-    taken = {name.lower() for name in known}
+    taken = {name.lower() for name in columns}
     found: dict[str, set[str]] = {}
     for record in records:
         if not isinstance(record, dict):
             continue
         for name, value in record.items():
-            if name and name not in known and refusal(name) is None:
+            if name and name not in columns and refusal(name) is None:
                 found.setdefault(name, set()).add(_kind_of(value))
-    columns: dict[str, str] = {}
+    new_columns: dict[str, str] = {}
     for name in sorted(found):
-        if name.lower() not in taken and len(known) + len(columns) < COLUMNS_MAX:
+        if name.lower() not in taken and len(columns) + len(new_columns) < COLUMNS_MAX:
             taken.add(name.lower())
-            columns[name] = _merged_kind(found[name] - {""})
-    return columns
+            new_columns[name] = _merge_kinds(found[name] - {""})
+    return new_columns
 
 
 def _kind_of(value: Any) -> str:
@@ -112,7 +112,7 @@ def _kind_of(value: Any) -> str:
     return "DOUBLE" if isinstance(value, float) and _is_finite(value) else "STRING"
 
 
-def _merged_kind(kinds: set[str]) -> str:
+def _merge_kinds(kinds: set[str]) -> str:
     if kinds == {"BIGINT", "DOUBLE"}:
         return "DOUBLE"
     return next(iter(kinds)) if len(kinds) == 1 else "STRING"
@@ -156,7 +156,7 @@ def _explain(data: bytes, columns: TableColumns, is_unknown: bool) -> str:
     except ValueError as error:
         return f"not JSON: {error}"
     if not isinstance(pairs, _Pairs):
-        return f"a JSON {_described_value(pairs)} instead of an object"
+        return f"a JSON {_describe_value(pairs)} instead of an object"
     half_pair = "a text has half a surrogate pair, which is not valid Unicode"
     return (
         _explain_values(pairs, columns.types)
@@ -178,7 +178,7 @@ def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
         if counts[name] > 1:
             return f"field {name} is there twice"
         if name in types and not _may_fit(value, types[name]):
-            return f"field {name}: {_described_value(value)} does not fit {types[name].upper()}"
+            return f"field {name}: {_describe_value(value)} does not fit {types[name].upper()}"
     return None
 
 
@@ -239,7 +239,7 @@ def _explain_unsure(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
         shown = ", ".join(f"{name} ({types[name].upper()})" for name, _ in unsure)
         return f"a value does not fit its column: one of {shown}{_OR_UNREADABLE}"
     (name, value), *_ = unsure
-    return f"field {name}: {_described_value(value)} does not fit {types[name].upper()}{_OR_UNREADABLE}"
+    return f"field {name}: {_describe_value(value)} does not fit {types[name].upper()}{_OR_UNREADABLE}"
 
 
 def _differs_in_case(name: str, names: Collection[str], noun: str) -> str | None:
@@ -287,7 +287,7 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _described_value(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, bool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from penstock.core.delivering.sql_names import quoted
+from penstock.core.delivering.sql_names import quote_name
 
 _DEPTH_MAX: Final = 20
 _TEXT: Final = "STRING"
@@ -30,36 +30,40 @@ def columns_of_json_schema(document: Mapping[str, Any]) -> str:
     Raises:
         ValueError: It describes no objects with properties.
     """
-    node = _resolved_node(document, document, 0)
+    node = _resolve_node(document, document, 0)
     properties = node.get("properties")
     if not isinstance(properties, Mapping) or not properties:
         raise ValueError("the JSON Schema names no properties")
-    return ", ".join(f"{quoted(name)} {_type(each, document, 0)}" for name, each in properties.items())
+    return ", ".join(
+        f"{quote_name(name)} {_column_type(each, document, 0)}" for name, each in properties.items()
+    )
 
 
-def _type(node: Any, root: Mapping[str, Any], depth: int) -> str:
-    node = _resolved_node(node, root, depth)
-    kind = _kind(node)
+def _column_type(node: Any, root: Mapping[str, Any], depth: int) -> str:
+    node = _resolve_node(node, root, depth)
+    kind = _node_type(node)
     if kind in _PLAIN:
         return _PLAIN[kind]
     if depth < _DEPTH_MAX and kind == "object":
-        return _object(node, root, depth)
+        return _struct_or_map_type(node, root, depth)
     if depth < _DEPTH_MAX and kind == "array" and isinstance(node.get("items"), Mapping):
-        return f"ARRAY<{_type(node['items'], root, depth + 1)}>"
+        return f"ARRAY<{_column_type(node['items'], root, depth + 1)}>"
     return _FORMATS.get(str(node.get("format")), _TEXT) if kind == "string" else _TEXT
 
 
-def _object(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
+def _struct_or_map_type(node: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> str:
     properties, further = node.get("properties"), node.get("additionalProperties")
     if isinstance(properties, Mapping) and properties:
-        fields = (f"{quoted(name)}: {_type(each, root, depth + 1)}" for name, each in properties.items())
+        fields = (
+            f"{quote_name(name)}: {_column_type(each, root, depth + 1)}" for name, each in properties.items()
+        )
         return f"STRUCT<{', '.join(fields)}>"
     if isinstance(further, Mapping) and further:
-        return f"MAP<STRING, {_type(further, root, depth + 1)}>"
+        return f"MAP<STRING, {_column_type(further, root, depth + 1)}>"
     return _TEXT
 
 
-def _kind(node: Mapping[str, Any]) -> str:
+def _node_type(node: Mapping[str, Any]) -> str:
     """Return a node's type other than null; empty if it has several, or none."""
     kinds = node.get("type")
     found = {each for each in (kinds if isinstance(kinds, list) else [kinds]) if isinstance(each, str)}
@@ -69,7 +73,7 @@ def _kind(node: Mapping[str, Any]) -> str:
     return next(iter(found)) if len(found) == 1 else ""
 
 
-def _resolved_node(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
+def _resolve_node(node: Any, root: Mapping[str, Any], depth: int) -> Mapping[str, Any]:
     """Follow a node's references, and choices between null and one other node; return the node at their end."""
     for _ in range(_DEPTH_MAX):
         if not isinstance(node, Mapping):

@@ -32,31 +32,33 @@ def spark_line(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def lake_settings(formats: Collection[str], line: str | None, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark settings that the deliveries' formats need; they include the given packages and extensions.
+def lake_settings(
+    formats: Collection[str], line: str | None, user_settings: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the Spark settings that the deliveries' formats need; they include the user's packages and extensions.
 
     Args:
         line: Line of Spark; None if Spark has its packages already.
-        given: The user's settings by name.
+        user_settings: By name.
 
     Raises:
-        OptionError: A format has no package for this Spark, and none is given.
+        OptionError: A format has no package for this Spark, and the user names none.
     """
     lakes = [each for each in PACKAGES if each in formats]
     settings: dict[str, str] = {}
-    packages = _split_list(given.get("spark.jars.packages"))
-    extensions = _split_list(given.get("spark.sql.extensions"))
+    packages = _split_list(user_settings.get("spark.jars.packages"))
+    extensions = _split_list(user_settings.get("spark.sql.extensions"))
     for lake in lakes:
-        shown = (*packages, given.get("spark.jars", ""))
+        shown = (*packages, user_settings.get("spark.jars", ""))
         if line is not None and not any(_JARS[lake] in each for each in shown):
-            packages.append(_package(lake, line))
+            packages.append(_find_package(lake, line))
         if _EXTENSIONS[lake] not in extensions:
             extensions.append(_EXTENSIONS[lake])
     if lakes:
         if packages and line is not None:
             settings["spark.jars.packages"] = ",".join(packages)
         settings["spark.sql.extensions"] = ",".join(extensions)
-    if "delta" in lakes and "spark.sql.catalog.spark_catalog" not in given:
+    if "delta" in lakes and "spark.sql.catalog.spark_catalog" not in user_settings:
         settings["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
     return settings
 
@@ -72,7 +74,7 @@ def newest_line(formats: Collection[str]) -> str:
     return max(set.intersection(*lines)) if lines else ""
 
 
-def _package(lake: str, line: str) -> str:
+def _find_package(lake: str, line: str) -> str:
     package = PACKAGES[lake].get(line)
     if package is None:
         newest = max(PACKAGES[lake])

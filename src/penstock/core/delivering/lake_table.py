@@ -123,20 +123,21 @@ def plan_change(
     return TableChange(tuple(added), tuple(widened))
 
 
-def check_partitions(table: str, wanted: Sequence[PartitionColumn], found: Sequence[str]) -> None:
+def check_partitions(table: str, partitions: Sequence[PartitionColumn], existing: Sequence[str]) -> None:
     """Refuse partition columns that an existing table does not have.
 
     Args:
-        found: Partition columns of the table, or its expressions.
+        partitions: The delivery's partition columns.
+        existing: Partition columns of the table, or its expressions.
 
     Raises:
         OptionError: The partition columns differ.
     """
-    names = [each.name.lower() for each in wanted]
-    if names and names != [each.lower() for each in found]:
-        shown = f"partitioned by {', '.join(found)}" if found else "not partitioned"
+    names = [each.name.lower() for each in partitions]
+    if names and names != [each.lower() for each in existing]:
+        shown = f"partitioned by {', '.join(existing)}" if existing else "not partitioned"
         raise OptionError(
-            f"{table} is {shown}, not by {', '.join(each.name for each in wanted)}: leave out partition-by (a column `x` that the "
+            f"{table} is {shown}, not by {', '.join(each.name for each in partitions)}: leave out partition-by (a column `x` that the "
             "table needs may be filled by a field `x`), or deliver into another table"
         )
 
@@ -146,17 +147,17 @@ def owner_property(delivery: str) -> str:
     return f"penstock.delivery.{delivery}"
 
 
-def check_owner(table: str, delivery: Delivery, found: str | None, own: str | None) -> None:
+def check_owner(table: str, delivery: Delivery, id_in_table: str | None, own_id: str | None) -> None:
     """Refuse a table with rows of another delivery of the same name, for instance of one whose state folder was lost.
 
     Args:
-        found: Id in the table; None if no delivery of the name has written.
-        own: Id of this delivery; None before its first run.
+        id_in_table: None if no delivery of the name has written.
+        own_id: None before the delivery's first run.
 
     Raises:
         DeliveryFailed: The ids differ.
     """
-    if found is not None and found != own:
+    if id_in_table is not None and id_in_table != own_id:
         raise DeliveryFailed(
             f"{table} has rows of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, or "
             f"{NEW_TABLE}"
@@ -250,21 +251,21 @@ def batches_in(snapshots: Collection[Snapshot], current: int | None, delivery_id
 
 
 def is_in_snapshots(
-    snapshots: Collection[Snapshot], delivery_id: str, label: str, before: int | None
+    snapshots: Collection[Snapshot], delivery_id: str, label: str, snapshot_before: int | None
 ) -> bool | None:
     """Return whether a batch was committed to an Iceberg table.
 
     Args:
         snapshots: Those that the table still has.
-        before: The table's snapshot before the first attempt; None if it had none.
+        snapshot_before: The table's snapshot before the first attempt; None if it had none.
 
     Returns:
         None if it is unknown: the snapshots since the first attempt are gone.
     """
     if any(each.delivery == delivery_id and each.batch == label for each in snapshots):
         return True
-    if before is not None:
-        has_all_since = any(each.id == before for each in snapshots)
+    if snapshot_before is not None:
+        has_all_since = any(each.id == snapshot_before for each in snapshots)
     else:  # the table's first snapshot has no parent
         has_all_since = not snapshots or any(each.parent is None for each in snapshots)
     return False if has_all_since else None

@@ -188,9 +188,9 @@ def parse_range(label: str) -> ArrivalRange | None:
     return ArrivalRange(int(words[1]), int(words[2]))
 
 
-def find_overlap(wanted: ArrivalRange, others: Sequence[ArrivalRange]) -> ArrivalRange | None:
-    """Return a range that overlaps with the wanted one and is not equal to it; None if there is none."""
-    for other in others:
-        if other != wanted and other.since_ms < wanted.until_ms and wanted.since_ms < other.until_ms:
+def find_overlap(new_range: ArrivalRange, ranges: Sequence[ArrivalRange]) -> ArrivalRange | None:
+    """Return a range that overlaps with the new one and is not equal to it; None if there is none."""
+    for other in ranges:
+        if other != new_range and other.since_ms < new_range.until_ms and new_range.since_ms < other.until_ms:
             return other
     return None

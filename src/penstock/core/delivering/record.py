@@ -124,12 +124,12 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, current: De
                 f"and state back to their places, or {NEW_TABLE}"
             )
         raise OptionError(
-            f"delivery {delivery.name} into {delivery.to} has run with {_KEYS_OF_FIELDS.get(field, field)} {_shown_value(before)}, not "
-            f"{_shown_value(given)}: keep it, or {NEW_TABLE}"
+            f"delivery {delivery.name} into {delivery.to} has run with {_KEYS_OF_FIELDS.get(field, field)} {_show_value(before)}, not "
+            f"{_show_value(given)}: keep it, or {NEW_TABLE}"
         )
 
 
-def _shown_value(value: object) -> str:
+def _show_value(value: object) -> str:
     """Return a fixed value as the user writes it."""
     if not isinstance(value, tuple):
         return repr(value)
@@ -212,11 +212,10 @@ def plan_backfill(
     return wanted
 
 
-def check_retention(wanted: ArrivalRange, oldest_ms: int, created_ms: int) -> str | None:
+def check_retention(backfill: ArrivalRange, oldest_ms: int, created_ms: int) -> str | None:
     """Return a warning if records of a backfill's range have left the stream; None if it has all of them.
 
     Args:
-        wanted: The range.
         oldest_ms: The moment from which the stream keeps its records.
         created_ms: Its creation.
 
@@ -225,11 +224,11 @@ def check_retention(wanted: ArrivalRange, oldest_ms: int, created_ms: int) -> st
     """
     begin_ms = max(oldest_ms, created_ms)
     reason = "it was created then" if begin_ms == created_ms else "older ones have gone by its retention"
-    if wanted.until_ms <= begin_ms:
+    if backfill.until_ms <= begin_ms:
         raise OptionError(
-            f"until={describe_moment(wanted.until_ms)}: the stream has records from {describe_moment(begin_ms)} on; {reason}"
+            f"until={describe_moment(backfill.until_ms)}: the stream has records from {describe_moment(begin_ms)} on; {reason}"
         )
-    if wanted.since_ms < begin_ms and begin_ms > created_ms:
+    if backfill.since_ms < begin_ms and begin_ms > created_ms:
         return f"the range has only the records from {describe_moment(begin_ms)} on; {reason}"
     return None
 

@@ -92,7 +92,7 @@ def _warning_of_small_files(delivery: Delivery, size: int, files: int, partition
     if size * _SMALL >= delivery.file_bytes:
         return ""
     wanted_s = delivery.freshness_s * delivery.file_bytes / max(1, size)
-    ways = [f"freshness {_duration(wanted_s)}" if wanted_s <= _DAY_S else "a longer freshness"]
+    ways = [f"freshness {_format_duration(wanted_s)}" if wanted_s <= _DAY_S else "a longer freshness"]
     if partition_count > 1:
         ways.append("fewer partitions")
     ways.append(
@@ -101,16 +101,16 @@ def _warning_of_small_files(delivery: Delivery, size: int, files: int, partition
         else "compact, which merges them between batches"
     )
     return (
-        f"small files: up to {files:,} a day of about {_size(size)}, below the target of {_size(delivery.file_bytes)}; "
+        f"small files: up to {files:,} a day of about {_format_size(size)}, below the target of {_format_size(delivery.file_bytes)}; "
         f"choose {', or '.join(ways)}"
     )
 
 
-def _size(count: float) -> str:
+def _format_size(count: float) -> str:
     return f"{count / _MB:.0f} MB" if count >= _MB else f"{max(1, count / 1000):.0f} kB"
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return (
         f"{seconds / 3600:.0f}h"
         if seconds >= 2 * 3600

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 
-def quoted(name: str) -> str:
-    """Return a name as SQL has it: in backquotes, with those of the name doubled."""
+def quote_name(name: str) -> str:
+    """Return a name in backquotes; a backquote inside it is doubled."""
     return "`" + name.replace("`", "``") + "`"

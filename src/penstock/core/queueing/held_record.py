@@ -34,7 +34,8 @@ class HeldDelivery(Struct, eq=False):
         handler_began_s: When the handler was first called with one of them, or None.
         return_s: Seconds after which a returned record becomes visible.
         end: How the delivery ends once its return is applied.
-        attempts: Number of times that its current call was not applied.
+        attempts: How often its current renewal, acknowledgement or return was sent and not applied.
+        is_unknown: Whether an acknowledgement of it was sent and not answered: it may have been applied.
         not_before_s: The earliest time at which a refused renewal is sent again.
         followers: Later deliveries of the same record, which get the result of this one.
         call: The service call that has the handle, or None. A handle is in one call at a time.

@@ -120,7 +120,7 @@ class QueueDelivery:
     @property
     def is_idle(self) -> bool:
         """Whether no handle is in use. The handler may still run."""
-        return not self._sent_calls and all(held.phase is Phase.ENDED for held in self._held.values())
+        return not self._sent_calls and all(delivery.phase is Phase.ENDED for delivery in self._held.values())
 
     def in_flight_count(self, now_s: float) -> int:
         """Return how many records of the queue are invisible because of this consumer: in hand, or returned with a back-off."""
@@ -130,7 +130,9 @@ class QueueDelivery:
 
     def oldest_age_s(self, now_s: float) -> float | None:
         """Return the age of the oldest delivery that has not ended, or None."""
-        oldest = next((held for held in self._held.values() if held.phase is not Phase.ENDED), None)
+        oldest = next(
+            (delivery for delivery in self._held.values() if delivery.phase is not Phase.ENDED), None
+        )
         return None if oldest is None else now_s - oldest.received_s
 
     @property
@@ -168,34 +170,34 @@ class QueueDelivery:
     def _on_arrival(self, arrival: Arrival, now_s: float) -> int:
         number = self._next_number
         self._next_number += 1
-        held = HeldDelivery(number, arrival, now_s, now_s, now_s + self._options.visibility_s)
-        self._held[number] = held
+        delivery = HeldDelivery(number, arrival, now_s, now_s, now_s + self._options.visibility_s)
+        self._held[number] = delivery
         self.in_hand_bytes += arrival.memory_bytes
-        self._valid_handles.add(held)
+        self._valid_handles.add(delivery)
         earlier = self._in_handler.get(arrival.record_id)
         if arrival.is_finished or arrival.record_id in self._finished_ids:
-            self._queue_last_call(held, RecordResult.DONE, now_s, 0.0)
+            self._queue_last_call(delivery, RecordResult.DONE, now_s, 0.0)
         elif arrival.record_id in self._rejected_ids:
-            self._queue_last_call(held, RecordResult.REJECTED, now_s, 0.0)
+            self._queue_last_call(delivery, RecordResult.REJECTED, now_s, 0.0)
         elif self._is_stopping:
-            self._queue_last_call(held, RecordResult.UNHANDLED, now_s, 0.0)
+            self._queue_last_call(delivery, RecordResult.UNHANDLED, now_s, 0.0)
         elif earlier is not None:
-            held.unsettled_count = arrival.part_count
-            earlier.followers.append(held)
+            delivery.unsettled_count = arrival.part_count
+            earlier.followers.append(delivery)
         else:
-            self._queue_parts(held, now_s)
+            self._queue_parts(delivery, now_s)
         return number
 
-    def _queue_parts(self, held: HeldDelivery, now_s: float) -> None:
-        done_places = self._done_places.get(held.arrival.record_id, frozenset())
-        places = [place for place in range(held.arrival.part_count) if place not in done_places]
-        held.done_places.update(done_places)
-        held.unsettled_count = len(places)
+    def _queue_parts(self, delivery: HeldDelivery, now_s: float) -> None:
+        done_places = self._done_places.get(delivery.arrival.record_id, frozenset())
+        places = [place for place in range(delivery.arrival.part_count) if place not in done_places]
+        delivery.done_places.update(done_places)
+        delivery.unsettled_count = len(places)
         if not places:
-            self._queue_last_call(held, RecordResult.DONE, now_s, 0.0)
+            self._queue_last_call(delivery, RecordResult.DONE, now_s, 0.0)
             return
-        self._in_handler[held.arrival.record_id] = held
-        self._waiting_parts.extend(Part(held.number, place) for place in places)
+        self._in_handler[delivery.arrival.record_id] = delivery
+        self._waiting_parts.extend(Part(delivery.number, place) for place in places)
         self._waiting_count += len(places)
 
     def take_handler_call(self, now_s: float) -> HandlerCall | None:
@@ -205,17 +207,17 @@ class QueueDelivery:
         parts: list[Part] = []
         while self._waiting_parts and len(parts) < self._options.batch_records_max:
             part = self._waiting_parts.popleft()
-            held = self._held.get(part.delivery)
-            if held is None or held.phase is not Phase.OPEN:
+            delivery = self._held.get(part.delivery)
+            if delivery is None or delivery.phase is not Phase.OPEN:
                 continue  # its handle ended while it waited
-            if held.expires_s <= now_s and held.call is None:
+            if delivery.expires_s <= now_s and delivery.call is None:
                 self._waiting_parts.appendleft(part)
-                self._end(held, DeliveryEnd.VOID, now_s)
+                self._end(delivery, DeliveryEnd.VOID, now_s)
                 continue
             parts.append(part)
-            held.running_count += 1
-            if held.handler_began_s is None:
-                held.handler_began_s = now_s
+            delivery.running_count += 1
+            if delivery.handler_began_s is None:
+                delivery.handler_began_s = now_s
         if not parts:
             return None
         self._waiting_count -= len(parts)
@@ -232,47 +234,47 @@ class QueueDelivery:
             user_call.parts.remove(part)
             self._settle(part, result, now_s, chance)
 
-    def on_call_ended(self, call: int, rest: RecordResult, now_s: float, chance: float) -> None:
+    def on_call_ended(self, call: int, result_of_rest: RecordResult, now_s: float, chance: float) -> None:
         """Handle the end of a call of the handler.
 
         Args:
             call: The call's number, from `take_handler_call`.
-            rest: The result of its user records that have no result yet.
+            result_of_rest: The result of its user records that have none yet.
         """
         user_call = self._user_calls.pop(call)
         took_s = now_s - user_call.began_s
         mean_s = self._mean_s
         self._mean_s = took_s if mean_s is None else mean_s + _MEAN_WEIGHT * (took_s - mean_s)
         for part in sorted(user_call.parts):
-            self._settle(part, rest, now_s, chance)
+            self._settle(part, result_of_rest, now_s, chance)
 
     def _settle(self, part: Part, result: RecordResult, now_s: float, chance: float) -> None:
         """Store the result of one user record; conclude its delivery if it was the last one."""
-        held = self._held[part.delivery]
-        held.running_count -= 1
-        held.unsettled_count -= 1
+        delivery = self._held[part.delivery]
+        delivery.running_count -= 1
+        delivery.unsettled_count -= 1
         self._running_parts -= 1
-        held.results.add(result)
+        delivery.results.add(result)
         if result is RecordResult.DONE:
-            held.done_places.add(part.place)
-        if not held.unsettled_count:
-            self._conclude(held, now_s, chance)
+            delivery.done_places.add(part.place)
+        if not delivery.unsettled_count:
+            self._conclude(delivery, now_s, chance)
 
-    def _conclude(self, held: HeldDelivery, now_s: float, chance: float) -> None:
+    def _conclude(self, delivery: HeldDelivery, now_s: float, chance: float) -> None:
         """Handle a delivery whose user records all have a result: queue its last call, and those of its followers.
 
         Followers are later deliveries of the same record, which were not handled because the handler had this one.
         """
-        record_id = held.arrival.record_id
-        if self._in_handler.get(record_id) is held:
+        record_id = delivery.arrival.record_id
+        if self._in_handler.get(record_id) is delivery:
             del self._in_handler[record_id]
-        result = held.result
-        self._remember_done_places(held, result)
-        followers, held.followers = held.followers, []
-        if held.phase is Phase.OPEN:
-            self._queue_last_call(held, result, now_s, chance)
-        elif held.phase is Phase.ENDED:
-            self._forget(held)
+        result = delivery.result
+        self._remember_done_places(delivery, result)
+        followers, delivery.followers = delivery.followers, []
+        if delivery.phase is Phase.OPEN:
+            self._queue_last_call(delivery, result, now_s, chance)
+        elif delivery.phase is Phase.ENDED:
+            self._forget(delivery)
         waiting = [follower for follower in followers if follower.phase is Phase.OPEN]
         if result is RecordResult.UNHANDLED and waiting and not self._is_stopping:
             # The handle ended before the handler had every user record: the first follower is handled in its place.
@@ -283,41 +285,43 @@ class QueueDelivery:
             follower.unsettled_count = 0
             self._queue_last_call(follower, result, now_s, chance)
 
-    def _remember_done_places(self, held: HeldDelivery, result: RecordResult) -> None:
+    def _remember_done_places(self, delivery: HeldDelivery, result: RecordResult) -> None:
         """Keep which user records are done, so that the handler does not get them again with a later delivery of the record."""
         if not self._options.remember_max:
             return
-        record_id = held.arrival.record_id
+        record_id = delivery.arrival.record_id
         if result is RecordResult.DONE:
             self._done_places.pop(record_id, None)
             _keep(self._finished_ids, record_id, None, self._options.remember_max)
-        elif held.done_places:
-            _keep(self._done_places, record_id, frozenset(held.done_places), self._options.remember_max)
+        elif delivery.done_places:
+            _keep(self._done_places, record_id, frozenset(delivery.done_places), self._options.remember_max)
 
-    def _queue_last_call(self, held: HeldDelivery, result: RecordResult, now_s: float, chance: float) -> None:
+    def _queue_last_call(
+        self, delivery: HeldDelivery, result: RecordResult, now_s: float, chance: float
+    ) -> None:
         """Queue the call that ends a delivery: an acknowledgement, or a return with its delay."""
-        count, count_max = held.arrival.receive_count, self._options.receive_count_max
+        count, count_max = delivery.arrival.receive_count, self._options.receive_count_max
         # A record that was received more often than the limit shows that the queue's limit was changed since. The known limit is then
         # not used: a record that is returned at once would be received again at once, without end.
         may_be_dead = count_max is not None and count <= count_max
-        held.phase = Phase.RETURNING
-        held.attempts = 0
+        delivery.phase = Phase.RETURNING
+        delivery.attempts = 0
         if result is RecordResult.DONE:
-            held.phase = Phase.ACKNOWLEDGING
+            delivery.phase = Phase.ACKNOWLEDGING
         elif result is RecordResult.UNHANDLED:
-            held.return_s, held.end = 0, DeliveryEnd.RETURNED
+            delivery.return_s, delivery.end = 0, DeliveryEnd.RETURNED
         elif may_be_dead and count == count_max:
             # Visible at once: the service makes it a dead letter instead of delivering it.
-            held.return_s, held.end = 0, DeliveryEnd.DEAD
-            self._rejected_ids.pop(held.arrival.record_id, None)
+            delivery.return_s, delivery.end = 0, DeliveryEnd.DEAD
+            self._rejected_ids.pop(delivery.arrival.record_id, None)
         elif may_be_dead and result is RecordResult.REJECTED:
-            held.return_s, held.end = 0, DeliveryEnd.DEAD
-            _keep(self._rejected_ids, held.arrival.record_id, None, _REJECTED_MAX)
+            delivery.return_s, delivery.end = 0, DeliveryEnd.DEAD
+            _keep(self._rejected_ids, delivery.arrival.record_id, None, _REJECTED_MAX)
         else:
-            held.end = DeliveryEnd.RETURNED
-            held.return_s = self._return_delay_s(result, count, chance)
-        if held.call is None:
-            self._queue_call(held, now_s)
+            delivery.end = DeliveryEnd.RETURNED
+            delivery.return_s = self._return_delay_s(result, count, chance)
+        if delivery.call is None:
+            self._queue_call(delivery, now_s)
 
     def _return_delay_s(self, result: RecordResult, receive_count: int, chance: float) -> int:
         """Return the delay after which a returned record becomes visible; `chance` is drawn from [0, 1), for the back-off."""
@@ -327,11 +331,11 @@ class QueueDelivery:
         delay_s = backoff.cap_s if is_rejected else backoff.delay_s(max(1, receive_count), chance)
         return min(VISIBILITY_S_MAX, max(1, round(delay_s)))
 
-    def _queue_call(self, held: HeldDelivery, now_s: float) -> None:
-        if held.phase is Phase.ACKNOWLEDGING:
-            self._acknowledgements.append((now_s, held.number))
+    def _queue_call(self, delivery: HeldDelivery, now_s: float) -> None:
+        if delivery.phase is Phase.ACKNOWLEDGING:
+            self._acknowledgements.append((now_s, delivery.number))
         else:
-            self._returns.append(held.number)
+            self._returns.append(delivery.number)
 
     # --- calls to the service -------------------------------------------------------------------------
 
@@ -340,11 +344,11 @@ class QueueDelivery:
         self._expire(now_s)
         while self._retry_heap and self._retry_heap[0][0] <= now_s:
             _, number = heapq.heappop(self._retry_heap)
-            held = self._held.get(number)
-            if held is not None and held.call is None and held.phase is Phase.ACKNOWLEDGING:
+            delivery = self._held.get(number)
+            if delivery is not None and delivery.call is None and delivery.phase is Phase.ACKNOWLEDGING:
                 # It has waited and does not linger again.
                 self._acknowledgements.appendleft((float("-inf"), number))
-            elif held is not None and held.call is None and held.phase is Phase.RETURNING:
+            elif delivery is not None and delivery.call is None and delivery.phase is Phase.RETURNING:
                 self._returns.append(number)
         return [*self._due_acknowledgements(now_s), *self._due_visibilities(now_s)]
 
@@ -357,16 +361,16 @@ class QueueDelivery:
                 break
             batch: list[HeldDelivery] = []
             while queue and len(batch) < RECORDS_PER_CALL_MAX:
-                held = self._usable_delivery(queue.popleft()[1], Phase.ACKNOWLEDGING, now_s)
-                if held is not None:
-                    batch.append(held)
+                delivery = self._usable_delivery(queue.popleft()[1], Phase.ACKNOWLEDGING, now_s)
+                if delivery is not None:
+                    batch.append(delivery)
             if batch:
                 number = self._send(batch, now_s, is_acknowledgement=True)
                 calls.append(
                     Acknowledge(
                         number,
-                        tuple(held.arrival.handle for held in batch),
-                        tuple(held.arrival.record_id for held in batch),
+                        tuple(delivery.arrival.handle for delivery in batch),
+                        tuple(delivery.arrival.record_id for delivery in batch),
                     )
                 )
         return calls
@@ -374,18 +378,19 @@ class QueueDelivery:
     def _due_visibilities(self, now_s: float) -> list[QueueCall]:
         entries: list[HeldDelivery] = []
         while self._returns:
-            held = self._usable_delivery(self._returns.popleft(), Phase.RETURNING, now_s)
-            if held is not None:
-                entries.append(held)
+            delivery = self._usable_delivery(self._returns.popleft(), Phase.RETURNING, now_s)
+            if delivery is not None:
+                entries.append(delivery)
         entries += self._due_renewals(len(entries), now_s)
         calls: list[QueueCall] = []
         for start in range(0, len(entries), RECORDS_PER_CALL_MAX):
             batch = entries[start : start + RECORDS_PER_CALL_MAX]
             number = self._send(batch, now_s, is_acknowledgement=False)
             seconds = tuple(
-                self._options.visibility_s if held.phase is Phase.OPEN else held.return_s for held in batch
+                self._options.visibility_s if delivery.phase is Phase.OPEN else delivery.return_s
+                for delivery in batch
             )
-            calls.append(SetVisibility(number, tuple(held.arrival.handle for held in batch), seconds))
+            calls.append(SetVisibility(number, tuple(delivery.arrival.handle for delivery in batch), seconds))
         return calls
 
     def _due_renewals(self, other_count: int, now_s: float) -> list[HeldDelivery]:
@@ -398,49 +403,49 @@ class QueueDelivery:
         due: list[HeldDelivery] = []
         if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
             return due
-        for held in list(self._valid_handles):  # the oldest visibility timeout first
-            if held.timeout_began_s + visibility_s * _EARLY_SHARE > now_s:
+        for delivery in list(self._valid_handles):  # the oldest visibility timeout first
+            if delivery.timeout_began_s + visibility_s * _EARLY_SHARE > now_s:
                 break
-            is_due = held.timeout_began_s + visibility_s * RENEWAL_SHARE <= now_s
+            is_due = delivery.timeout_began_s + visibility_s * RENEWAL_SHARE <= now_s
             has_place = bool(due) and (len(due) + other_count) % RECORDS_PER_CALL_MAX != 0
             if not is_due and not has_place:
                 break
-            if held.not_before_s <= now_s and self._renewal_due_s(held) < float("inf"):
-                usable = self._usable_delivery(held.number, Phase.OPEN, now_s)
+            if delivery.not_before_s <= now_s and self._renewal_due_s(delivery) < float("inf"):
+                usable = self._usable_delivery(delivery.number, Phase.OPEN, now_s)
                 if usable is not None:
                     due.append(usable)
         return due
 
     def _usable_delivery(self, number: int, phase: Phase, now_s: float) -> HeldDelivery | None:
         """Return a delivery if its handle may be used for a call of this phase."""
-        held = self._held.get(number)
-        if held is None or held.phase is not phase or held.call is not None:
+        delivery = self._held.get(number)
+        if delivery is None or delivery.phase is not phase or delivery.call is not None:
             return None
-        if held.expires_s <= now_s:
-            self._end(held, DeliveryEnd.VOID, now_s)
+        if delivery.expires_s <= now_s:
+            self._end(delivery, DeliveryEnd.VOID, now_s)
             return None
-        return held
+        return delivery
 
-    def _renewal_due_s(self, held: HeldDelivery) -> float:
+    def _renewal_due_s(self, delivery: HeldDelivery) -> float:
         """Return when to renew a visibility timeout; infinity if the record will have been handled for `handling_s_max` by then.
 
         Handling counts from the first call of the handler with the record; before that call, from the receive.
         """
-        since_s = held.received_s if held.handler_began_s is None else held.handler_began_s
-        due_s = held.timeout_began_s + self._options.visibility_s * RENEWAL_SHARE
+        since_s = delivery.received_s if delivery.handler_began_s is None else delivery.handler_began_s
+        due_s = delivery.timeout_began_s + self._options.visibility_s * RENEWAL_SHARE
         return due_s if due_s - since_s < self._options.handling_s_max else float("inf")
 
     def _send(self, batch: list[HeldDelivery], now_s: float, *, is_acknowledgement: bool) -> int:
         number = self._next_number
         self._next_number += 1
-        for held in batch:
-            assert held.call is None, "a handle is in one call at a time"
-            assert held.expires_s > now_s, "a void handle is used no more"
-            held.call = number
+        for delivery in batch:
+            assert delivery.call is None, "a handle is in one call at a time"
+            assert delivery.expires_s > now_s, "a void handle is used no more"
+            delivery.call = number
         self._sent_calls[number] = _SentCall(
-            tuple(held.number for held in batch),
+            tuple(delivery.number for delivery in batch),
             now_s,
-            tuple(held.phase is Phase.OPEN for held in batch),
+            tuple(delivery.phase is Phase.OPEN for delivery in batch),
             is_acknowledgement,
         )
         return number
@@ -454,40 +459,42 @@ class QueueDelivery:
         sent = self._sent_calls.pop(call)
         assert len(outcomes) == len(sent.numbers), "one outcome for each handle"
         for number, is_renewal, outcome in zip(sent.numbers, sent.are_renewals, outcomes, strict=True):
-            held = self._held[number]
-            assert held.call == call, "the answer is of the call that has the handle"
-            held.call = None
+            delivery = self._held[number]
+            assert delivery.call == call, "the answer is of the call that has the handle"
+            delivery.call = None
             if is_renewal:
-                self._on_renewal(held, outcome, sent.sent_s, now_s, chance)
+                self._on_renewal(delivery, outcome, sent.sent_s, now_s, chance)
                 continue
             if outcome is EntryOutcome.APPLIED:
-                self._end(held, DeliveryEnd.ACKNOWLEDGED if sent.is_acknowledgement else held.end, now_s)
+                self._end(
+                    delivery, DeliveryEnd.ACKNOWLEDGED if sent.is_acknowledgement else delivery.end, now_s
+                )
                 continue
-            held.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
-            if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
-                self._end(held, DeliveryEnd.VOID, now_s)
+            delivery.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
+            if outcome is EntryOutcome.VOID or delivery.expires_s <= now_s:
+                self._end(delivery, DeliveryEnd.VOID, now_s)
             else:
-                held.attempts += 1
-                retry_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, chance)
+                delivery.attempts += 1
+                retry_s = now_s + _CALL_BACKOFF.delay_s(delivery.attempts, chance)
                 heapq.heappush(self._retry_heap, (retry_s, number))
 
     def _on_renewal(
-        self, held: HeldDelivery, outcome: EntryOutcome, sent_s: float, now_s: float, chance: float
+        self, delivery: HeldDelivery, outcome: EntryOutcome, sent_s: float, now_s: float, chance: float
     ) -> None:
         if outcome is EntryOutcome.APPLIED:
-            held.attempts = 0
-            held.timeout_began_s = sent_s
-            held.expires_s = sent_s + self._options.visibility_s
-            held.not_before_s = float("-inf")
-            self._valid_handles.on_renewed(held)
-        if outcome is EntryOutcome.VOID or held.expires_s <= now_s:
-            self._end(held, DeliveryEnd.VOID, now_s)
-        elif held.phase is not Phase.OPEN:  # handled meanwhile
-            held.attempts = 0
-            self._queue_call(held, now_s)
+            delivery.attempts = 0
+            delivery.timeout_began_s = sent_s
+            delivery.expires_s = sent_s + self._options.visibility_s
+            delivery.not_before_s = float("-inf")
+            self._valid_handles.on_renewed(delivery)
+        if outcome is EntryOutcome.VOID or delivery.expires_s <= now_s:
+            self._end(delivery, DeliveryEnd.VOID, now_s)
+        elif delivery.phase is not Phase.OPEN:  # handled meanwhile
+            delivery.attempts = 0
+            self._queue_call(delivery, now_s)
         elif outcome is not EntryOutcome.APPLIED:
-            held.attempts += 1
-            held.not_before_s = now_s + _CALL_BACKOFF.delay_s(held.attempts, chance)
+            delivery.attempts += 1
+            delivery.not_before_s = now_s + _CALL_BACKOFF.delay_s(delivery.attempts, chance)
 
     # --- the ends -------------------------------------------------------------------------------------
 
@@ -500,92 +507,92 @@ class QueueDelivery:
     def _expire(self, now_s: float) -> None:
         if not self._has_passed(self._options.visibility_s, now_s):
             return
-        for held in list(self._valid_handles):
-            if held.timeout_began_s + self._options.visibility_s > now_s:
+        for delivery in list(self._valid_handles):
+            if delivery.timeout_began_s + self._options.visibility_s > now_s:
                 break
-            if held.call is None:  # a delivery in a call waits for the answer
-                self._end(held, DeliveryEnd.VOID, now_s)
+            if delivery.call is None:  # a delivery in a call waits for the answer
+                self._end(delivery, DeliveryEnd.VOID, now_s)
 
-    def _end(self, held: HeldDelivery, end: DeliveryEnd, now_s: float) -> None:
+    def _end(self, delivery: HeldDelivery, end: DeliveryEnd, now_s: float) -> None:
         """DeliveryEnd the use of a delivery's handle, and drop user records that wait for the handler."""
-        if held.phase is Phase.ENDED:
+        if delivery.phase is Phase.ENDED:
             return
-        assert held.call is None, "a delivery in a call ends by its answer"
-        was_open = held.phase is Phase.OPEN
-        self._valid_handles.discard(held)
-        held.phase = Phase.ENDED
-        if end is DeliveryEnd.RETURNED and held.return_s:
-            heapq.heappush(self._visible_again_heap, now_s + held.return_s)
+        assert delivery.call is None, "a delivery in a call ends by its answer"
+        was_open = delivery.phase is Phase.OPEN
+        self._valid_handles.discard(delivery)
+        delivery.phase = Phase.ENDED
+        if end is DeliveryEnd.RETURNED and delivery.return_s:
+            heapq.heappush(self._visible_again_heap, now_s + delivery.return_s)
         self._ends.append(
             EndedDelivery(
-                held.number,
-                held.arrival.record_id,
+                delivery.number,
+                delivery.arrival.record_id,
                 end,
-                now_s - held.received_s,
-                is_unknown=held.is_unknown,
-                is_in_handler=held.running_count > 0,
+                now_s - delivery.received_s,
+                is_unknown=delivery.is_unknown,
+                is_in_handler=delivery.running_count > 0,
             )
         )
-        if was_open and not held.running_count and held.unsettled_count:
+        if was_open and not delivery.running_count and delivery.unsettled_count:
             # Its user records wait for the handler, or it follows another delivery: the handler gets none of them.
-            if self._in_handler.get(held.arrival.record_id) is held:
-                self._waiting_count -= held.unsettled_count
-            held.unsettled_count = 0
-            held.results.add(RecordResult.UNHANDLED)
-            self._conclude(held, now_s, 0.0)
-        elif was_open and held.unsettled_count > held.running_count:
-            self._drop_waiting(held)
-        elif not held.running_count:
-            self._forget(held)
+            if self._in_handler.get(delivery.arrival.record_id) is delivery:
+                self._waiting_count -= delivery.unsettled_count
+            delivery.unsettled_count = 0
+            delivery.results.add(RecordResult.UNHANDLED)
+            self._conclude(delivery, now_s, 0.0)
+        elif was_open and delivery.unsettled_count > delivery.running_count:
+            self._drop_waiting(delivery)
+        elif not delivery.running_count:
+            self._forget(delivery)
 
-    def _drop_waiting(self, held: HeldDelivery) -> None:
+    def _drop_waiting(self, delivery: HeldDelivery) -> None:
         """Drop the user records of a delivery that wait for the handler; those that the handler has are finished."""
-        if held.unsettled_count == held.running_count:
+        if delivery.unsettled_count == delivery.running_count:
             return
-        self._waiting_count -= held.unsettled_count - held.running_count
-        self._waiting_parts = deque(part for part in self._waiting_parts if part.delivery != held.number)
-        held.unsettled_count = held.running_count
-        held.results.add(RecordResult.UNHANDLED)
+        self._waiting_count -= delivery.unsettled_count - delivery.running_count
+        self._waiting_parts = deque(part for part in self._waiting_parts if part.delivery != delivery.number)
+        delivery.unsettled_count = delivery.running_count
+        delivery.results.add(RecordResult.UNHANDLED)
 
-    def _forget(self, held: HeldDelivery) -> None:
-        if self._held.pop(held.number, None) is not None:
-            self.in_hand_bytes -= held.arrival.memory_bytes
+    def _forget(self, delivery: HeldDelivery) -> None:
+        if self._held.pop(delivery.number, None) is not None:
+            self.in_hand_bytes -= delivery.arrival.memory_bytes
 
     # --- the end of the consumer ----------------------------------------------------------------------
 
     def on_stop(self, now_s: float) -> None:
         """Return to the queue the records that the handler does not have. Calls under way and aggregates that have begun are finished."""
         self._is_stopping = True
-        for held in list(self._held.values()):
-            if held.phase is not Phase.OPEN:
+        for delivery in list(self._held.values()):
+            if delivery.phase is not Phase.OPEN:
                 continue
-            is_failed = bool(held.results & {RecordResult.FAILED, RecordResult.UNHANDLED})
-            if held.handler_began_s is not None and not is_failed:
+            is_failed = bool(delivery.results & {RecordResult.FAILED, RecordResult.UNHANDLED})
+            if delivery.handler_began_s is not None and not is_failed:
                 continue  # an aggregate that has begun: its user records that are done would be repeated
-            if held.running_count:
-                self._drop_waiting(held)
+            if delivery.running_count:
+                self._drop_waiting(delivery)
                 continue
-            held.results.add(RecordResult.UNHANDLED)
-            if self._in_handler.get(held.arrival.record_id) is held:
-                self._waiting_count -= held.unsettled_count
-                held.unsettled_count = 0
-                self._conclude(held, now_s, 0.0)
+            delivery.results.add(RecordResult.UNHANDLED)
+            if self._in_handler.get(delivery.arrival.record_id) is delivery:
+                self._waiting_count -= delivery.unsettled_count
+                delivery.unsettled_count = 0
+                self._conclude(delivery, now_s, 0.0)
             else:  # it follows an earlier delivery, so its user records are not queued for the handler
-                held.unsettled_count = 0
-                self._queue_last_call(held, RecordResult.UNHANDLED, now_s, 0.0)
+                delivery.unsettled_count = 0
+                self._queue_last_call(delivery, RecordResult.UNHANDLED, now_s, 0.0)
 
     def on_abandon(self, now_s: float) -> None:
         """Return to the queue the records that the handler still has; its later results are ignored."""
         if not self._is_stopping:
             self.on_stop(now_s)
-        for held in list(self._held.values()):
-            if held.phase is not Phase.OPEN:
+        for delivery in list(self._held.values()):
+            if delivery.phase is not Phase.OPEN:
                 continue
-            self._drop_waiting(held)
-            if held.running_count:
-                self._queue_last_call(held, RecordResult.UNHANDLED, now_s, 0.0)
+            self._drop_waiting(delivery)
+            if delivery.running_count:
+                self._queue_last_call(delivery, RecordResult.UNHANDLED, now_s, 0.0)
             else:
-                self._conclude(held, now_s, 0.0)
+                self._conclude(delivery, now_s, 0.0)
 
     def next_wake_s(self) -> float | None:
         """Return when `take_due_calls` may have a call next, or None."""
@@ -593,14 +600,14 @@ class QueueDelivery:
             return float("-inf")
         times = [self._retry_heap[0][0]] if self._retry_heap else []
         visibility_s = self._options.visibility_s
-        for held in self._valid_handles:
-            if held.call is not None:
+        for delivery in self._valid_handles:
+            if delivery.call is not None:
                 continue  # nothing happens to it before its answer
-            times.append(held.timeout_began_s + visibility_s)
-            if held.phase is Phase.OPEN:
-                due_s = self._renewal_due_s(held)
-                times.append(max(due_s, held.not_before_s))
-                if held.not_before_s <= due_s < float("inf"):
+            times.append(delivery.timeout_began_s + visibility_s)
+            if delivery.phase is Phase.OPEN:
+                due_s = self._renewal_due_s(delivery)
+                times.append(max(due_s, delivery.not_before_s))
+                if delivery.not_before_s <= due_s < float("inf"):
                     break  # the others are due later
         if self._acknowledgements:
             is_full = len(self._acknowledgements) >= RECORDS_PER_CALL_MAX or self._is_stopping

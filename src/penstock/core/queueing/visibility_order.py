@@ -11,7 +11,8 @@ from penstock.core.queueing.held_record import HeldDelivery
 class VisibilityOrder:
     """The deliveries whose handles are valid, the oldest visibility first.
 
-    A renewed visibility counts from the renewal's request. So deliveries that arrive before the renewal's answer began later, and stay after it.
+    A renewed visibility counts from the request, not from its answer. Deliveries that arrived in between have begun later, so the
+    renewed one is put before them.
     """
 
     def __init__(self) -> None:
@@ -25,22 +26,22 @@ class VisibilityOrder:
         """The delivery whose visibility began first, or None."""
         return next(iter(self), None)
 
-    def add(self, held: HeldDelivery) -> None:
+    def add(self, delivery: HeldDelivery) -> None:
         """Add a delivery that has just arrived."""
-        self._held[held.number] = held
+        self._held[delivery.number] = delivery
 
-    def discard(self, held: HeldDelivery) -> None:
+    def discard(self, delivery: HeldDelivery) -> None:
         """Remove a delivery, if it is there."""
-        self._held.pop(held.number, None)
+        self._held.pop(delivery.number, None)
 
     def on_renewed(self, renewed: HeldDelivery) -> None:
         """Move a renewed delivery to its new place: before those whose visibility timeout began after its renewal was sent."""
         self._held.move_to_end(renewed.number)
         later: list[int] = []
-        for held in reversed(self._held.values()):
-            if held is not renewed:
-                if held.timeout_began_s <= renewed.timeout_began_s:
+        for delivery in reversed(self._held.values()):
+            if delivery is not renewed:
+                if delivery.timeout_began_s <= renewed.timeout_began_s:
                     break
-                later.append(held.number)
+                later.append(delivery.number)
         for number in reversed(later):
             self._held.move_to_end(number)

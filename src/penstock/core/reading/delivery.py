@@ -180,7 +180,7 @@ class ShardDelivery(Generic[R]):
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the shard is stopping, failed or lost, and no call is under way or still to be made."""
+        """Whether the delivery was stopped, has failed or has lost the shard, and its last call has ended."""
         if self._calls_under_way:
             return False
         if self.phase is Phase.STOPPING:

@@ -96,21 +96,21 @@ class ArrivalMarks:
             skipped_count: How many of these user records to leave out, from the first one on.
         """
         # The moment of a mark, and the records that share it so far. Most passes make no call, which saves time.
-        marked_s, waiting = float("-inf"), 0
+        marked_s, shared_count = float("-inf"), 0
         for count, arrival_s in zip(counts, arrivals_s, strict=True):
             if skipped_count:
                 left_out = min(count, skipped_count)
                 skipped_count -= left_out
                 count -= left_out  # noqa: PLW2901 - the rest of it
             if -_SHARED_S < arrival_s - marked_s < _SHARED_S:
-                waiting += count
+                shared_count += count
             elif count:
-                self.add(waiting, marked_s)
+                self.add(shared_count, marked_s)
                 self.add(count, arrival_s)
-                marked_s, waiting = self._marks[-1][1], 0
-        self.add(waiting, marked_s)
+                marked_s, shared_count = self._marks[-1][1], 0
+        self.add(shared_count, marked_s)
 
-    def oldest_s(self, done_count: int) -> float | None:
+    def oldest_arrival_s(self, done_count: int) -> float | None:
         """Return when the oldest record that is not done arrived; None when all are.
 
         Args:

@@ -224,9 +224,9 @@ class ShardReader:
                 return PageOutcome(None, loss)
         elif meaning not in (None, MissingRecord.HARMLESS):
             warning = f"{self._describe_missing(page)}. It goes on, since {meaning.value}"
-        done = self._done_through(page)
-        rows = page.rows_after(done)
-        is_progress = self._advance(page, done)
+        read_through = self._read_through(page)
+        rows = page.rows_after(read_through)
+        is_progress = self._advance(page, read_through)
         if meaning is not None:
             self._skip_through = None
         # Only once the record at which the iterator begins is found or judged: before, unread records before this page may be gone.
@@ -325,7 +325,7 @@ class ShardReader:
             return at_timestamp(position.timestamp_ms)
         return position.whole_record
 
-    def _done_through(self, page: Page[Rows_co]) -> Position | None:
+    def _read_through(self, page: Page[Rows_co]) -> Position | None:
         """Return the position up to which a page was read before (a subscription may repeat events); None if all of it is new."""
         if self._skip_through is not None or page.first_sequence_number is None:
             return self._skip_through
@@ -333,10 +333,10 @@ class ShardReader:
         is_repeated = number is not None and int(page.first_sequence_number) <= int(number)
         return self.position if is_repeated else None
 
-    def _advance(self, page: Page[Rows_co], done: Position | None) -> bool:
-        """Move past a page; return whether it has records after `done`, up to which everything was read before."""
+    def _advance(self, page: Page[Rows_co], read_through: Position | None) -> bool:
+        """Move past a page; return whether it has records that were not read before, which is up to `read_through`."""
         self._iterator = page.next_iterator
-        is_progress = page.last is not None and (done is None or page.last > done)
+        is_progress = page.last is not None and (read_through is None or page.last > read_through)
         if page.last is not None:
             # Sequence numbers rise: once a page has had records, no later page has records at or before `_skip_through`.
             self._skip_through = None
@@ -344,7 +344,7 @@ class ShardReader:
             # `empty_starts` counts empty pages while the reader looks for the record at which it resumes. This page decides
             # whether that record is there, so the count is reset.
             self._in_a_row.empty_starts = 0
-            self.position = page.last if done is None else max(done, page.last)
+            self.position = page.last if read_through is None else max(read_through, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms

@@ -164,7 +164,7 @@ class Batcher:
                 return len(self._unrouted) == 1
             if len(routes) >= _ROUTES_COUNT_MAX:
                 routes.clear()
-            queue = routes[key] = self._queue(self._predict_shard(record))
+            queue = routes[key] = self._queue_of(self._predict_shard(record))
         was_empty, was_full = not queue.count, queue.aggregates and queue.is_full
         queue.add(record)
         if was_empty:
@@ -185,7 +185,7 @@ class Batcher:
             return _UNPREDICTED
         return router.predict_shard(record.partition_key, record.explicit_hash_key) or _UNPREDICTED
 
-    def _queue(self, shard_id: str) -> ShardQueue:
+    def _queue_of(self, shard_id: str) -> ShardQueue:
         queue = self._queues.get(shard_id)
         if queue is None:
             settings = self.settings
@@ -327,7 +327,7 @@ class Batcher:
         self.last_error = why
         if failure is RequestFailure.UNKNOWN:
             result.possible_duplicate_count = request.user_record_count
-        for shard_id, entries in _by_shard(request.entries).items():
+        for shard_id, entries in _group_by_shard(request.entries).items():
             queue = self._end_in_flight(shard_id)
             on_failure = (
                 queue.flow.on_refused if failure is RequestFailure.THROTTLED else queue.flow.on_failed
@@ -344,7 +344,7 @@ class Batcher:
             # Its answers were handled before its owner failed: its records have left the batcher, or they wait again.
             return []
         self._end_request(request)
-        for shard_id in _by_shard(request.entries):
+        for shard_id in _group_by_shard(request.entries):
             self._end_in_flight(shard_id)
         records = [record for entry in request.entries for record in entry.records]
         self._uncount(records)
@@ -393,7 +393,7 @@ class Batcher:
         self._in_flight -= 1
 
     def _on_entry_error(
-        self, entry: PackedEntry, answer: EntryAnswer, found: _QueueResult, result: PutResult
+        self, entry: PackedEntry, answer: EntryAnswer, queue_result: _QueueResult, result: PutResult
     ) -> None:
         code = answer.error_code or _NO_ANSWER
         self.last_error = f"{code} {answer.error_message or ''}".strip()
@@ -406,8 +406,8 @@ class Batcher:
             return
         if code == _NO_ANSWER:
             result.possible_duplicate_count += len(entry.records)
-        found.entries_to_retry.append(entry)
-        found.is_throttled = found.is_throttled or kind is Throttled
+        queue_result.entries_to_retry.append(entry)
+        queue_result.is_throttled = queue_result.is_throttled or kind is Throttled
         result.retry_counts[code] = result.retry_counts.get(code, 0) + 1
 
     def _sort_answers(
@@ -527,7 +527,7 @@ class Batcher:
         self._routes.clear()
         self._hash_key_routes.clear()
         for shard_id, flow in flows.items():
-            self._queue(shard_id).flow = flow
+            self._queue_of(shard_id).flow = flow
         for record in records:
             self._place(record, now_s)
         for shard_id in failing.keys() & self._active.keys():
@@ -583,7 +583,7 @@ class _QueueResult(Struct):
     entries_to_retry: list[PackedEntry] = field(default_factory=list)
 
 
-def _by_shard(entries: Collection[PackedEntry]) -> dict[str, list[PackedEntry]]:
+def _group_by_shard(entries: Collection[PackedEntry]) -> dict[str, list[PackedEntry]]:
     found: dict[str, list[PackedEntry]] = {}
     for entry in entries:
         found.setdefault(entry.shard_id or _UNPREDICTED, []).append(entry)

@@ -203,7 +203,7 @@ def pack_one(record: PendingRecord, shard_id: str | None) -> PackedEntry:
 
 
 def take_aggregate(
-    waiting: deque[PendingRecord],
+    records: deque[PendingRecord],
     shard_id: str,
     aggregate_bytes_max: int,
     aggregate_count_max: int,
@@ -214,17 +214,17 @@ def take_aggregate(
     A record that is larger than the largest aggregate, or that must be sent alone, becomes a plain entry. Return None if the
     first record has a key of `taken_keys`: the request has records of these keys, which must be stored first.
     """
-    if waiting[0].partition_key in taken_keys:
+    if records[0].partition_key in taken_keys:
         return None
-    first = waiting.popleft()
-    if first.is_solo or not waiting or waiting[0].is_solo:
+    first = records.popleft()
+    if first.is_solo or not records or records[0].is_solo:
         return pack_one(first, shard_id)
     builder = AggregateBuilder(is_marked=True)  # misplaced aggregates are sent again
     builder.add(first.data, first.partition_key, first.explicit_hash_key)
     taken = [first]
     records_bytes = first.size_bytes
-    while waiting and len(taken) < aggregate_count_max:
-        record = waiting[0]
+    while records and len(taken) < aggregate_count_max:
+        record = records[0]
         if (
             record.is_solo
             or record.partition_key in taken_keys
@@ -234,7 +234,7 @@ def take_aggregate(
             break
         builder.add(record.data, record.partition_key, record.explicit_hash_key)
         records_bytes += record.size_bytes
-        taken.append(waiting.popleft())
+        taken.append(records.popleft())
     if len(taken) == 1:
         return pack_one(first, shard_id)
     built = builder.build()

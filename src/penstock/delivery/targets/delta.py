@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import batch_of, transaction_of
-from penstock.core.delivering.sql_names import quoted
+from penstock.core.delivering.sql_names import quote_name
 from penstock.delivery.files import Files, spark_uri
 from penstock.delivery.targets.lake import with_table_columns
 from penstock.errors import OptionError
@@ -33,9 +33,9 @@ class DeltaTable:
         self._files = files
         self._path = delivery.to if delivery.is_folder else None
         if self._path is not None:
-            self.name = f"delta.{quoted(spark_uri(self._path))}"
+            self.name = f"delta.{quote_name(spark_uri(self._path))}"
         else:
-            self.name = ".".join(quoted(part) for part in delivery.to.split("."))
+            self.name = ".".join(quote_name(part) for part in delivery.to.split("."))
 
     def exists(self) -> bool:
         """Return whether there is such a table.

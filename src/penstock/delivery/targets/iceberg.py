@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import Snapshot, batches_in, history_of, is_in_snapshots
-from penstock.core.delivering.sql_names import quoted
+from penstock.core.delivering.sql_names import quote_name
 from penstock.delivery.targets.lake import with_table_columns
 from penstock.errors import DeliveryFailed, OptionError
 
@@ -35,8 +35,8 @@ class IcebergTable:
         self._spark = spark
         self._file_bytes = delivery.file_bytes
         parts = delivery.to.split(".")
-        self.name = ".".join(quoted(part) for part in parts)
-        self._namespace = ".".join(quoted(part) for part in parts[:-1]) if len(parts) > 2 else None
+        self.name = ".".join(quote_name(part) for part in parts)
+        self._namespace = ".".join(quote_name(part) for part in parts[:-1]) if len(parts) > 2 else None
         own = spark.conf.get("spark.sql.catalog.spark_catalog", None) if len(parts) == 2 else None
         if not spark.conf.get(f"spark.sql.catalog.{parts[0]}", None) and "iceberg" not in (own or ""):
             raise OptionError(
@@ -87,7 +87,7 @@ class IcebergTable:
             self._spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {self._namespace}")
         writer = self._spark.createDataFrame([], schema).writeTo(self.name).using("iceberg")
         if partitions:
-            writer = writer.partitionedBy(*(F.col(quoted(each)) for each in partitions))
+            writer = writer.partitionedBy(*(F.col(quote_name(each)) for each in partitions))
         writer.create()
 
     def way_to_widen(self) -> str | None:

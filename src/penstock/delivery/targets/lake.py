@@ -26,7 +26,7 @@ from penstock.core.delivering.lake_table import (
     plan_change,
 )
 from penstock.core.delivering.manifest import Manifest
-from penstock.core.delivering.sql_names import quoted
+from penstock.core.delivering.sql_names import quote_name
 from penstock.delivery.files import read_uri, spark_uri
 from penstock.delivery.table_rows import table_rows, unfindable_struct
 from penstock.delivery.targets.target import Placement, Target
@@ -225,10 +225,10 @@ class LakeTarget(Target):
                 self._sql(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
         change = self._plan(rows.schema)
         if change.added:
-            columns = ", ".join(f"{quoted(each.name)} {each.kind}" for each in change.added)
+            columns = ", ".join(f"{quote_name(each.name)} {each.kind}" for each in change.added)
             self._sql(f"ADD COLUMNS ({columns})")
         for each in change.widened:
-            self._sql(f"ALTER COLUMN {quoted(each.name)} TYPE {each.kind}")
+            self._sql(f"ALTER COLUMN {quote_name(each.name)} TYPE {each.kind}")
         self._table.append(rows, self._id, manifest.batch, manifest.before)
         self._is_marked_as_own = True
 
@@ -249,7 +249,7 @@ def with_table_columns(rows: DataFrame, schema: StructType, *, filled: Collectio
     for field in schema.fields:
         name = names.get(field.name.lower())
         if name is not None or field.name in filled:
-            column = F.lit(None) if name is None else F.col(quoted(name))
+            column = F.lit(None) if name is None else F.col(quote_name(name))
             columns.append(column.cast(field.dataType).alias(field.name))
     return rows.select(*columns)
 

@@ -433,4 +433,4 @@ class Planner:
         now_s = self._clock.monotonic_s()
         if now_s >= self._tips_due_s:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6
-            self._query.query_worker.report(self._query.shards.progress())
+            self._query.query_worker.report(self._query.shards.progress_of_idle_shards())

@@ -227,7 +227,7 @@ class QueryWorker:
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
         """Do nothing: promotions are the planner's own writes."""
 
-    def alive(self) -> frozenset[tuple[str, int]]:
+    def live_readers(self) -> frozenset[tuple[str, int]]:
         """Return the shards that the planner has not released."""
         with self._changed:
             return frozenset(self._unreleased)

@@ -20,11 +20,11 @@ from penstock.ports.kinesis import RawRecord, RecordPage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnreadPage(Page[Sequence[RawRecord]]):
+class RawPage(Page[Sequence[RawRecord]]):
     """A page whose rows are Kinesis records.
 
     Args:
-        records: As the service gave them.
+        records: As the service returned them.
     """
 
     records: Sequence[RawRecord]
@@ -39,11 +39,11 @@ class UnreadPage(Page[Sequence[RawRecord]]):
         return ()
 
 
-def unread_page(page: RecordPage) -> UnreadPage:
-    """Return a page of GetRecords as the reader takes it."""
+def raw_page(page: RecordPage) -> RawPage:
+    """Return a page of the service as the shard's reader takes it."""
     records = page.records
     last = records[-1] if records else None
-    return UnreadPage(
+    return RawPage(
         records=records,
         first_sequence_number=records[0].sequence_number if records else None,
         last=None if last is None else end_of_kinesis_record(last.sequence_number, last.data),
@@ -54,7 +54,7 @@ def unread_page(page: RecordPage) -> UnreadPage:
     )
 
 
-def unread_bytes(records: Sequence[RawRecord]) -> int:
+def raw_bytes(records: Sequence[RawRecord]) -> int:
     """Return the memory that Kinesis records count for before they are deaggregated."""
     return len(records) * RECORD_MEMORY_BYTES + sum([len(record.data) for record in records])
 
@@ -65,7 +65,7 @@ class DeaggregatedPage(NamedTuple):
     Args:
         records: The user records of all of them.
         counts: The number of user records in each.
-        failure: Why the next one could not be deaggregated now.
+        failure: Why the next one could not be deaggregated now; None if nothing failed.
         skipped_through: The end of the Kinesis records without user records that follow the last user record; None if there are none.
     """
 
@@ -76,7 +76,7 @@ class DeaggregatedPage(NamedTuple):
 
 
 def deaggregate_page(
-    unread: Sequence[RawRecord],
+    raw_records: Sequence[RawRecord],
     room_bytes: int,
     shard_id: str,
     counts: DecodeCounts,
@@ -87,22 +87,22 @@ def deaggregate_page(
     """Deaggregate Kinesis records until their user records fill the room, and at least one.
 
     Args:
-        unread: The Kinesis records, in order.
+        raw_records: In order.
         room_bytes: Memory for the user records; those of the last Kinesis record may exceed it.
         shard_id: The shard that they were read from.
         counts: Counters to add to.
         rule: Which misplaced aggregates are left out; None leaves out none. It may need a call to the service; if that
-            fails, the record stays unread.
+            fails, the record is kept for a later call.
         stream: Name or ARN of its stream.
     """
-    whole = _all_plain(unread, room_bytes, shard_id, stream)
+    whole = _plain_records(raw_records, room_bytes, shard_id, stream)
     if whole is not None:
         return DeaggregatedPage(whole, [1] * len(whole), None)
     records: list[Record] = []
     held_counts: list[int] = []
     arrival_s, arrival = 0.0, datetime.fromtimestamp(0, UTC)
     new = tuple.__new__  # saves half the time of Record(...), and nearly all records are plain
-    for raw in unread:
+    for raw in raw_records:
         data = raw.data
         if raw.arrival_s != arrival_s:
             arrival_s = raw.arrival_s
@@ -118,7 +118,9 @@ def deaggregate_page(
             try:
                 found = user_records(data, raw.partition_key, counts, rule)
             except PenstockError as error:
-                return DeaggregatedPage(records, held_counts, error, _skipped_through(unread, held_counts))
+                return DeaggregatedPage(
+                    records, held_counts, error, _skipped_through(raw_records, held_counts)
+                )
             count = len(found)
             number = raw.sequence_number
             records += [
@@ -129,27 +131,28 @@ def deaggregate_page(
         room_bytes -= count * RECORD_MEMORY_BYTES + len(data)
         if room_bytes <= 0:
             break
-    return DeaggregatedPage(records, held_counts, None, _skipped_through(unread, held_counts))
+    return DeaggregatedPage(records, held_counts, None, _skipped_through(raw_records, held_counts))
 
 
-def _skipped_through(unread: Sequence[RawRecord], counts: Sequence[int]) -> Position | None:
+def _skipped_through(raw_records: Sequence[RawRecord], counts: Sequence[int]) -> Position | None:
     if not counts or counts[-1]:
         return None
-    last = unread[len(counts) - 1]
+    last = raw_records[len(counts) - 1]
     return at_record(last.sequence_number, max(0, len(deaggregate(last.data) or ()) - 1))
 
 
-def _all_plain(
-    unread: Sequence[RawRecord], room_bytes: int, shard_id: str, stream: str
+def _plain_records(
+    raw_records: Sequence[RawRecord], room_bytes: int, shard_id: str, stream: str
 ) -> list[Record] | None:
     """Return the records if none is an aggregate and there is room for all (nearly always); else None.
 
     The same as the loop of `deaggregate_page`, at half its cost.
     """
-    if unread_bytes(unread) > room_bytes or MAGIC in [raw.data[:4] for raw in unread]:
+    if raw_bytes(raw_records) > room_bytes or MAGIC in [raw.data[:4] for raw in raw_records]:
         return None
     moments = {
-        arrival_s: datetime.fromtimestamp(arrival_s, UTC) for arrival_s in {raw.arrival_s for raw in unread}
+        arrival_s: datetime.fromtimestamp(arrival_s, UTC)
+        for arrival_s in {raw.arrival_s for raw in raw_records}
     }
     new = tuple.__new__  # saves half the time of Record(...)
     return [
@@ -166,5 +169,5 @@ def _all_plain(
                 stream,
             ),
         )
-        for raw in unread
+        for raw in raw_records
     ]
