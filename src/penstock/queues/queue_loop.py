@@ -171,6 +171,12 @@ class QueueLoop(Loop[QueueEvent]):
         """Begin the handler's calls that have room, the acknowledgements and renewals that are due, and receives."""
         while (call := self._delivery.take_handler_call(now_s)) is not None:
             self._begin_call(call)
+        # A record that is returned at a stop while a receive is open would be its answer, and one delivery nearer to a dead letter.
+        self._delivery.holds_returns = (
+            self._stop_s is not None
+            and self._pace.open_count > 0
+            and now_s - self._stop_s < self._options.shutdown_timeout_s
+        )
         for due in self._delivery.take_due_calls(now_s):
             self._send(due)
         if self._stop_s is None:

@@ -302,6 +302,17 @@ def test_a_stop_gives_waiting_records_back_at_once_and_lets_the_handler_finish()
     assert ends(delivery) == [("b", DeliveryEnd.RETURNED), ("a", DeliveryEnd.ACKNOWLEDGED)]
 
 
+def test_records_are_not_returned_to_an_open_receive_of_this_consumer():
+    delivery = machine()
+    received(delivery, "a")
+    delivery.on_stop(1.0)
+    delivery.holds_returns = True
+    assert delivery.take_due_calls(1.0) == []
+    assert delivery.next_wake_s() > 1.0
+    delivery.holds_returns = False
+    assert [(call.handles, call.seconds) for call in delivery.take_due_calls(2.0)] == [(("h-a",), (0,))]
+
+
 def test_a_stop_finishes_an_aggregate_that_the_handler_has_begun():
     delivery = machine(concurrency=1)
     delivery.on_received([arrival("a", part_count=3), arrival("b", part_count=2)], 0.0)

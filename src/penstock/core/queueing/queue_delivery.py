@@ -94,6 +94,8 @@ class QueueDelivery:
         self.in_hand_bytes: int = 0
         self._next_number = 0
         self._is_stopping = False
+        self.holds_returns = False
+        """Whether records are returned later: a receive of this consumer is open and could take them."""
         self._mean_s: float | None = None  # of a handler call
         # Of the latest records, by id; in an aggregate, the places of the user records that are done.
         self._finished_ids: OrderedDict[str, None] = OrderedDict()
@@ -377,7 +379,7 @@ class QueueDelivery:
 
     def _due_visibilities(self, now_s: float) -> list[QueueCall]:
         entries: list[HeldDelivery] = []
-        while self._returns:
+        while self._returns and not self.holds_returns:
             delivery = self._usable_delivery(self._returns.popleft(), Phase.RETURNING, now_s)
             if delivery is not None:
                 entries.append(delivery)
@@ -596,7 +598,7 @@ class QueueDelivery:
 
     def next_wake_s(self) -> float | None:
         """Return when `take_due_calls` may have a call next, or None."""
-        if self._returns:
+        if self._returns and not self.holds_returns:
             return float("-inf")
         times = [self._retry_heap[0][0]] if self._retry_heap else []
         visibility_s = self._options.visibility_s
