@@ -15,6 +15,7 @@ from penstock.core.leases.coordinator_events import (
     ListingDone,
     ListingFailed,
     ListingPurpose,
+    NotDone,
     Problem,
     ScanDone,
     ShardDrained,
@@ -220,6 +221,35 @@ def test_a_row_that_cannot_be_read_is_missed_in_its_own_stream_only():
     assert {effect.stream_id for effect in bench.of(ListShards)} == {OF_ORDERS}
     assert bench.writes(Create) == []
     assert bench.machine.lease_phases().keys() == {f"{OF_ORDERS}:b", f"{OF_RETURNS}:a"}
+
+
+def test_a_stream_of_a_deleted_table_gets_its_leases_back_although_those_of_another_one_are_not_created():
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", LEFT, owner="other", checkpoint=at_record("5")),
+        row(OF_ORDERS, "b", RIGHT, owner="other", checkpoint=at_record("6")),
+        row(OF_RETURNS, "a", owner="other", checkpoint=at_record("7")),
+    )
+    bench.start()
+    bench.table.rows = {
+        lease_key(of_stream, "c"): row(
+            of_stream, "c", parents=frozenset(lease_key(of_stream, parent) for parent in parents)
+        )
+        for of_stream, parents in ((OF_ORDERS, "ab"), (OF_RETURNS, "a"))
+    }
+    write = bench.table.write
+    bench.table.write = lambda each: (
+        NotDone(Problem.THROTTLED)
+        if isinstance(each, Create) and each.key.startswith(OF_ORDERS)
+        else write(each)
+    )
+    bench.at(40.0)
+    assert bench.table.rows[f"{OF_RETURNS}:a"].checkpoint == at_record("7")
+    bench.table.write = write
+    bench.at(60.0)
+    assert [bench.table.rows[f"{OF_ORDERS}:{shard}"].checkpoint for shard in "ab"] == [
+        at_record("5"),
+        at_record("6"),
+    ]
 
 
 def test_a_hole_in_one_stream_is_filled_though_another_covers_its_hash_keys():

@@ -164,9 +164,9 @@ class ShardSyncer:
         past_start = [lease for lease in self.view if lease.checkpoint.is_in_shard]
         followed = frozenset().union(*(lease.parents for lease in past_start))
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
-        is_deleted = self._is_table_gone or unfinished.isdisjoint(scanned)
-        self._is_table_gone = is_recent and is_deleted and not unfinished <= scanned
-        if self._is_table_gone and not self._writes.has_creations():
+        is_found_gone = is_recent and unfinished.isdisjoint(scanned)
+        self._is_table_gone = (self._is_table_gone or is_found_gone) and not unfinished <= scanned
+        if self._is_table_gone:
             self._restore(scanned | followed)
         return self._is_table_gone
 
@@ -175,8 +175,7 @@ class ShardSyncer:
         if self._memory:
             # The memory is kept until leases are seen again: an application that had leases is never new.
             self._is_table_gone = True
-            if not self._writes.has_creations():
-                self._restore(frozenset())
+            self._restore(frozenset())
             return
         if not self._listing.may_begin(now_s) or self._first_leases:
             return

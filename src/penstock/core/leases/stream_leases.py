@@ -190,7 +190,9 @@ class Streams:
 
     def restore_if_table_gone(self, existing: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases again if the table was deleted; return whether the table still lacks leases then."""
-        return any(stream.syncer.restore_if_table_gone(existing, now_s) for stream in self._streams.values())
+        # A list: `any` alone would not ask the streams after the first that lacks leases.
+        lacking = [stream.syncer.restore_if_table_gone(existing, now_s) for stream in self._streams.values()]
+        return any(lacking)
 
     def sync_leases(self, workers: Sequence[str], needed_parents: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases and delete finished ones, stream by stream.
