@@ -212,7 +212,7 @@ def test_a_signal_during_a_call_of_spark_does_not_make_its_end_an_error(monkeypa
     cut_off = set()  # threads whose next call would read the answer of the one before
 
     def stop():
-        assert threading.current_thread() not in cut_off, "SparkSession does not exist in the JVM"
+        assert threading.current_thread() not in cut_off, "the session does not exist in the JVM"
 
     def preview(*_):
         cut_off.add(threading.current_thread())
