@@ -15,7 +15,7 @@ from penstock_local.errors import OptionError
 LIST = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Content-Type": "application/x-amz-json-1.1"}
 
 
-def send(server, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, dict]:
+def exchange(server, method: str, path: str, body: str | None, headers: dict[str, str]):
     connection = http.client.HTTPConnection(urlsplit(server.endpoint_url).netloc, timeout=60)
     connection.putrequest(method, path, skip_host=True)
     for name, value in headers.items():
@@ -23,9 +23,14 @@ def send(server, method: str, path: str, body: str | None, headers: dict[str, st
     connection.putheader("Content-Length", str(len(body or "")))
     connection.endheaders((body or "").encode())
     response = connection.getresponse()
-    answer = json.loads(response.read())
+    answer = response.read()
     connection.close()
-    return response.status, answer
+    return response, answer
+
+
+def send(server, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, dict]:
+    response, answer = exchange(server, method, path, body, headers)
+    return response.status, json.loads(answer)
 
 
 @pytest.mark.parametrize(
@@ -71,6 +76,48 @@ def test_a_web_page_of_another_host_moves_nothing(rig, page):
 def test_a_page_of_this_machine_is_answered(rig):
     headers = {"Host": "localhost:4567", "Origin": "http://localhost:3000", **LIST}
     assert send(rig.server, "POST", "/", "{}", headers)[0] == 200
+
+
+PAGE = "http://localhost:3000"
+ASKING = {
+    "Host": "localhost",
+    "Access-Control-Request-Method": "POST",
+    "Access-Control-Request-Headers": "content-type,x-amz-target,authorization",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "call", "status"),
+    [
+        ("/", LIST, 200),
+        ("/", {**LIST, "X-Amz-Target": "Kinesis_20131202.ListShards"}, 400),
+        ("/", {**LIST, "X-Amz-Target": "DynamoDB_20120810.ListTables"}, 200),
+        ("/_penstock/clock", {"Content-Type": "application/json"}, 400),
+        ("/elsewhere", {}, 404),
+    ],
+    ids=["Kinesis", "refused", "DynamoDB", "control", "no call"],
+)
+def test_a_browser_shows_a_page_of_this_machine_every_answer(rig, path, call, status):
+    response, _ = exchange(rig.server, "OPTIONS", path, None, {**ASKING, "Origin": PAGE})
+    assert response.status == 200
+    assert response.headers["Access-Control-Allow-Origin"] == PAGE
+    assert "POST" in response.headers["Access-Control-Allow-Methods"]
+    assert response.headers["Access-Control-Allow-Headers"] == ASKING["Access-Control-Request-Headers"]
+    response, _ = exchange(rig.server, "POST", path, "{}", {"Host": "localhost", "Origin": PAGE, **call})
+    assert (response.status, response.headers.get_all("Access-Control-Allow-Origin")) == (status, [PAGE])
+    assert "x-amzn-RequestId" in response.headers["Access-Control-Expose-Headers"]
+    assert response.headers["Vary"] == "Origin"
+
+
+def test_a_page_of_another_host_is_shown_nothing(rig):
+    for method, headers in (("OPTIONS", ASKING), ("POST", {"Host": "localhost", **LIST})):
+        response, _ = exchange(rig.server, method, "/", "{}", {**headers, "Origin": "https://evil.example"})
+        assert (response.status, response.headers["Access-Control-Allow-Origin"]) == (403, None)
+
+
+def test_an_answer_for_no_page_has_no_header_for_pages(rig):
+    response, _ = exchange(rig.server, "POST", "/", "{}", {"Host": "localhost", **LIST})
+    assert [name for name in response.headers if name.startswith("Access-Control")] == []
 
 
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])

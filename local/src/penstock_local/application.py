@@ -16,6 +16,7 @@ from penstock_local.access import Access
 from penstock_local.calls import CallLog
 from penstock_local.content import unpack
 from penstock_local.control import PREFIX, Control
+from penstock_local.cors import allow_page, preflight_answer
 from penstock_local.credentials import credential_of
 from penstock_local.error_answers import error_answer, kinesis_error
 from penstock_local.faults import Hit
@@ -82,6 +83,17 @@ class KinesisApplication:
         refused = self._access.refusal(request.headers)
         if refused is not None:
             return self._dated(error_answer(request, "AccessDeniedException", refused, 403))
+        origin = request.headers.get("origin")
+        if origin is None:
+            return self._answer(request)
+        if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
+            return self._dated(allow_page(preflight_answer(request), origin))
+        answer = self._answer(request)
+        return (
+            allow_page(answer, origin) if isinstance(answer, Response) else _allow_page_later(answer, origin)
+        )
+
+    def _answer(self, request: Request) -> Response | Awaitable[Response]:
         try:
             unpack(request)
         except RequestRefused as refusal:
@@ -195,6 +207,10 @@ class KinesisApplication:
         response.headers.append(("x-amzn-RequestId", str(uuid.uuid4())))
         response.headers.append(("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)))
         return response
+
+
+async def _allow_page_later(answer: Awaitable[Response], origin: str) -> Response:
+    return allow_page(await answer, origin)
 
 
 def _response(call: ServiceCall, result: bytes | EventStream | Exception) -> tuple[str, Response]:
