@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import math
 import multiprocessing
@@ -61,6 +62,18 @@ def put_numbered(producer, count, keys=11):
         given.setdefault(key, []).append(data)
         futures.append(producer.put(data, key))
     return futures, given
+
+
+def test_producers_that_are_left_open_are_reported(kinesis, stream, monkeypatch, caplog):
+    monkeypatch.setattr("penstock.producer.producer._MANY_OPEN", 2)
+    with contextlib.ExitStack() as opened:
+        for _ in range(3):
+            with Producer(stream, kinesis=kinesis) as closed:  # is not counted later
+                closed.put(b"1", "k").result(DEADLINE_S)
+            opened.enter_context(Producer(stream, kinesis=kinesis)).open()
+    assert [line.partition(":")[0] for line in caplog.messages if "are open" in line] == [
+        "2 producers are open in this process, each with threads and connections of its own"
+    ] * 2
 
 
 @pytest.mark.parametrize("aggregation", [True, False])

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
 from weakref import WeakKeyDictionary
 
 from penstock.core.keyword_options import check_range, check_types, merge_connection, merge_options
+from penstock.core.sparse_reports import is_reported
 from penstock.core.stream_identity import with_region_of_arns
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import as_bytes_and_str, check_record
@@ -54,6 +55,8 @@ _log: Final = logging.getLogger("penstock.producer")
 _JOIN_S: Final = 30.0
 _END_S: Final = 60.0
 """How long the end of a process waits for the records of an open producer."""
+_MANY_OPEN: Final = 32
+"""So many open producers in one process are hardly meant: there is one for a stream, or a few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,6 +402,7 @@ class Producer:
                 self._engine = self._make_engine()
             finally:
                 self._is_opening = False
+            _warn_of_many()
             if self._follows_environment:
                 _engines_of_environment[self._engine] = None
             return self._engine
@@ -460,6 +464,16 @@ def _on_forked() -> None:
 
 
 os.register_at_fork(after_in_child=_on_forked)
+
+
+def _warn_of_many() -> None:
+    count = sum(producer.is_open for producer in living(_producers))
+    if is_reported(count, _MANY_OPEN):
+        _log.warning(
+            "%d producers are open in this process, each with threads and connections of its own: make one for the process, not one "
+            "for each request, and close those that are no longer used",
+            count,
+        )
 
 
 def flush_environment_producers(timeout_s: float) -> None:
