@@ -252,6 +252,38 @@ def test_a_stream_of_a_deleted_table_gets_its_leases_back_although_those_of_anot
     ]
 
 
+def test_a_stream_whose_leases_cannot_be_created_again_holds_up_no_other():
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", LEFT, owner="other", checkpoint=at_record("5")),
+        row(OF_ORDERS, "b", RIGHT, owner="other", checkpoint=at_record("6")),
+        row(OF_RETURNS, "a", owner="other", checkpoint=at_record("7")),
+    )
+    bench.start()
+    bench.table.rows = {
+        lease_key(OF_ORDERS, "c"): row(
+            OF_ORDERS, "c", parents=frozenset(lease_key(OF_ORDERS, parent) for parent in "ab")
+        )
+    }
+    write = bench.table.write
+    bench.table.write = lambda each: (
+        NotDone(Problem.REFUSED)
+        if isinstance(each, Create) and each.key.startswith(OF_ORDERS)
+        else write(each)
+    )
+    bench.at(60.0)
+    assert bench.table.rows[f"{OF_ORDERS}:c"].owner is None
+    assert [(reader.key, reader.position) for reader in bench.of(StartReader)] == [
+        (f"{OF_RETURNS}:a", at_record("7"))
+    ]
+    bench.table.write = write
+    bench.at(90.0)
+    assert {reader.key: reader.position for reader in bench.of(StartReader)} == {
+        f"{OF_RETURNS}:a": at_record("7"),
+        f"{OF_ORDERS}:a": at_record("5"),
+        f"{OF_ORDERS}:b": at_record("6"),
+    }
+
+
 def test_a_hole_in_one_stream_is_filled_though_another_covers_its_hash_keys():
     bench = StreamsBench(
         row(OF_ORDERS, "a", LEFT, checkpoint=at_record("7")),

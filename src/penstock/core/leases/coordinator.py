@@ -445,17 +445,18 @@ class Coordinator:
         """Run a round on a scan of the whole table and return its moves.
 
         1. List the shards of streams without rows, for their first leases. If the table was deleted, create its leases again.
-           Decide nothing else from this scan if no stream has rows, or if the table was deleted.
+           The next steps leave out streams that have no rows, or lack leases of a deleted table.
         2. Reacquire leases in this worker's name.
         3. Determine the live workers and this worker's part of the table.
         4. Per stream: create missing leases and delete finished ones.
-        5. Begin this worker's moves of the balance.
+        5. Begin this worker's moves of the balance. A live lease counts even if its stream lacks leases.
         """
         existing = {lease.key for lease in scan.leases} | self.view.damaged_rows.keys()
         streams = self._streams.list_new_streams(existing, now_s)  # the others, which have leases
         if not streams:
             self._table_stats = CoordinatorStats(ended_leases=len(self.view))
-        if not streams or streams.restore_if_table_gone(existing, now_s):
+        streams = streams.restore_gone_streams(existing, now_s)
+        if not streams:
             return NOTHING_TO_MOVE
         streams.remember_scan(self._known_rows(), now_s)
         self._acquisitions.on_rows(self.view, now_s)
@@ -472,6 +473,9 @@ class Coordinator:
         self._scans.on_whole_table_scanned(live)
         if streams.sync_leases(sorted(live), self.held_leases.missing_parents(), now_s):
             self._scans.request_whole_scan_in_a_round(now_s, are_scans_rare=self._membership.finds_by_index)
+        fleet = [
+            entry for entry in fleet if entry.owner_state is OwnerState.ALIVE or entry.lease.key in streams
+        ]
         plan = self._planner.plan_round(
             fleet, now_s, self._scans.plan, held_count=len(self.held_leases), chance=self._turn.draw()
         )

@@ -156,7 +156,8 @@ class ShardSyncer:
             scanned: Keys of every existing row.
 
         Returns:
-            Whether the table counts as deleted and lacks leases: then no other decision may be made from this scan.
+            Whether the table counts as deleted and lacks leases: then no other decision about this stream may be made from this
+            scan.
         """
         # Too old: leases that were finished and deleted since would be created again.
         is_recent = now_s <= self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s

@@ -145,6 +145,9 @@ class Streams:
     def __bool__(self) -> bool:
         return bool(self._streams)
 
+    def __contains__(self, lease_key: str) -> bool:
+        return self._context.options.stream_id_of(lease_key) in self._streams
+
     def __getitem__(self, stream_id: str) -> StreamLeases:
         return self._streams[stream_id]
 
@@ -188,11 +191,16 @@ class Streams:
                 stream.syncer.on_no_rows(now_s)
         return Streams(self._context, found)
 
-    def restore_if_table_gone(self, existing: AbstractSet[str], now_s: float) -> bool:
-        """Create missing leases again if the table was deleted; return whether the table still lacks leases then."""
-        # A list: `any` alone would not ask the streams after the first that lacks leases.
-        lacking = [stream.syncer.restore_if_table_gone(existing, now_s) for stream in self._streams.values()]
-        return any(lacking)
+    def restore_gone_streams(self, existing: AbstractSet[str], now_s: float) -> Streams:
+        """Create missing leases again if the table was deleted; return the streams that lack none."""
+        gone = {
+            stream_id
+            for stream_id, stream in self._streams.items()
+            if stream.syncer.restore_if_table_gone(existing, now_s)
+        }
+        return Streams(
+            self._context, {key: stream for key, stream in self._streams.items() if key not in gone}
+        )
 
     def sync_leases(self, workers: Sequence[str], needed_parents: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases and delete finished ones, stream by stream.
