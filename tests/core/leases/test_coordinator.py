@@ -1105,6 +1105,26 @@ def test_a_finished_lease_is_deleted_when_its_children_are_past_their_start():
     assert bench.writes(Delete) == [Delete("p", 4, SHARD_END)]
 
 
+@pytest.mark.parametrize("second_has_shard", [False, True])
+def test_a_finished_lease_is_deleted_when_two_listings_in_a_row_lack_its_shard(second_has_shard):
+    bench = Bench(
+        Lease("p", counter=4, checkpoint=SHARD_END, hash_range=WHOLE),
+        Lease("s", counter=1, owner="me", parents=frozenset({"p"}), hash_range=WHOLE),
+        garbage_interval_s=60.0,
+    )
+    child_shard = Shard("s", WHOLE, ("p",))
+    bench.listing = (child_shard,)
+    bench.start()
+    while len(bench.of(ListShards)) < 2 and bench.now < 200.0:
+        bench.at(bench.now + 8.0)
+        assert bench.writes(Delete) == []
+        if second_has_shard and bench.of(ListShards):
+            bench.listing = (child_shard, Shard("p", WHOLE))
+    bench.at(bench.now + 16.0)
+    assert len(bench.of(ListShards)) == 2
+    assert bench.writes(Delete) == ([] if second_has_shard else [Delete("p", 4, SHARD_END)])
+
+
 def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known():
     bench = Bench(
         Lease("p", counter=4, checkpoint=SHARD_END, hash_range=WHOLE),

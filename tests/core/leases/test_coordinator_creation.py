@@ -206,7 +206,7 @@ def test_rows_without_a_range_make_the_coverage_unknown_until_a_listing_tells_it
     assert find_holes(leases, {"b": HashRange(10, HASH_KEY_MAX)}).holes == ()
 
 
-def test_a_shard_has_vanished_only_when_two_listings_agree():
+def test_a_finished_lease_is_unlisted_when_the_listing_lacks_its_shard():
     leases = {"a": Lease("a", checkpoint=position("SHARD_END"))}
     assert find_unlisted_leases(leases, []) == {"a"}
     assert find_unlisted_leases(leases, [Shard("a", HashRange(0, 9))]) == set()
