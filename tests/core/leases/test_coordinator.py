@@ -1224,6 +1224,19 @@ def test_a_lease_that_others_have_ended_and_cleared_is_not_brought_back():
     assert "p" not in bench.table.rows
 
 
+def test_a_scan_while_leases_of_a_deleted_table_are_created_creates_none_again():
+    bench = Bench(*[Lease(key, 3, "other", hash_range=part) for key, part in (("l", LEFT), ("r", RIGHT))])
+    bench.start()
+    bench.table.rows.clear()
+    bench.slow = (Create,)
+    bench.at(20.0)
+    create = next(each for each in bench.of(WriteLease) if isinstance(each.write, Create))
+    bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
+    bench.run(ScanDone(()))  # it began before that answer
+    assert [write.key for write in bench.writes(Create)] == ["l", "r"]
+    assert len(bench.reports(Topic.TABLE_GONE)) == 1
+
+
 def test_what_is_being_brought_back_is_not_started_anew():
     bench = Bench(Lease("s", counter=3, owner="other", checkpoint=at_record("7"), hash_range=WHOLE))
     bench.listing = (Shard("s", WHOLE),)

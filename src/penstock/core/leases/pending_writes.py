@@ -134,11 +134,14 @@ class PendingWrites:
             for pending in self._in_flight.values()
         )
 
-    def has_creations(self) -> bool:
-        """Return whether the creation of a lease is in flight or queued."""
+    def has_creations(self, keys: Container[str] | None = None) -> bool:
+        """Return whether the creation of a lease is in flight or queued; with keys, of one of these leases."""
         queued = (write for write, _ in self._queue)
         in_flight = (pending.write for pending in self._in_flight.values())
-        return any(isinstance(write, Create) for write in chain(in_flight, queued))
+        return any(
+            isinstance(write, Create) and (keys is None or write.key in keys)
+            for write in chain(in_flight, queued)
+        )
 
     def send(self, write: LeaseWrite, purpose: ForHeldLease, now_s: float, retry_until_s: float) -> None:
         """Send a write of a held lease now, and not again after `retry_until_s`. The key must not be busy."""

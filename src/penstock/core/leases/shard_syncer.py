@@ -189,7 +189,9 @@ class ShardSyncer:
             self._listing.begin(ListingPurpose.FIRST_LEASES, *first_listing_filter(self.options.start))
 
     def _restore(self, except_keys: AbstractSet[str]) -> None:
-        """Create the remembered leases again, except those of some keys."""
+        """Create the remembered leases again, except those of some keys, unless this stream's creations are under way already."""
+        if self._writes.has_creations(self._memory):
+            return  # a scan that began before an answer lacks that lease still
         leases = {key: lease for key, lease in self._memory.items() if key not in except_keys}
         begun = 0
         # One worker: Renew with counter 7, still in flight. Another worker: Create of the row. The old renewal would be applied
