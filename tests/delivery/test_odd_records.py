@@ -270,14 +270,14 @@ def test_a_partition_that_is_no_single_value_is_refused_before_the_first_write(
     running_spark, schema, expression, message
 ):
     from penstock.core.delivering.definition import parse_delivery
-    from penstock.delivery.opening import _check_expressions, parse_schema
+    from penstock.delivery.opening import _check_partition_expressions, parse_schema
 
     delivery = parse_delivery({"stream": "orders", "to": "/l", "schema": schema, "partition-by": expression})
     if message is None:
-        _check_expressions(running_spark, delivery, parse_schema(delivery))
+        _check_partition_expressions(running_spark, delivery, parse_schema(delivery))
         return
     with pytest.raises(OptionError, match=message):
-        _check_expressions(running_spark, delivery, parse_schema(delivery))
+        _check_partition_expressions(running_spark, delivery, parse_schema(delivery))
 
 
 def test_the_columns_of_a_schema_are_made_for_its_first_batch_only(batches, monkeypatch):
