@@ -16,11 +16,11 @@ Five rules complete the protocol:
 3. The driver passes to each task the query's claim that it saw when it planned the batch. The task expects this claim, or a
    claim of its own batch, on the row. Any other claim was made by another driver on the same checkpoint location: the task
    fails. A batch is identified by its number and by the run of the driver that planned it
-   (`penstock.core.batches.known_batches`). When the batch is done and a row has no claim of it, the
-   driver accepts no other claim there than the one that it saw when it planned the batch.
-4. If the claim that the driver saw is missing, the row was deleted and created again. Another action of the batch may have read
-   to an end that was deleted too, or that could not be claimed. So the task claims an empty range, and the next batch reads the
-   records, at-least-once. If the claim disappears while the task reads, the task fails and is repeated.
+   (`penstock.core.batches.known_batches`). When the batch is done, the query's claim on a row must be the batch's, or
+   still the one that the driver saw.
+4. If the claim that the driver saw is missing, the row was deleted and created again. Another execution of the batch may have
+   read to an end that this row does not have. So the task claims an empty range, and the next batch reads the records,
+   at-least-once. If the claim disappears while the task reads, the task fails and is repeated.
 5. A claim also keeps the ranges of the four batches before it. A driver that was paused during one of them finishes it with
    the same records, because its sink may have begun to overwrite the output of the driver that followed. For an older batch
    the task fails (`ClaimedElsewhere`); it never returns fewer records.
@@ -68,7 +68,7 @@ class ClaimNote(Struct, frozen=True):
         is_whole_record: The end is the last user record of its Kinesis record.
         record_count: User records in the range.
         bytes_count: Bytes of user data in the range.
-        millis_behind_latest: Age of the oldest record after the end, or 0 at the tip; None when it is not known_batches.
+        millis_behind_latest: Age of the oldest record after the end, or 0 at the tip; None if it is not known.
         last_arrival_ms: Arrival of the last record of the range, or None when it is empty.
         children: The child shards, if the end is SHARD_END.
         kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
@@ -156,7 +156,7 @@ class Execution(Struct, frozen=True):
     Args:
         run: The run of the driver that made the task.
         expected_claim: The query's claim that the driver saw on the row, as (batch, run); None if it saw none.
-        planned_by: The run of the driver that planned the batch, from its offset; None if it is not known_batches.
+        planned_by: The run of the driver that planned the batch, from its offset; None if it is not known.
     """
 
     worker: str

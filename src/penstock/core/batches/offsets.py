@@ -40,7 +40,7 @@ class Share(Struct, frozen=True):
 
 
 class Limits(NamedTuple):
-    """The limits of one batch, in user records and in bytes of user data; None: none."""
+    """The limits of one batch, in user records and in bytes of user data; None for no limit."""
 
     record_count_max: int | None = None
     bytes_max: int | None = None
@@ -96,7 +96,7 @@ class StreamOffset(Struct, frozen=True):
         stream_arn: With `stream_created_ms` it distinguishes this stream from a later one of the same name.
         stream_created_ms: Milliseconds since the epoch.
         shards: Shard id to the position that the batch starts from: everything up to and including it is done. A shard that
-            the query has read to its end is there, at SHARD_END, until one of its children is.
+            was read to its end is listed at SHARD_END until one of its children is listed.
         until_ms: Records that arrived at or after this moment are not in the batch (AvailableNow), or None.
         limit: Which shards the batch reads, and how much; None in the offset before the first batch, and in those of
             early versions, which read all shards up to the tip.

@@ -1,10 +1,9 @@
 """When an idle shard is probed next: soon after it was read, but never faster than the service's read quota.
 
-A probe is a read by which the driver checks whether a shard has new records. A shard that was read a moment ago is likely to have more soon, so for one interval it is probed four times as often. A
-query with three batches a second reads a shard, with probes and tasks together, as often as the service allows: five times
-a second. The service refuses a probe beyond that, and perhaps also the task's read that follows. So the query counts its
-own reads. If a probe is refused all the same, other consumers read the shard too; then the query probes at the plain
-interval again.
+A probe is a read by which the driver checks whether a shard has new records. A shard that was read a moment ago is likely
+to have more soon, so for one interval it is probed four times as often. The service allows five reads of a shard a second:
+beyond that it refuses a probe, and perhaps the task's read that follows. So the query counts its own reads. If a probe is
+refused all the same, other consumers read the shard too, and the query probes at the plain interval again.
 """
 
 from __future__ import annotations

@@ -127,14 +127,13 @@ class QueryShards:
     # --- the coordinator's commands -----------------------------------------------------------------------
 
     def on_start_reader(self, effect: StartReader, now_ms: int) -> None:
-        """Handle StartReader: add a shard, which is read from the next batch on."""
+        """Handle StartReader: add a shard for the next batch. It gets its state now, or from `settle` if a batch is under way."""
         held = self._held[effect.key] = _HeldShard(effect.epoch, effect.position, effect.lease)
         row = self._rows_before_start.pop(effect.key, effect.lease)
-        if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator read it
+        if row.counter >= effect.lease.counter:  # a task has claimed on it since the coordinator read it
             effect = replace(effect, lease=row)
         if effect.lease.claim_of(self.worker) is None and effect.key in self._last_claims:
-            # Either this row is older than the query's claim, or the claim was dropped as too old. A new read of the row shows
-            # which.
+            # The row is older than the query's last claim, or that claim was dropped as too old: a new read shows which.
             self.unverified_claims.add(effect.key)
         # During a batch, keep the claim that its tasks expect: `find_replaced_claims` compares the row with it.
         if self.is_settled or effect.key not in self._last_claims:
@@ -403,9 +402,8 @@ class QueryShards:
     def find_recreated_leases(self, rows: Mapping[str, Lease]) -> frozenset[str]:
         """Return the shards whose leases may have been deleted and created again since the query got them.
 
-        The new row may be read before the coordinator reports the loss: then its counter shows it. A lost lease that was not
-        created again, but only taken by another worker, still has the query's claim. If the query never had a claim on the lease,
-        this does not show, and the lease counts as created again.
+        A new row is known by its counter, even before the coordinator has reported the loss. A lost lease that was only
+        taken by another worker still has the query's claim. If the query never had a claim on it, it counts as created again.
 
         Args:
             rows: Current leases of a batch's shards, before `on_fresh_rows` handles them.

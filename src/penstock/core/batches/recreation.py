@@ -4,10 +4,10 @@ The offset has the position of each shard of the query, and the shards that are 
 the children of ended shards. A part of the hash range that neither explains belonged to another worker: if that worker does
 not return, the lease coordinator creates its leases.
 
-The end of the last batch is not in the offset but in its claims. If the claims are lost, the batch may have had any end, and a
-repetition could pass on more records than that. A sink that skips a batch that it has, or another driver of the location that was
-paused during the batch, would miss them. So a lease that is created again when the query starts gets an empty claim of the batch:
-Spark repeats that batch without records of this shard, and the next batch starts at the same position.
+The end of the last batch is not in the offset but in its claims. If the claims are lost, a repetition of the batch could have
+more records than its first execution. A sink that has the batch already skips the repetition, and would miss these records. So a
+lease that is created again when the query starts gets an empty claim of the batch: Spark repeats that batch without records of
+this shard, and the next batch starts at the same position.
 
 If the query has changed to another table, it copies the leases of the earlier table, with their claims, and repeats no record.
 If the earlier table has claims of the query that the offset has no record of, that table is still in use, because the checkpoint
@@ -250,8 +250,8 @@ class _Plan:
     def _copy_leases(self) -> None:
         """Copy the leases of the earlier table: those of the query and those of workers that share the stream.
 
-        A shard that has a descendant with a lease is done. A lease that the query had in this table at an earlier time
-        moves forward, or gets the end of the last batch if it has none.
+        A shard that has a descendant with a lease is done. A lease that the query left in this table before is reset
+        to the earlier table's row if that row's checkpoint is ahead, or if only that row has the end of the last batch.
         """
         done = ancestors_of(set(self._rows), self._parents_of)
         for key, row in self._earlier_rows.items():
@@ -282,7 +282,7 @@ class _Plan:
         """Create the missing leases of shards in the offset.
 
         Args:
-            claimed_ms: When empty claims of the last batch are made; None: its ends stay unclaimed.
+            claimed_ms: The moment to write in empty claims of the last batch; None leaves its ends unclaimed.
         """
         shards, shares = self._offset.shards, self._offset.shares()
         tips = {

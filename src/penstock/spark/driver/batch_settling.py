@@ -75,13 +75,13 @@ class BatchSettler:
         self._pool = threads.pool("penstock-promote", _THREADS_MAX)
         self._condition = threads.condition
         self._full_scans_left = _FULL_SCANS
-        self._claimed_count = 0  # batches whose claims name the query
+        self._named_batches = 0  # number of batches whose claims name the query
         self._queries: frozenset[str] = frozenset()
         """Spark's ids of the queries whose tasks made this worker's claims; more than one if a location was copied."""
         # The claim of a shard's next batch also makes the end of its last batch the checkpoint. So a shard that gets records
         # now and then needs no promotion after each batch: at most one for each renewal of the lease.
         self._promote_after_s = min(options.lease_duration_s / 3, _PROMOTE_AFTER_S_MAX)
-        self._promotions_since_s: dict[Promote, float] = {}  # pending ones, by the moment since which each is
+        self._pending_since_s: dict[Promote, float] = {}  # by promotion: since when it is pending
         self._has_warned_of_unread = False
 
     def settle(
@@ -126,9 +126,9 @@ class BatchSettler:
             # This source finds another source of its query only by a claim that names the query, in a lease that it reads. The
             # other source may make its first such claim late: it makes none while its leases are lost, or while no action
             # reads its records. The full scans of the first batches could miss it. So the whole table is scanned again after
-            # the 1st, 2nd, 4th, 8th ... of the counted batches.
-            self._claimed_count += 1
-            if self._claimed_count.bit_count() == 1 and keys_read is not None:
+            # the 1st, 2nd, 4th, 8th ... of the batches whose claims name the query.
+            self._named_batches += 1
+            if self._named_batches.bit_count() == 1 and keys_read is not None:
                 rows = self.fetch_leases(None)
         self._queries |= settlement.queries
         refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
@@ -169,7 +169,7 @@ class BatchSettler:
         """Raise an error if another driver has reset a lease that the query gets now.
 
         Without this check the query would go on at its own position, and release the lease there. The other driver, which
-        begins further back, would skip the records up to it.
+        begins further back, would skip the records up to that position.
 
         Args:
             row: The lease as the coordinator has read it.
@@ -271,10 +271,8 @@ class BatchSettler:
                 for a third of a lease duration, at most five seconds.
         """
         now_s = self._clock.monotonic_s()
-        since_s = self._promotions_since_s
-        since_s = self._promotions_since_s = {
-            write: since_s.get(write, now_s) for write in shards.promotions()
-        }
+        since_s = self._pending_since_s
+        since_s = self._pending_since_s = {write: since_s.get(write, now_s) for write in shards.promotions()}
         due = [write for write in since_s if at_once or now_s - since_s[write] >= self._promote_after_s]
         are_final = map_on(self._pool, self._condition(), self._write_promotion, due)
         shards.on_promoted(write.key for write, is_final in zip(due, are_final, strict=True) if is_final)

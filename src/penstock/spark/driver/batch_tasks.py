@@ -48,7 +48,7 @@ class BatchTasks:
         self._slots = TaskSlots()
         self._subscription_permits = SubscriptionPermits()
         self._weights: dict[str, int] = {}  # bytes of the last batch, by shard
-        self._task_counts: dict[int, int] = {}  # of the batch that was planned last alone, by its number
+        self._task_counts: dict[int, int] = {}  # by batch number; only of the batch that was planned last
 
     def plan(
         self, batch: PlannedBatch, query: JoinedQuery, partitions_max: int | None
@@ -56,7 +56,7 @@ class BatchTasks:
         """Return the tasks of a batch, each with the parts that it reads.
 
         Args:
-            partitions_max: The most tasks of this batch; None: as the options have it.
+            partitions_max: The most tasks of this batch; None for the options' limit.
         """
         parts = map(self._with_subscription_permit, self.parts(batch, query))
         by_shard = {part.shard_id: part for part in parts}

@@ -40,9 +40,7 @@ from penstock.spark.options.spark_options import SourceOptions
 _log: Final = logging.getLogger("penstock.spark")
 _LISTINGS_MAX: Final = 8
 _LISTING_PAUSE_S: Final = 1.0
-_DENIALS_MIN: Final = (
-    2  # answers that there is no such shard: a listing may lag, and skipping a shard is final
-)
+_DENIALS_MIN: Final = 2  # answers that there is no such shard; one may be outdated, and a skip is final
 _NAMED_MAX: Final = 5
 
 

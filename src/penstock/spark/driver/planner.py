@@ -117,7 +117,7 @@ class Planner:
         )
         self._joined: JoinedQuery | None = None
         self._awaits_first_leases = True
-        self._has_late_leases = False  # late, and no search since has found nothing
+        self._has_late_leases = False  # they were late, and no search has ended without records since
         self._planned: PlannedBatch | None = None
         self._tips_due_s = float("-inf")  # when tip marks are passed to the leases next
         self._children_due_s = float("-inf")  # when the children of ended shards are listed next
@@ -150,8 +150,8 @@ class Planner:
     ) -> StreamOffset:
         """Return the next batch's offset, or `start` itself if there is nothing to read. The query has joined.
 
-        Wait up to one probe interval for new records; once, if the first leases are late, for a minute at least. With AvailableNow,
-        an answer without a new batch ends the query, so wait until the whole stream is read.
+        Wait for new records: up to one probe interval, or up to a minute or more if the first leases were late. With
+        AvailableNow, an answer without a new batch ends the query, so wait until the whole stream is read.
 
         Args:
             start: The offset of the previous batch, which is done.
@@ -172,9 +172,9 @@ class Planner:
     def begin_search(self, start: StreamOffset, *, may_be_only_batch: bool = False) -> Search:
         """Begin to search for records to read after a batch, which is done: for one probe interval, or patiently.
 
-        A search is patient if the run ends when it finds nothing: every shard must answer first, for which it waits a minute or
-        more. So is the first search of a query whose first leases are late: without leases it would find nothing in a full
-        stream, and `processAllAvailable` would return.
+        A search is patient if the run ends when it finds nothing: it waits for an answer from every shard, up to a minute or
+        more. If the first leases were late, searches are patient too, until one has ended without records: without leases a
+        search finds nothing in a full stream, and `processAllAvailable` would return.
         """
         self._last_done, self._known_batches = start, start.known_batches
         self._await_first_leases()
@@ -278,8 +278,8 @@ class Planner:
         """Return the tasks of a batch, each with the parts that it reads. The query has joined.
 
         Args:
-            offset: The batch's, which Spark passes as its end.
-            partitions_max: The most tasks of this batch; None: as the options have it.
+            offset: The batch's start in each shard; Spark passes it as the batch's end.
+            partitions_max: The most tasks of this batch; None for the options' limit.
         """
         self._last_done = None  # a batch is under way
         self._known_batches = offset.known_batches
@@ -370,8 +370,8 @@ class Planner:
     def _apply_commands(self) -> None:
         """Add and remove the shards that the coordinator has assigned to this query and taken from it.
 
-        Before a shard is added, its lease must show no batch of another driver. A KCL worker leaves AT_TIMESTAMP on it without
-        the moment, which this query's options have.
+        Before a shard is added, its lease must show no batch of another driver. If a KCL worker wrote AT_TIMESTAMP on the lease
+        without the moment, the query's options have the moment.
         """
         shards = self._query.shards
         for command in self._query.query_worker.take_commands():

@@ -32,11 +32,11 @@ from penstock.wiring import (
 def open_planner(
     options: SourceOptions, *, part_of: StreamIdentity | None = None, metrics: ClosableMetrics | None = None
 ) -> Planner:
-    """Return the driver's side of a query, or of one stream of a query of several. Makes no call.
+    """Return the planner of a query, or of one stream if the query reads several. Makes no call.
 
     Args:
-        part_of: The stream's identity if the query reads several streams, with one lease table for all; None for one stream.
-        metrics: The query's metrics; None: they are opened by the options.
+        part_of: The stream, if the query reads several with one lease table for all; None if it reads one.
+        metrics: The query's metrics; None opens those that the options ask for.
     """
 
     def table(name: str, connection: AwsOptions = options.connection) -> LeaseTable:
