@@ -64,7 +64,7 @@ def plan_kcl2(
 
     Source:
         The decision order of KCL 2.7.3's lease taker. Two differences: finished leases are left out here (Java counts
-        them until it deletes them), and a worker with as many leases as it may have takes none of the very old ones.
+        them until it deletes them), and a worker at its limit takes no very old leases.
     """
     cap = limits.max_leases
     counts = {me: 0}

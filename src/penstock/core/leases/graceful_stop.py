@@ -32,7 +32,7 @@ class GracefulStop:
         self.is_done: bool = False
         self.next_wake_s: float = math.inf
         """When `advance` must be called; infinity before the stop begins."""
-        self._is_time_up = False  # no reader is waited for any more
+        self._is_time_up = False  # the stop no longer waits for readers
 
     def begin(self, now_s: float) -> None:
         """Acquire no more leases, and stop every reader. A second call has no effect."""
@@ -48,7 +48,7 @@ class GracefulStop:
     def advance(self, now_s: float) -> None:
         """End the stop when every part has finished.
 
-        At the time limit no reader is waited for any more. The last releases have one more renewal interval.
+        At the time limit it no longer waits for readers. The last releases have one more renewal interval.
         """
         if not self.is_begun:
             return

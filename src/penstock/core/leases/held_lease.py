@@ -118,9 +118,7 @@ class HeldLease(Struct):
     lease: Lease
     renewed_s: float
     renew_due_s: float
-    progress_s: float = (
-        0.0  # when the reader last read on or was at the tip, or its lack of progress was reported
-    )
+    progress_s: float = 0.0  # when the reader last made progress or was at the tip, or its stall was reported
     phase: LeasePhase = LeasePhase.WAITING
     done_through: Position | None = None  # everything up to this record is done
     seen_claim: SeenClaim | None = None  # the claim that the query saw when it reported `done_through`
@@ -231,7 +229,7 @@ class HeldLease(Struct):
                 due.append(self.retry_due_s)
         elif not is_busy:
             due.append(max(self.renew_due_s, self.retry_due_s))
-            # An urgent checkpoint, a release and an end do not wait for the next renewal.
+            # An urgent checkpoint, a release and an end wait for a pause after a failure, not for the next renewal.
             is_early = self.is_urgent or self.phase in (LeasePhase.STOPPED, LeasePhase.DRAINED)
             if is_early and self.retry_due_s > now_s:
                 due.append(self.retry_due_s)
@@ -367,7 +365,7 @@ class HeldLease(Struct):
             return self._on_ended()
         assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
         if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
-            self.tip = None  # the row has it: a second write could replace a later one that a claim has set
+            self.tip = None  # the row has it: a second write could replace the later mark of a claim
         return self._on_renewed(row, sent_s, turn)
 
     def _on_renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:
@@ -529,7 +527,7 @@ class HeldLease(Struct):
         return not self.missing_children
 
     def missing_parents_of_children(self, view: LeaseView) -> set[str]:
-        """Return the missing ones among the other parents of this shard's children: the end of a drained shard waits for them."""
+        """Return the missing leases of the children's other parents, by key: the end of a drained shard waits for them."""
         if self.phase is not LeasePhase.DRAINED or not self.missing_children:
             return set()
         return set().union(
@@ -558,7 +556,7 @@ class HeldLease(Struct):
         return [StopReader(self.key, self.epoch, why)] if was_reading else []
 
     def stop_waiting_for_reader(self) -> None:
-        """Release the lease at the last position that the reader has reported as done, although the reader has not stopped."""
+        """Release the lease without waiting for the reader to stop, at the last position that it has reported as done."""
         self._change_phase(Trigger.TIME_IS_UP)
 
     def _on_released(self, row: Lease) -> list[LeaseAction]:

@@ -197,7 +197,7 @@ class FleetModeDetector:
             self._reports[stats.worker] = report
 
     def _is_alive(self, stats: WorkerStats, now_s: float, wall_s: float) -> bool:
-        # A report with a fast clock stays fresh for as long as the clock was ahead, but it does not change any more.
+        # A stopped worker whose clock was fast leaves a report that looks fresh for too long, but does not change.
         _, since_s = self._reports[stats.worker]
         return stats.is_fresh(wall_s) and now_s - since_s <= METRICS_AGE_MAX_S
 
@@ -211,7 +211,7 @@ class FleetModeDetector:
 
 
 def metrics_to_report(rows: Kcl3Rows, wall_s: float) -> frozenset[str]:
-    """Return the names of the metrics that the Java workers report: the leader compares workers by those that all report."""
+    """Return the names of the metrics that the Java workers report: the leader compares workers by the metrics common to all."""
     return frozenset(
         name
         for stats in rows.workers

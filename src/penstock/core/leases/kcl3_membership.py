@@ -67,10 +67,10 @@ class Kcl3Membership:
         self.is_mode_known: bool = not context.options.kcl3
         """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
-        self._fetch_due_s = math.inf  # when to fetch the fleet's rows next
-        self._find_due_s = math.inf  # when to find own leases by the index next
-        self._is_fetching = False
-        self._is_finding = False  # own leases, by the index
+        self._fleet_fetch_due_s = math.inf
+        self._index_query_due_s = math.inf  # the index shows this worker's leases
+        self._is_fetching_fleet = False
+        self._is_querying_index = False
         self._may_query_index = True  # until the table refuses it
         self._is_reporting = False
         self._has_reported = False
@@ -89,8 +89,8 @@ class Kcl3Membership:
         """When `advance` must be called next; infinity for never."""
         if self._is_stopping:  # earlier calls may still be answered
             return math.inf
-        fetch_s = math.inf if self._is_fetching else self._fetch_due_s
-        return min(fetch_s, math.inf if self._is_finding else self._find_due_s)
+        fleet_s = math.inf if self._is_fetching_fleet else self._fleet_fetch_due_s
+        return min(fleet_s, math.inf if self._is_querying_index else self._index_query_due_s)
 
     @property
     def has_leader(self) -> bool:
@@ -145,8 +145,8 @@ class Kcl3Membership:
 
     def begin(self, now_s: float) -> None:
         """Schedule the first read of the fleet's rows, now that the lease table exists."""
-        if self.options.kcl3 and self._fetch_due_s == math.inf:
-            self._fetch_due_s = now_s
+        if self.options.kcl3 and self._fleet_fetch_due_s == math.inf:
+            self._fleet_fetch_due_s = now_s
 
     def advance(
         self, live_workers: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float
@@ -158,19 +158,19 @@ class Kcl3Membership:
         """
         if self._is_stopping:
             return
-        if now_s >= self._fetch_due_s and not self._is_fetching:
-            self._is_fetching = True
+        if now_s >= self._fleet_fetch_due_s and not self._is_fetching_fleet:
+            self._is_fetching_fleet = True
             # In a large fleet each worker checks others, so that together they check all.
             others = sorted(set(live_workers) - {self.me}, key=lambda worker: tie_break(self.me, worker))
             self._fetched_workers = frozenset(others[:_FETCHED_WORKERS_MAX])
             self._turn.emit(FetchFleet(self._fetched_workers))
-        if now_s >= self._find_due_s and not self._is_finding:
-            self._is_finding = True
+        if now_s >= self._index_query_due_s and not self._is_querying_index:
+            self._is_querying_index = True
             self._turn.emit(FindOwnLeases(own_keys()))
 
     def _on_fleet_fetched(self, rows: Kcl3Rows, now_s: float, wall_s: float, *, is_full: bool) -> bool:
         """Update the fleet's mode and report this worker's metrics; return whether a known mode has changed."""
-        self._is_fetching = False
+        self._is_fetching_fleet = False
         self._rows = rows
         self._wall_s = wall_s
         if not is_known_version(rows.version):
@@ -193,24 +193,24 @@ class Kcl3Membership:
             self._turn.emit(FleetRefused(why, detail))
 
     def _on_fetch_failed(self, problem: Problem, detail: str, now_s: float) -> None:
-        self._is_fetching = False
+        self._is_fetching_fleet = False
         if problem is Problem.REFUSED and not self.is_mode_known:
             self._refuse(FleetRefusal.UNREADABLE, detail)
         pause_s = REPORT_INTERVAL_S if self.is_mode_known else _FIRST_FETCH_RETRY_S
-        self._fetch_due_s = now_s + self._turn.jittered(pause_s, 0.5)
+        self._fleet_fetch_due_s = now_s + self._turn.jittered(pause_s, 0.5)
 
     def _schedule_reads(self, now_s: float) -> None:
         """Schedule the next read of the fleet's rows, and the first query of the index when it becomes usable."""
         # Without a leader this worker takes free leases itself, so it checks for the next leader in every round.
         pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
-        self._fetch_due_s = now_s + self._turn.jittered(pause_s, _JITTER)
+        self._fleet_fetch_due_s = now_s + self._turn.jittered(pause_s, _JITTER)
         due_s = self._detector.leader_due_s
         if self.has_leader and due_s is not None:
-            self._fetch_due_s = min(self._fetch_due_s, due_s)
+            self._fleet_fetch_due_s = min(self._fleet_fetch_due_s, due_s)
         if not self.finds_by_index:
-            self._find_due_s = math.inf
-        elif self._find_due_s == math.inf:
-            self._find_due_s = now_s
+            self._index_query_due_s = math.inf
+        elif self._index_query_due_s == math.inf:
+            self._index_query_due_s = now_s
 
     def _report_mode(self, *, was_known: bool) -> None:
         """Report the fleet's mode if it has changed.
@@ -233,9 +233,9 @@ class Kcl3Membership:
     # --- leases that the leader has assigned --------------------------------------------------------------
 
     def _on_index_query_ended(self, now_s: float) -> None:
-        self._is_finding = False
+        self._is_querying_index = False
         pause_s = self._turn.jittered(self.options.interval_s, _JITTER) if self.finds_by_index else math.inf
-        self._find_due_s = now_s + pause_s
+        self._index_query_due_s = now_s + pause_s
 
     def report_unread_streams(self, rows: Iterable[Lease]) -> None:
         """Report streams that this worker does not read although the leader has assigned it leases of them.
@@ -297,13 +297,13 @@ class Kcl3Membership:
     # --- leaving ------------------------------------------------------------------------------------------
 
     def _on_reported(self, problem: Problem | None, detail: str) -> None:
-        """Handle the answer to a report. If the first ones are refused in a fleet with a leader, this worker stops."""
+        """Handle the answer to a report of metrics. If the first ones in a native fleet are refused, this worker stops."""
         self._is_reporting = False
         self._reports_refused = self._reports_refused + 1 if problem is Problem.REFUSED else 0
         if problem is None:
             self._has_reported = True
         elif problem is Problem.REFUSED and not self._has_reported:
-            self._is_listed = False  # there is no report to take back
+            self._is_listed = False  # there are no metrics to delete
             if self._is_native and self._reports_refused >= _REPORTS_REFUSED_MAX:
                 self._refuse(FleetRefusal.UNREPORTED, detail)
         if self._is_stopping:

@@ -38,7 +38,7 @@ class PastClaim(Struct, frozen=True):
 
 
 class BatchClaim(Struct, frozen=True):
-    """The end of one batch of one query in one shard, fixed by the first execution that reached one.
+    """The end of one batch of one query in one shard, fixed by the first execution that claimed it.
 
     It has an attribute of its own, which no take, release or checkpoint of any worker clears. So every execution of the
     batch finds its end, however many workers had the lease in between.
@@ -50,7 +50,7 @@ class BatchClaim(Struct, frozen=True):
         start: Where the batch starts.
         end: Everything up to and including it belongs to the batch; `start` if the batch holds nothing.
         note: Opaque bytes for the driver (counts, children, lag); empty if the batch holds nothing of the shard and no task read it.
-        made_ms: When it was made, milliseconds since the epoch: old claims are dropped by it.
+        made_ms: When it was made, in milliseconds since the epoch; it decides which old claims are dropped.
         earlier: The claims before it, the latest first.
         planned_by: The run of the driver that planned the batch, from its offset. A replay under another driver keeps it; a
             batch of the same number in a copy of the checkpoint location has another one. None if unknown (early versions).

@@ -73,9 +73,7 @@ _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then; see `Ba
 _WATCHERS_ROUNDS: Final = 2  # a free lease is left to the watchers of its part for this long
 _PART_SCAN_ROUNDS: Final = 0.25  # until the next scan of a part with free leases
 _DOUBLINGS_MAX: Final = 6
-_FIRST_SHARES_MAX: Final = (
-    2  # times the leases per worker: a worker's limit until the other watchers have scanned
-)
+_FIRST_SHARES_MAX: Final = 2  # times a worker's mean leases: a watcher's limit until others have scanned
 
 
 class RoundPlan(Struct, frozen=True):

@@ -148,7 +148,7 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
 
 
 def _ready_children(graph: ShardGraph, starts: Mapping[str, Position], read: AbstractSet[str]) -> list[str]:
-    """Return the children of shards that start at their end, if all their parents do so or count as read.
+    """Return the children all of whose parents start at SHARD_END or count as read; at least one starts there.
 
     They need leases now: no worker reads these parents, so none creates the children's leases at their end.
     """
@@ -184,7 +184,7 @@ def start_reading_at(lease: Lease, has_parent_lease: bool) -> Position:
 
 
 def earliest_start(leases: Iterable[Lease]) -> Position | None:
-    """Return the checkpoint with the earliest moment, of the leases that are still at their starting position; or None."""
+    """Return the earliest of the checkpoints that are still a starting position with a moment; None if there is none."""
     pinned = [
         lease.checkpoint
         for lease in leases

@@ -227,7 +227,7 @@ class TableScans:
         self._is_whole_requested = False  # a scan of the whole table must begin after the one in flight
         self._failures = 0  # of scans, in a row
         self._of_unknown_owner: set[str] = set()  # leases whose owner a lost answer or a loss left unknown
-        self._resolved_by_scan: set[str] = set()  # those of them that the scan in flight resolves
+        self._resolved_by_scan: set[str] = set()  # those whose owner the scan in flight will show
 
     @property
     def next_wake_s(self) -> float:
