@@ -212,7 +212,7 @@ def json_rows(rows: pa.RecordBatch | pa.Table) -> Iterator[str]:
 class _ParquetWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: BinaryIO | None = None  # Arrow refuses a path that is not UTF-8; an open file has none
+        self._file: BinaryIO | None = None  # Arrow refuses a path that is not UTF-8, so it gets the open file
         self._writer: Any = None
 
     def write(self, rows: pa.RecordBatch) -> None:

@@ -46,7 +46,7 @@ def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple
 
 
 def _find_tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the tables in a part of the parsed statement that are none of these CTEs, in lower case, or its own."""
+    """Yield the tables that a node of the parsed statement reads, except CTEs: `ctes` (lower case) and the node's own."""
     if isinstance(node, list):
         for each in node:
             yield from _find_tables(each, ctes)

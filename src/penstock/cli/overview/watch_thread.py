@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> FleetWatcher:
-    """Open a watcher of the applications that are named, or of all and the queues.
+    """Open a watcher of the named applications; if none is named, of all applications and the queues.
 
     Args:
         silent_after_s: Used if `--silent-after` is not given.

@@ -232,7 +232,7 @@ class ApplicationWatcher:
 
 
 def _is_of_autoscalers(snapshot: ApplicationSnapshot) -> bool:
-    """Return whether a table has only the leases by which one autoscaler of a stream acts at a time."""
+    """Return whether a table has only the leases by which autoscalers elect the one that acts."""
     return bool(snapshot.shards) and all(row.shard.startswith(AUTOSCALER_PREFIX) for row in snapshot.shards)
 
 
@@ -336,8 +336,9 @@ class FleetWatcher:
     def _join_snapshots(
         self, snapshots: Sequence[ApplicationSnapshot], queues_wait_s: float = 0.0
     ) -> Snapshot:
-        queues = QueueOverview() if self._names else self._take_queues(queues_wait_s)
-        if not self._names:
+        queues = QueueOverview()
+        if not self._names:  # show everything: the queues too, but not the tables that only autoscalers use
+            queues = self._take_queues(queues_wait_s)
             snapshots = [each for each in snapshots if not _is_of_autoscalers(each)]
         return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems, queues)
 

@@ -352,7 +352,7 @@ class Batcher:
         return records
 
     def drop_all(self) -> list[PendingRecord]:
-        """Drop all waiting records (none in flight); return them in the order of arrival."""
+        """Drop all waiting records; return them in the order of arrival. Records in flight stay."""
         records = self._drain() + [record for each in self._misrouted for record in each.entry.records]
         self._misrouted.clear()
         self._uncount(records)
@@ -360,9 +360,9 @@ class Batcher:
         return records
 
     def drop_expired(self, put_before_s: float) -> list[PendingRecord]:
-        """Drop records that have waited since before a moment (none in flight); return them in the order of arrival.
+        """Drop waiting records that were put before a moment; return them in the order of arrival. Records in flight stay.
 
-        Every pending record is visited, so this is not for every step.
+        Visits every waiting record, so it is too slow for every step.
         """
         _, expired = self._drop_matching(lambda record: record.put_s < put_before_s)
         self._uncount(expired)

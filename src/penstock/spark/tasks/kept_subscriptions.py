@@ -108,7 +108,7 @@ class KeptSubscriptions:
     # --- pauses between subscriptions ---
 
     def own_reads(self, key: SubscriptionKey) -> OwnReads:
-        """Return this process's use of a shard's read quota, over all batches; for one task at a time."""
+        """Return this process's use of a shard's read quota, over all batches. At most one task uses it at a time."""
         with self._lock:
             own = self._own_reads.setdefault(key, OwnReads())
             self._own_reads.move_to_end(key)
