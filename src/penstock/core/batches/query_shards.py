@@ -199,15 +199,15 @@ class QueryShards:
     ) -> list[tuple[str, BatchClaim]]:
         """Return claims that another driver has made in the query's name, by shard.
 
-        The checkpoint location has no record of their batches, and they were made since the query began, or since it got the
-        shard.
+        The checkpoint location has no record of their batches, and they are newer than the query and than its last claim there
+        that this driver saw.
         """
         unknown = find_unknown_claims(rows, self.worker, known_batches)
         return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.last_claim(row.key))]
 
     def _is_new(self, claim: BatchClaim, last_claim: tuple[int, str] | None) -> bool:
-        """Return whether a claim was made since the query began, or since it got the shard."""
-        # Older ones are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent
+        """Return whether a claim was made after the query began, and is not the one that this driver saw last."""
+        # Older claims are no sign of another driver. Those on other workers' leases stay there, and an eventually consistent
         # read may return claims that were removed.
         return claim.batch > self._last_batch_before_query and claim.identity != last_claim
 
@@ -235,9 +235,7 @@ class QueryShards:
 
         Batch numbers on a lease only grow, unless another driver resets it, or the lease table is restored from a backup.
         """
-        if (
-            not self.is_settled
-        ):  # when the batch is done, `find_replaced_claims` checks the row that is read then
+        if not self.is_settled:  # `find_replaced_claims` checks the row when the batch is done
             return None
         later = self._rows_before_start.get(row.key, row)
         claim = (later if later.counter >= row.counter else row).claim_of(self.worker)

@@ -110,9 +110,7 @@ def _steal(
     return [take(min(held, key=lambda entry: tie_break(seed, entry.lease.key)), me, Reason.STEAL)]
 
 
-_LOAD_TOLERANCE: Final = (
-    0.10  # of the mean load: smaller differences stay, as shards' rates change all the time
-)
+_LOAD_TOLERANCE: Final = 0.10  # of the mean load: smaller differences stay, since rates change all the time
 _PASSES_MAX: Final = 20
 _WEIGHT_FLOOR: Final = 0.05  # of the mean: an idle shard still costs calls and a lease
 

@@ -216,9 +216,8 @@ class Coordinator:
             and not self.view.rows_set_aside
             and self._scans.is_quiet
             and self._acquisitions.are_own_leases_held()
-            and self._writes.is_idle(
-                except_renewals_of=self.held_leases
-            )  # of many leases, one is always being renewed
+            # Of many leases, one is always being renewed.
+            and self._writes.is_idle(except_renewals_of=self.held_leases)
             and all(
                 held.phase in _RESTING_PHASES or held.missing_parents_of_children(self.view)
                 for held in self.held_leases

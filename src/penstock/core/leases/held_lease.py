@@ -491,7 +491,7 @@ class HeldLease(Struct):
         self._change_phase(Trigger.READER_STOPPED)
 
     def on_reader_failed(self, event: ReaderFailed) -> list[LeaseAction]:
-        """Handle a reader that has failed for good."""
+        """Handle a reader that has failed for good: keep the lease unread (PARKED), or release it if the event asks for that."""
         self.on_position_done(event.position)
         self._change_phase(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
         self.stopped_reason = event.short_reason or None

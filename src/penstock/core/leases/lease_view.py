@@ -116,9 +116,7 @@ class LeaseView:
         """Keys of the rows in the part that is scanned in every round; None if that is the whole table."""
         self._watched_part: TablePart | None = None
         self._absent_parents: set[str] = set()  # parents that are known to have no row
-        self._found_by_index: set[str] = (
-            set()
-        )  # keys that the index has shown, and no scan of the whole table yet
+        self._found_by_index: set[str] = set()  # keys from the index, until a whole scan shows them
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:

@@ -321,9 +321,8 @@ class TableScans:
         plan = self.plan
         due_s = now_s + self._turn.jittered(plan.round_s, _JITTER)
         expiry_s = self._next_expiry_s(now_s)
-        if (
-            expiry_s < math.inf and plan.free_lease_scan_s == math.inf
-        ):  # else a scan for free leases finds that lease
+        # With scans for free leases, one of these finds the expired lease.
+        if expiry_s < math.inf and plan.free_lease_scan_s == math.inf:
             due_s = min(due_s, expiry_s + 0.02 * plan.round_s * self._turn.draw())
         if plan.part is not None and is_whole_table:
             pause_s = self._turn.jittered(plan.moving_scan_s if is_moving else plan.whole_scan_s, _JITTER)

@@ -147,9 +147,7 @@ class BatchSettler:
         rows = self.fetch_leases(keys)
         if keys is not None and rows.keys() >= set(keys):
             return rows, keys
-        if (
-            keys is not None
-        ):  # some are missing, and only the whole table shows which of them must be created again
+        if keys is not None:  # some are missing, and only the whole table shows which ones to create again
             rows = self.fetch_leases(None)
         self._full_scans_left -= 1
         if self._recreation.recreate_lost(rows, start, query.stream):
@@ -296,7 +294,7 @@ class BatchSettler:
 
 
 def refuse_another_driver(known_batches: KnownBatches, shards: QueryShards, rows: Iterable[Lease]) -> None:
-    """Raise AnotherDriver if a batch was claimed in the query's name of which the checkpoint location has no record."""
+    """Raise AnotherDriver if the query's name has claimed a batch that the checkpoint location has no record of."""
     for key, claim in shards.claims_of_another_driver(rows, known_batches):
         which = "batch" if claim.batch > known_batches.last else "another batch"
         raise AnotherDriver(

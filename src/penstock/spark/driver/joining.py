@@ -178,7 +178,7 @@ def name_worker(options: SourceOptions, logged_id: str, chance: Chance) -> str:
 
 
 def _must_reset_leases(rows: Mapping[str, Lease], worker: str, offset: StreamOffset) -> bool:
-    """Return whether leases have claims of which the checkpoint location has no record, so that they must be reset to it."""
+    """Return whether leases have claims that the checkpoint location has no record of, so that they must be reset to it."""
     unknown = find_unknown_claims(rows.values(), worker, offset.known_batches)
     return any(claim.batch > offset.batch or needs_reset(row, claim, offset) for row, claim in unknown)
 

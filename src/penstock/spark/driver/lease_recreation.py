@@ -181,9 +181,7 @@ class LeaseRecreation:
                 earlier,
                 offset.batch,
             )
-        elif (
-            not offset.shards.keys().isdisjoint(created) and not is_moved
-        ):  # not only children of an ended shard
+        elif not is_moved and not offset.shards.keys().isdisjoint(created):  # not only children
             _log.warning(
                 "lease table %s has lost the leases of %s (or applicationName or leaseTable was changed): they are created again at "
                 "this query's positions",
@@ -229,8 +227,8 @@ class LeaseRecreation:
     def _list_shards_with(self, keys: Collection[str]) -> dict[str, Shard]:
         """List the stream's shards until the listing is complete, and return them by id.
 
-        A listing is complete if its open shards cover every hash key, and if it has each of the needed shards. It need not have a
-        shard of which the service twice said that there is none. The last of eight listings need not cover every hash key.
+        A listing is complete if its open shards cover every hash key, and if it has each of the needed shards, except those that
+        the service has twice reported as missing. The last of eight listings need not cover every hash key.
 
         Args:
             keys: The needed shards.

@@ -224,8 +224,8 @@ class NewsPoller:
     def _probe_start(self, state: ShardState) -> IteratorStart:
         """Return the start of a probe: after the position's record if that is safe, else at it.
 
-        It is safe if all user records of the record are done, and no later record can have left the stream: an iterator
-        after a record silently skips records that have left.
+        It is safe if all user records of that Kinesis record are done, and no later record can have left the stream: an
+        iterator after a record silently skips records that have left.
         """
         number = state.position.sequence_number
         if state.is_whole_record and number is not None and self._was_at_tip(state, self._service_now_ms()):

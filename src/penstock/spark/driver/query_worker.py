@@ -61,9 +61,7 @@ class QueryWorker:
         self._name_check = name_check
         self._changed = ports.threads.condition()  # notified of commands, of rest and of errors
         self._commands: deque[StartReader | StopReader] = deque()
-        self._unreleased: set[tuple[str, int]] = (
-            set()
-        )  # shards that the planner has not released, each with its epoch
+        self._unreleased: set[tuple[str, int]] = set()  # shard and epoch, until the planner releases it
         self._is_at_rest = False
         self._crash_error: BaseException | None = None
         self._table_error: PenstockError | None = None  # why the lease table cannot be used

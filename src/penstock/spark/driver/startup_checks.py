@@ -64,7 +64,7 @@ def refuse_shared_default_name(
     leases that were just created or released have been unowned for their duration.
 
     Two queries that start at the same moment both find no lease before they join. So each checks again when it has its
-    leases. Then the one whose worker id is first waits twice as long: the other one ends meanwhile, and it goes on.
+    leases. The query with the lower worker id then waits twice as long, and goes on once the other one has ended.
 
     Args:
         has_joined: Whether this worker has its leases.
