@@ -30,7 +30,7 @@ _TEXTS: Final = (
 )
 """Keys of a profile that botocore takes for text without a check."""
 _NUMBERS: Final = ("metadata_service_timeout", "metadata_service_num_attempts")
-"""Those of which botocore makes numbers when it searches for credentials."""
+"""Keys of a profile that botocore converts to numbers when it searches for credentials."""
 _SERVICES: Final = ("kinesis", "dynamodb", "cloudwatch", "s3", "sqs", "glue", "sts")
 
 

@@ -22,9 +22,7 @@ from penstock.core.starting import StartingPosition
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError
 
-_EMPTY_EVENTS_APART_S: Final = (
-    6.0  # an idle shard sends one every few seconds; its lag does not grow in between
-)
+_EMPTY_EVENTS_APART_S: Final = 6.0  # an idle shard sends one every few seconds, and its lag stays the same
 _FAN_OUT_AFTER_S: Final = 30.0
 _POLLING_AFTER_S: Final = 900.0
 

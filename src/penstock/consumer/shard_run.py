@@ -470,9 +470,8 @@ class ShardRun:
         """Handle a failed call to the service, or an unexpected failure of deaggregation."""
         with self.lock:
             self._is_fetching = False
-            self._has_deaggregation_failed = bool(
-                self._raw_records
-            )  # nothing else is planned while there are any
+            # Nothing but deaggregation is planned while there are raw records.
+            self._has_deaggregation_failed = bool(self._raw_records)
             self._on_read_failed(error)
 
     def _on_read_failed(self, error: PenstockError) -> None:

@@ -125,7 +125,7 @@ class CheckedTexts:
         self._definition = definition
 
     def columns(self) -> StructType:
-        """Return the columns."""
+        """Return the JSON Schema's columns, after a check of the schema."""
         self.open()
         return _columns(json.loads(self._definition))
 

@@ -208,7 +208,7 @@ class TableWriter:
         return self._schema is not None and not self._schema.fields
 
     def _write_rows(self, verdicts: DataFrame, folder: str) -> dict[str, Any]:
-        """Stage the rows that fit; return the counts and the identity of the batch."""
+        """Stage the rows that fit the schema; return the aggregates of `_counts`."""
         self._at_step("write")
         if self._has_no_columns:  # no record has a field, so there is no row to write
             return dict(verdicts.agg(*_counts()).collect()[0].asDict())

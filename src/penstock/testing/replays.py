@@ -120,9 +120,8 @@ def replay(
     verdicts: list[Verdict] = []
     stopped: set[str] = set()
     with open_recording(recording) as opened:
-        opened.batches(
-            arrived_from=arrived_from, arrived_until=arrived_until, shards=shards
-        )  # checks; reads nothing
+        # Checks the arguments, and reads nothing.
+        opened.batches(arrived_from=arrived_from, arrived_until=arrived_until, shards=shards)
         for shard in opened.metadata.shards:
             if shards is not None and shard.id in shards and not shard.is_recorded:
                 raise OptionError(f"shard {shard.id}: the records of this shard were not recorded")

@@ -62,9 +62,7 @@ from penstock.core.reading.resume import (
 )
 from penstock.errors import DataLossError, NotFound, PenstockError, StreamChanged, Unavailable
 
-_LATEST_SLACK_MS: Final = (
-    2_000  # clocks differ: a LATEST that is taken again starts a little earlier, not later
-)
+_LATEST_SLACK_MS: Final = 2_000  # clocks differ: a LATEST that is taken again starts earlier, not later
 _EMPTY_STARTS_MAX: Final = 3  # empty pages that are not believed if there must be a record
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
 _UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone

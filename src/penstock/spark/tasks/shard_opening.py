@@ -142,8 +142,7 @@ def read_shard(
     )
     claimed = ClaimedRead(table, shard, part, options, process=process.name, query=query, clock=process.clock)
     with closing(claimed):
-        yield from map(
-            without_misplaced, claimed.rows()
-        )  # no variable keeps a page's rows until the next page
+        # No loop: its variable would keep a page's rows until the next page.
+        yield from map(without_misplaced, claimed.rows())
         claimed.keep_subscription()
     shard.log_dropped_records()

@@ -110,7 +110,7 @@ def _make_calls(driver: Driver, start: str, count: int) -> None:
 
 
 def _find_leaks(before: set[tuple[str, int]]) -> str:
-    """Return the threads and connections of which each reader left one; empty if there are none."""
+    """Return the threads and connections that every reader has left behind; empty if there are none."""
     new = _threads_and_sockets() - before
     sockets = [each for each in new if each[0].startswith(_SOCKET)]
     lost = [each for each in before - _threads_and_sockets() if each[0].startswith(_SOCKET)]
