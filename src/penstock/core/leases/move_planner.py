@@ -48,8 +48,8 @@ class FleetSettling:
 
         Args:
             workers: All live workers, this one included.
-            whole_scan_s: Mean time between two scans that show all workers, if it is longer. A worker is new if
-                it was not seen for `_ABSENCE_ROUNDS` times the longer of the two.
+            whole_scan_s: Mean time between two scans of the whole table. A worker is new if it was not seen for
+                `_ABSENCE_ROUNDS` times this or `round_s`, whichever is longer.
         """
         is_first = not self._last_seen_s
         known_s = now_s - _ABSENCE_ROUNDS * max(round_s, whole_scan_s)

@@ -150,7 +150,7 @@ class Planner:
     ) -> StreamOffset:
         """Return the next batch's offset, or `start` itself if there is nothing to read. The query has joined.
 
-        Wait for new records: up to one probe interval, or up to a minute or more if the first leases were late. With
+        Wait for new records: up to one probe interval, or as `begin_search` describes if the first leases were late. With
         AvailableNow, an answer without a new batch ends the query, so wait until the whole stream is read.
 
         Args:
@@ -172,9 +172,9 @@ class Planner:
     def begin_search(self, start: StreamOffset, *, may_be_only_batch: bool = False) -> Search:
         """Begin to search for records to read after a batch, which is done: for one probe interval, or patiently.
 
-        A search is patient if the run ends when it finds nothing: it waits for an answer from every shard, up to a minute or
-        more. If the first leases were late, searches are patient too, until one has ended without records: without leases a
-        search finds nothing in a full stream, and `processAllAvailable` would return.
+        A search is patient if the run ends when it finds nothing: it waits for an answer from every shard, at most a minute
+        or four lease durations. If the first leases were late, searches are patient too, until one has ended without records:
+        without leases a search finds nothing in a full stream, and `processAllAvailable` would return.
         """
         self._last_done, self._known_batches = start, start.known_batches
         self._await_first_leases()
