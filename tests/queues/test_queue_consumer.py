@@ -497,6 +497,32 @@ def test_a_record_that_an_open_receive_takes_during_a_stop_is_given_back(world):
     assert world.visible == ["late"], "the receive took it, and others can go on at once"
 
 
+def test_a_stop_does_not_receive_the_records_again_that_it_returns(world):
+    """An open receive would take them at once, and each delivery counts towards the dead letters."""
+    world.service.poll_s = 0.3
+    go_on, began = threading.Event(), threading.Event()
+
+    def handle(record):
+        if record.data == b"slow":
+            began.set()
+            go_on.wait(60)
+
+    of = consumer(world, handle, concurrency=1)
+    of.start()
+    world.put("quick")  # it shows that the handler is fast, so further records are fetched ahead
+    wait_until(lambda: not world.left)
+    world.put("slow")
+    assert began.wait(60)
+    world.put("a", "b")
+    wait_until(lambda: of.health().in_hand == 3 and of.health().receives_open == 1)
+    of.request_stop()
+    go_on.set()
+    of.stop()
+    assert world.visible == ["a", "b"]
+    again = world.service.receive(world.queue.arn, 10, 0, 30)
+    assert [each.receive_count for each in again] == [2, 2]
+
+
 class Chance:
     """Back-offs near their upper bound."""
 
