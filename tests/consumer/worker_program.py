@@ -3,7 +3,8 @@
 Usage: worker_program.py ENDPOINT STREAM APPLICATION WORKER FOLDER [OPTION=JSON ...]
 
 `FOLDER/<worker>.records` gets one line per delivered record. One system call writes it before the batch counts as done, so
-that it survives SIGKILL. `FOLDER/<worker>.writes` gets one line per lease write that was applied.
+that it survives SIGKILL. `FOLDER/<worker>.writes` gets one line per lease write that was applied, and `FOLDER/<worker>.late` one
+per late checkpoint before it is sent: it may be applied although its worker gets no answer.
 """
 
 import json
@@ -15,15 +16,15 @@ from pathlib import Path
 
 from penstock import wiring
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.core.leases.lease_writes import Applied
+from penstock.core.leases.lease_writes import Applied, LateCheckpoint
 
 
 class NotedTable:
-    """A lease table whose applied writes are noted."""
+    """A lease table whose applied writes are noted, and the late checkpoints that are sent."""
 
-    def __init__(self, table, file):
+    def __init__(self, table, folder, name):
         self._table = table
-        self._file = file
+        self._writes, self._late = (open_notes(folder / f"{name}.{kind}") for kind in ("writes", "late"))
         self._lock = threading.Lock()
         self.name = table.name
         self.ensure_exists = table.ensure_exists
@@ -34,14 +35,24 @@ class NotedTable:
     def row_count(self):
         return self._table.row_count
 
+    def _note(self, file, *values):
+        with self._lock:
+            os.write(file, f"{json.dumps(values)}\n".encode())
+
     def write(self, write):
+        if isinstance(write, LateCheckpoint):
+            self._note(self._late, write.key, str(write.position))
         outcome = self._table.write(write)
         if isinstance(outcome, Applied) and outcome.lease is not None:
             row = outcome.lease
-            line = json.dumps([row.key, row.counter, str(row.checkpoint), type(write).__name__, row.owner])
-            with self._lock:
-                os.write(self._file, f"{line}\n".encode())
+            self._note(
+                self._writes, row.key, row.counter, str(row.checkpoint), type(write).__name__, row.owner
+            )
         return outcome
+
+
+def open_notes(path):
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
 
 def main() -> None:
@@ -49,9 +60,7 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("botocore").setLevel(logging.WARNING)
     options = {key: json.loads(value) for key, _, value in (setting.partition("=") for setting in settings)}
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    records = os.open(Path(folder) / f"{name}.records", flags, 0o644)
-    writes = os.open(Path(folder) / f"{name}.writes", flags, 0o644)
+    records = open_notes(Path(folder) / f"{name}.records")
 
     def handle(batch):
         lines = [
@@ -70,7 +79,7 @@ def main() -> None:
     )
     ports = ConsumerPorts(
         kinesis=wiring.open_kinesis(aws),
-        lease_table=NotedTable(wiring.open_lease_table(application, aws), writes),
+        lease_table=NotedTable(wiring.open_lease_table(application, aws), Path(folder), name),
         fan_out=wiring.open_fan_out(aws),
     )
     Consumer(stream, application, handle, ports=ports, worker_id=name, **options).run()
