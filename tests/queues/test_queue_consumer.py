@@ -8,6 +8,7 @@ import warnings
 
 import pytest
 
+from few_threads import leave_threads
 from penstock import QueueConsumer, Reject
 from penstock.core.aggregation import AggregateBuilder
 from penstock.errors import AccessDenied, NotFound, OptionError, Throttled, UnknownOutcome, UsageError
@@ -521,6 +522,20 @@ def test_a_stop_does_not_receive_the_records_again_that_it_returns(world):
     assert world.visible == ["a", "b"]
     again = world.service.receive(world.queue.arn, 10, 0, 30)
     assert [each.receive_count for each in again] == [2, 2]
+
+
+def test_receives_that_wait_for_a_thread_do_not_begin_during_a_stop(world, monkeypatch):
+    leave_threads(monkeypatch, 1, "penstock-queue-receive")
+    world.service.poll_s = 0.3
+    world.put(*(f"r{n}" for n in range(200)))  # full answers open more receives
+    of = consumer(world, lambda _: None, concurrency=50)
+    of.start()
+    wait_until(lambda: not world.left and of.health().receives_open > 1)
+    of.request_stop()
+    wait_until(lambda: not of.health().is_ready)
+    calls = world.service.calls["receive"]
+    of.stop()
+    assert world.service.calls["receive"] == calls
 
 
 class Chance:

@@ -206,6 +206,9 @@ class QueueLoop(Loop[QueueEvent]):
 
     def _receive(self, number: int, limit: int) -> None:
         """Receive once, on a thread of the pool."""
+        if self._stop_s is not None:  # it has waited for a thread: no receive begins during a stop
+            self.post(lambda _: self._pace.on_not_begun(number))
+            return
         began_s = self._clock.monotonic_s()
         arn, wait_s = self._queue.arn, self._options.wait_time_s
         if self._answered_s is None:

@@ -59,6 +59,10 @@ class ReceivePace:
             begun.append((number, limit))
         return begun
 
+    def on_not_begun(self, number: int) -> None:
+        """Handle a planned receive that was not sent."""
+        del self._open_limits[number]
+
     def on_answered(self, number: int, count: int, took_s: float, now_s: float) -> None:
         """Handle the answer to a receive.
 
