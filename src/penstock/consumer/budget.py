@@ -1,4 +1,4 @@
-"""How much all shards of a process update together."""
+"""How many bytes all shards of a process hold together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.consumer.shard_run import ShardRun
 
 
 class Budget:
-    """Counts the bytes that all shards of the process update. Safe to use from several threads.
+    """Counts the bytes that all shards of the process hold. Safe to use from several threads.
 
     A run counts from `add` to `remove`; a read that is answered later does not count.
     """

@@ -125,9 +125,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._runs_lock = threading.Lock()
         self._calling = threading.local()  # `is_inside` on a thread that runs user code
         self._current_runs: dict[str, ShardRun] = {}  # the run that is advanced, by shard
-        self._waiting_runs: dict[
-            str, list[ShardRun]
-        ] = {}  # runs that wait for the current one's end, by shard
+        self._waiting_runs: dict[str, list[ShardRun]] = {}  # they wait for the current one's end, by shard
         self._scheduled: dict[ShardRun, float] = {}  # when a run is advanced if no event arrives before
         self._timers: list[tuple[float, int, ShardRun]] = []  # a heap of these moments, earlier ones too
         self._timer_ids = count()  # decides between runs that are due at one moment: they cannot be compared

@@ -297,7 +297,7 @@ class AutoFetcher(PushedFetcher):
         return change.to is Retrieval.POLLING or registration.find_in_background(self._parts.call_pool)
 
     def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: RetrievalChange) -> None:
-        """RetrievalChange a run between polling and fan-out; the run plans its next step with the new source."""
+        """Change a run between polling and fan-out; the run plans its next step with the new source."""
         if change.to is Retrieval.POLLING:
             super().end_subscription(run)
         choice.on_changed(change, self._ports.clock.monotonic_s(), self._ports.chance.random())

@@ -201,9 +201,8 @@ class Worker:
         try:
             for thread in (*pushed, delivery, leases, watch):
                 thread.start()
-        except (
-            BaseException
-        ) as error:  # the system has no more threads: those that were started must not take leases
+        except BaseException as error:
+            # The system has no more threads: those that were started must not take leases.
             self._on_crash(error)
             self.finish()
             raise

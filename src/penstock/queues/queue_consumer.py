@@ -159,8 +159,8 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
-        After a first signal, calls under way are finished and acknowledged, and everything else in hand is returned at once, within
-        `shutdown_timeout_s`; a second one raises KeyboardInterrupt. Signals are handled only in the main thread, and only until the end.
+        After a first signal, calls under way are finished and acknowledged, and everything else in hand is returned once the open
+        receives are answered, within `shutdown_timeout_s`; a second one raises KeyboardInterrupt. Signals are handled only in the main thread, and only until the end.
 
         Raises:
             NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.

@@ -87,9 +87,8 @@ class QueueDelivery:
         self._returns: deque[int] = deque()
         self._retry_heap: list[tuple[float, int]] = []
         self._valid_handles = VisibilityOrder()  # deliveries whose handle can be used
-        self._visible_again_heap: list[
-            float
-        ] = []  # a heap: when records returned with a back-off are visible again
+        # When records that were returned with a back-off are visible again.
+        self._visible_again_heap: list[float] = []
         self._ends: list[EndedDelivery] = []
         self.in_hand_bytes: int = 0
         self._next_number = 0
@@ -516,7 +515,7 @@ class QueueDelivery:
                 self._end(delivery, DeliveryEnd.VOID, now_s)
 
     def _end(self, delivery: HeldDelivery, end: DeliveryEnd, now_s: float) -> None:
-        """DeliveryEnd the use of a delivery's handle, and drop user records that wait for the handler."""
+        """End the use of a delivery's handle, and drop user records that wait for the handler."""
         if delivery.phase is Phase.ENDED:
             return
         assert delivery.call is None, "a delivery in a call ends by its answer"

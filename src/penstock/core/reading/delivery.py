@@ -113,9 +113,8 @@ class ShardDelivery(Generic[R]):
         self._queues: dict[Hashable, _KeyQueue[R]] = {}
         self._queue_bytes = QUEUE_MEMORY_BYTES if options.concurrency > 1 else 0
         self._ready_keys: deque[Hashable] = deque()  # queues with a call that may begin
-        self._paused_keys: list[
-            tuple[float, int, Hashable]
-        ] = []  # a heap: when a queue's failed call is repeated
+        # A heap: when a queue's failed call is repeated.
+        self._paused_keys: list[tuple[float, int, Hashable]] = []
         # The calls at the shard's start, end, stop and loss; after a failed one also its next moment and attempt.
         self._lifecycle_states: dict[CallKind, Literal["due", "under way", "done"]] = {}
         self._lifecycle_at_s: dict[CallKind, float] = {}

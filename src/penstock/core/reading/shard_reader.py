@@ -19,7 +19,7 @@ be leaving the stream requests each page with a new iterator at its last record.
 | an iterator is refused | another one after a pause; `refusals_max` in a row end the reading |
 | a position is refused | the stream was deleted and created again: `StreamChanged` |
 | throttled, unavailable, no answer, an unknown refusal | a pause with full jitter; the same call again, until `deadline_s` |
-| the shard is unknown | the listing is asked; gone only when it is unknown and missing_listings twice |
+| the shard is unknown | the listing is asked; gone only when it is unknown and unlisted twice |
 | the shard is unknown, and so is the stream | `NotFound` |
 | the shard is gone | a loss; if losses are allowed its children follow |
 | a last page names no children | it is read again from the last record; the third time in a row the listing decides |
