@@ -313,6 +313,22 @@ def test_records_are_not_returned_to_an_open_receive_of_this_consumer():
     assert [(call.handles, call.seconds) for call in delivery.take_due_calls(2.0)] == [(("h-a",), (0,))]
 
 
+@pytest.mark.parametrize("outcome", [APPLIED, REFUSED])
+def test_a_record_whose_return_is_held_is_renewed(outcome):
+    """Otherwise it would be visible, and the open receive could take it."""
+    delivery = machine()
+    received(delivery, "a")
+    delivery.on_stop(1.0)
+    delivery.holds_returns = True
+    assert delivery.next_wake_s() == 15.0
+    (renewal,) = delivery.take_due_calls(15.0)
+    assert (renewal.handles, renewal.seconds) == (("h-a",), (30,))
+    delivery.on_answered(renewal.number, [outcome], 16.0, 0.5)
+    assert delivery.take_due_calls(16.0) == []
+    delivery.holds_returns = False
+    assert [(call.handles, call.seconds) for call in delivery.take_due_calls(17.0)] == [(("h-a",), (0,))]
+
+
 def test_a_stop_finishes_an_aggregate_that_the_handler_has_begun():
     delivery = machine(concurrency=1)
     delivery.on_received([arrival("a", part_count=3), arrival("b", part_count=2)], 0.0)
@@ -466,6 +482,7 @@ STEPS = st.one_of(
     ),
     st.tuples(st.just("pass"), st.sampled_from([0.0, 0.1, 1.0, 4.9, 5.0, 11.0])),
     st.tuples(st.just("stop")),
+    st.tuples(st.just("hold"), st.booleans()),
 )
 
 
@@ -513,10 +530,13 @@ def test_every_received_record_ends_once_and_no_handle_is_used_after_its_end(
         elif name == "stop":
             run.delivery.on_stop(run.now_s)
             run.after()
+        elif name == "hold":
+            run.delivery.holds_returns = arguments[0]
         else:
             getattr(run, name)(*arguments)
     # The consumer stops, its handlers are abandoned, the service answers nothing but refusals.
     run.delivery.on_abandon(run.now_s)
+    run.delivery.holds_returns = False
     for _ in range(40):
         run.now_s += 1.0
         run.send()

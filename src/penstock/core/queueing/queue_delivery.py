@@ -94,7 +94,7 @@ class QueueDelivery:
         self._next_number = 0
         self._is_stopping = False
         self.holds_returns = False
-        """Whether records are returned later: a receive of this consumer is open and could take them."""
+        """Whether records are returned later, and renewed until then: a receive of this consumer is open and could take them."""
         self._mean_s: float | None = None  # of a handler call
         # Of the latest records, by id; in an aggregate, the places of the user records that are done.
         self._finished_ids: OrderedDict[str, None] = OrderedDict()
@@ -377,18 +377,18 @@ class QueueDelivery:
         return calls
 
     def _due_visibilities(self, now_s: float) -> list[QueueCall]:
-        entries: list[HeldDelivery] = []
+        returned: dict[int, HeldDelivery] = {}  # a held return that was renewed is queued twice
         while self._returns and not self.holds_returns:
             delivery = self._usable_delivery(self._returns.popleft(), Phase.RETURNING, now_s)
             if delivery is not None:
-                entries.append(delivery)
-        entries += self._due_renewals(len(entries), now_s)
+                returned[delivery.number] = delivery
+        entries = [*returned.values(), *self._due_renewals(len(returned), now_s)]
         calls: list[QueueCall] = []
         for start in range(0, len(entries), RECORDS_PER_CALL_MAX):
             batch = entries[start : start + RECORDS_PER_CALL_MAX]
             number = self._send(batch, now_s, is_acknowledgement=False)
             seconds = tuple(
-                self._options.visibility_s if delivery.phase is Phase.OPEN else delivery.return_s
+                self._options.visibility_s if self._is_renewable(delivery) else delivery.return_s
                 for delivery in batch
             )
             calls.append(SetVisibility(number, tuple(delivery.arrival.handle for delivery in batch), seconds))
@@ -411,11 +411,15 @@ class QueueDelivery:
             has_place = bool(due) and (len(due) + other_count) % RECORDS_PER_CALL_MAX != 0
             if not is_due and not has_place:
                 break
-            if delivery.not_before_s <= now_s and self._renewal_due_s(delivery) < float("inf"):
-                usable = self._usable_delivery(delivery.number, Phase.OPEN, now_s)
+            is_paused = delivery.not_before_s > now_s or self._renewal_due_s(delivery) == float("inf")
+            if self._is_renewable(delivery) and not is_paused:
+                usable = self._usable_delivery(delivery.number, delivery.phase, now_s)
                 if usable is not None:
                     due.append(usable)
         return due
+
+    def _is_renewable(self, delivery: HeldDelivery) -> bool:
+        return delivery.phase is Phase.OPEN or (self.holds_returns and delivery.phase is Phase.RETURNING)
 
     def _usable_delivery(self, number: int, phase: Phase, now_s: float) -> HeldDelivery | None:
         """Return a delivery if its handle may be used for a call of this phase."""
@@ -446,7 +450,7 @@ class QueueDelivery:
         self._sent_calls[number] = _SentCall(
             tuple(delivery.number for delivery in batch),
             now_s,
-            tuple(delivery.phase is Phase.OPEN for delivery in batch),
+            tuple(self._is_renewable(delivery) for delivery in batch),
             is_acknowledgement,
         )
         return number
@@ -490,12 +494,13 @@ class QueueDelivery:
             self._valid_handles.on_renewed(delivery)
         if outcome is EntryOutcome.VOID or delivery.expires_s <= now_s:
             self._end(delivery, DeliveryEnd.VOID, now_s)
-        elif delivery.phase is not Phase.OPEN:  # handled meanwhile
-            delivery.attempts = 0
-            self._queue_call(delivery, now_s)
-        elif outcome is not EntryOutcome.APPLIED:
+            return
+        if outcome is not EntryOutcome.APPLIED:
             delivery.attempts += 1
             delivery.not_before_s = now_s + _CALL_BACKOFF.delay_s(delivery.attempts, chance)
+        if delivery.phase is not Phase.OPEN:  # handled meanwhile, or its return is held
+            delivery.attempts = 0
+            self._queue_call(delivery, now_s)
 
     # --- the ends -------------------------------------------------------------------------------------
 
@@ -605,7 +610,7 @@ class QueueDelivery:
             if delivery.call is not None:
                 continue  # nothing happens to it before its answer
             times.append(delivery.timeout_began_s + visibility_s)
-            if delivery.phase is Phase.OPEN:
+            if self._is_renewable(delivery):
                 due_s = self._renewal_due_s(delivery)
                 times.append(max(due_s, delivery.not_before_s))
                 if delivery.not_before_s <= due_s < float("inf"):
