@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("httptools")
 pytest.importorskip("pyarrow")
 
+from few_threads import leave_threads
 from penstock.cli import main as cli
 from penstock.core.aggregation import AggregateBuilder
 from penstock.errors import AccessDenied, DamagedRecording, OptionError, PenstockError
@@ -167,6 +168,13 @@ def test_json_names_what_was_recorded(client, stream, penstock):
     document = json.loads(out)
     assert (status, document["records"], document["shards"], document["resumed"]) == (0, 10, 2, False)
     assert document["file_bytes"] == Path("a.penstock").stat().st_size
+
+
+def test_a_limit_of_threads_leaves_no_shard_out(client, stream, penstock, monkeypatch):
+    put(client, stream, 40)
+    leave_threads(monkeypatch, 1, "penstock-record")
+    assert penstock("record", stream, "--since", "1h", "-o", "few.penstock")[0] == 0
+    assert in_file("few.penstock") == in_stream(client, stream)
 
 
 def test_an_empty_slice_is_a_recording_too(stream, penstock):

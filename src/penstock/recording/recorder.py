@@ -266,12 +266,16 @@ class Recorder:
         with self._changed:
             for recording in recordings:
                 heapq.heappush(self._due, (0.0, next(self._order), recording))
-        threads = [
-            threading.Thread(target=self._work, name=f"penstock-record-{number}", daemon=True)
-            for number in range(min(_THREADS_MAX, len(shards)))
-        ]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
+        for number in range(min(_THREADS_MAX, len(shards))):
+            thread = threading.Thread(target=self._work, name=f"penstock-record-{number}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # a limit of the container or the user is reached
+                if not threads:
+                    raise
+                break  # the started threads read every shard
+            threads.append(thread)
         for thread in threads:
             thread.join()
         self._due.clear()
