@@ -113,7 +113,12 @@ def test_the_batches_of_a_table_of_iceberg_are_those_that_were_not_rolled_back()
 def test_a_state_that_lacks_a_batch_of_the_table_is_refused():
     delivery = parse_delivery({"stream": "orders", "to": "/lake/orders", "format": "delta"})
     check_batches(delivery, ["000000001"], ["000000000", "000000001", "000000002"])
+    check_batches(
+        delivery, ["000000001"], ["000000050", "000000149"]
+    )  # its manifest is removed: later ones had no rows
     check_batches(delivery, [], [])
+    with pytest.raises(DeliveryFailed, match=r"has batch range\.1\.2 of"):
+        check_batches(delivery, ["000000001", "range.1.2"], ["000000002"])
     with pytest.raises(
         DeliveryFailed, match=r"/lake/orders has batch 000000001 of delivery orders, and .*restored"
     ):

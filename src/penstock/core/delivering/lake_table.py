@@ -169,12 +169,16 @@ def check_batches(delivery: Delivery, in_table: Collection[str], in_state: Colle
 
     Args:
         in_table: Labels of the delivery's batches in the table, of the query's batches the newest one.
-        in_state: Labels of the batches that have a manifest.
+        in_state: Labels of the batches that have a manifest. Old manifests of the query are removed, so the table's newest batch lacks its
+            own if the later batches had dead letters only, or if the table was rolled back.
 
     Raises:
-        DeliveryFailed: A batch of the table has no manifest.
+        DeliveryFailed: The table has a later batch of the query than the state, or another batch without a manifest.
     """
-    missing = sorted(set(in_table) - set(in_state))
+    newest = max((label for label in in_state if label.isdecimal()), default="")
+    missing = sorted(
+        label for label in set(in_table) - set(in_state) if not (label.isdecimal() and label < newest)
+    )
     if missing:
         raise DeliveryFailed(
             f"{delivery.to} has batch {missing[0]} of delivery {delivery.name}, and {delivery.state} does not have it: the folder was restored "
