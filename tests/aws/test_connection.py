@@ -6,11 +6,15 @@ import logging
 import os
 import pickle
 import traceback
+from contextlib import suppress
 from dataclasses import fields
+from itertools import product
 
 import botocore.session
 import pytest
 from botocore.awsrequest import AWSResponse
+from botocore.endpoint_provider import EndpointProvider
+from botocore.exceptions import EndpointProviderError
 
 from penstock.aws import connection
 from penstock.aws.aws_options import AwsOptions
@@ -18,6 +22,7 @@ from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
 from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
+from penstock.core.endpoint import kinesis_region
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import AccessDenied, NotFound, OptionError, Rejected, Unavailable, UsageError
 from penstock.ports.kinesis import PutEntry
@@ -210,6 +215,27 @@ def test_an_endpoint_of_kinesis_is_for_kinesis_alone_and_names_the_region(
     assert at["dynamodb"].endpoint_url == "https://dynamodb.eu-west-1.amazonaws.com"
     assert at["cloudwatch"].endpoint_url == "https://monitoring.eu-west-1.amazonaws.com"
     assert {each.region_name for each in at.values()} == {"eu-west-1"}
+
+
+def test_an_endpoint_of_kinesis_is_known_in_every_partition():
+    """All addresses that boto3 itself would choose, so a new partition is noticed."""
+    loader = botocore.session.Session().get_component("data_loader")
+    partitions = loader.load_data("partitions")
+    provider = EndpointProvider(loader.load_service_model("kinesis", "endpoint-rule-set-1"), partitions)
+    found = set()
+    for partition in partitions["partitions"]:
+        for region, fips, dual in product(partition["regions"], (False, True), (False, True)):
+            if region.endswith("-global"):
+                continue
+            arn = f"arn:{partition['id']}:kinesis:{region}:123456789012:stream/orders"
+            for of_account in ({}, {"StreamARN": arn, "OperationType": "data"}):
+                with suppress(EndpointProviderError):  # not every partition has FIPS and dual stack
+                    url = provider.resolve_endpoint(
+                        Region=region, UseFIPS=fips, UseDualStack=dual, **of_account
+                    ).url
+                    found.add((url, region))
+    assert len(found) > 100
+    assert [(url, region) for url, region in found if kinesis_region(url) != region] == []
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,19 @@ import re
 from typing import Final
 from urllib.parse import urlsplit
 
+_SUFFIXES: Final = (
+    ("amazonaws.com", "api.aws"),
+    ("amazonaws.com.cn", "api.amazonwebservices.com.cn"),
+    ("amazonaws.eu", "api.amazonwebservices.eu"),
+    ("c2s.ic.gov", "api.aws.ic.gov"),
+    ("sc2s.sgov.gov", "api.aws.scloud"),
+    ("cloud.adc-e.uk", "api.cloud-aws.adc-e.uk"),
+    ("csp.hci.ic.gov", "api.aws.hci.ic.gov"),
+)
+"""Of each partition of AWS: the suffix of its addresses, and that of the dual-stack ones (botocore's `partitions.json`)."""
 _KINESIS_HOST: Final = re.compile(
-    r"(?:.+\.)?(?:data-|control-)?kinesis(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?(?:amazonaws\.com(?:\.cn)?|api\.aws)"
+    r"(?:.+\.)?(?:data-|control-)?kinesis(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?"
+    f"(?:{'|'.join(re.escape(suffix) for pair in _SUFFIXES for suffix in pair)})"
 )
 """Public, FIPS, dual-stack, account and VPC endpoints."""
 
