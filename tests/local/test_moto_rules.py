@@ -118,8 +118,12 @@ def test_a_batch_writes_each_item_once(rig, tables):
         assert message(tables.batch_write_item, RequestItems={"ttt": [put("a"), other]}) == twice
     assert tables.scan(TableName="ttt")["Count"] == 0
     tables.create_table(TableName="uuu", **KEYED)
-    elsewhere = {"PutRequest": {"Item": {"k": {"S": "a"}}}}
-    tables.batch_write_item(RequestItems={"ttt": [put("a"), put("b")], "uuu": [elsewhere]})
+    tables.batch_write_item(RequestItems={"ttt": [put("a"), put("b")], "uuu": [put("a")]})
+    delete = {"DeleteRequest": {"Key": {"k": {"S": "a"}}}}
+    tables.batch_write_item(RequestItems={"ttt": [delete], "uuu": [delete, put("b")]})
+    assert [tables.scan(TableName=name)["Items"][0]["k"]["S"] for name in ("ttt", "uuu")] == ["b", "b"]
+    reads = {"ttt": {"Keys": [{"k": {"S": "a"}}] * 2}}
+    assert message(tables.batch_get_item, RequestItems=reads) == twice
     unkeyed = [{"PutRequest": {"Item": {"n": {"N": n}}}} for n in "12"]
     assert "Missing the key k" in message(tables.batch_write_item, RequestItems={"ttt": unkeyed})
 

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock_local.http import Request
+from penstock_local.moto_batches import install_batch_writes
 from penstock_local.moto_comparisons import install_comparisons
 from penstock_local.moto_items import install_item_sizes
 from penstock_local.moto_serializer import install_serializer
@@ -100,6 +101,7 @@ class MotoAccount:
                 install_serializer()
                 install_item_sizes()
                 install_comparisons()
+                install_batch_writes()
                 self._used = True
             with backend_lock:  # `mock_aws` empties the accounts under this lock
                 held: list[Any] = [backends.get_backend(each) for each in _SERVICES]  # type: ignore[call-overload]
