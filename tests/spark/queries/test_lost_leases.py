@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import collections
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Delete
 from penstock.core.position import at_record
-from penstock.errors import AccessDenied, NotFound, Rejected
+from penstock.errors import AccessDenied, NotFound, OptionError, Rejected
 from spark_support import numbered, put
 from waiting import wait_until
 
@@ -381,6 +382,26 @@ def test_a_query_that_gets_another_lease_table_repeats_nothing(nightly, tmp_path
     assert (story.missing(), story.doubled()) == ([], [])
     assert story.is_in_order()
     assert [record for record in caplog.records if "are read again" in record.getMessage()] == []
+
+
+@pytest.mark.parametrize(
+    ("option", "way_out"), [("kinesis.dynamodb.tableName", "leaseTable"), ("DYNAMODB.tablename", None)]
+)
+def test_a_query_whose_leases_are_in_the_table_of_a_former_option_is_refused(nightly, option, way_out):
+    table = f"positions-{uuid.uuid4().hex}"
+    story = Story(q := nightly(leaseTable=table))
+    story.put(10)
+    q.night()
+    del q.given["leaseTable"]
+    q.given[option] = table
+    with pytest.raises(OptionError, match=rf"Set leaseTable={table} .* copies its leases to table app-"):
+        q.night()
+    del q.given[option]
+    if way_out is not None:
+        q.given[way_out] = table
+    story.put(10)
+    q.night()
+    assert (story.missing(), story.doubled()) == ([], [])
 
 
 @pytest.mark.parametrize("options", MOVES.values(), ids=MOVES)

@@ -32,6 +32,7 @@ from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.query_worker import QueryWorker, coordinator_options
 from penstock.spark.driver.startup_checks import (
     check_named_shards,
+    refuse_former_option,
     refuse_future_start,
     refuse_living_driver,
     refuse_other_stream,
@@ -85,6 +86,7 @@ def join(
         ServiceError: A call failed for longer than its deadline.
     """
     kinesis, table, clock = ports.kinesis, ports.table, ports.clock
+    refuse_former_option(options, offset.lease_table)
     is_new = not offset.shards
     summary = kinesis.fetch_summary(options.stream)
     stream = summary.identity

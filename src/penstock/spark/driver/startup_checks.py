@@ -201,6 +201,23 @@ def warn_of_skipped_shards(
         )
 
 
+def refuse_former_option(options: SourceOptions, lease_table: str) -> None:
+    """Raise OptionError if the query has its leases in the table of an option that has no effect any more.
+
+    Without the table, the query would no longer share the stream with the other workers there, and read their records, too.
+
+    Args:
+        lease_table: That of the query's offset; empty for a new query.
+    """
+    other = options.other_table
+    if other is not None and other == lease_table != options.lease_table:
+        raise OptionError(
+            f"option kinesis.dynamodb.tableName={other} has no effect any more, and this query has its leases there. Set "
+            f"leaseTable={other} to go on with this table; or remove the option: then the query copies its leases to table "
+            f"{options.lease_table}, and no longer shares stream {options.stream} with other workers of {other}"
+        )
+
+
 def refuse_other_stream(
     kinesis: Kinesis, table: LeaseTable, name: str, stream: StreamIdentity, rows: Mapping[str, Lease]
 ) -> None:

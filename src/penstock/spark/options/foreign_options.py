@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+FORMER_LEASE_TABLE: Final = ("kinesis.dynamodb.tableName", "dynamodb.tableName")
+"""Named the lease table until 0.2."""
 _IN_CHECKPOINT: Final = "positions are kept in the query's own checkpoint and on the leases"
 _OTHER_TABLE: Final = (
     "its table of positions cannot hold leases; option leaseTable names another table than applicationName"
@@ -29,8 +31,7 @@ _NO_QUEUE: Final = "a task reads page by page, without a queue"
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
     "kinesis.metadataCommitterType": _IN_CHECKPOINT,
     "kinesis.metadataPath": _IN_CHECKPOINT,
-    "kinesis.dynamodb.tableName": _OTHER_TABLE,
-    "dynamodb.tableName": _OTHER_TABLE,
+    **dict.fromkeys(FORMER_LEASE_TABLE, _OTHER_TABLE),
     "kinesis.metadataNumRetries": _NO_SECOND_LOG,
     "kinesis.metadataRetryIntervalsMs": _NO_SECOND_LOG,
     "kinesis.metadataMaxRetryIntervalMs": _NO_SECOND_LOG,

@@ -34,7 +34,7 @@ from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import is_name_or_arn, region_of_arns
 from penstock.core.time_zones import TIME_ZONE, session_time_zone
 from penstock.errors import OptionError, PositionError
-from penstock.spark.options.foreign_options import REFUSED, WITHOUT_EFFECT
+from penstock.spark.options.foreign_options import FORMER_LEASE_TABLE, REFUSED, WITHOUT_EFFECT
 from penstock.spark.options.table_properties import NO_OPTIONS, user_options
 
 _ALL: Final = frozenset({"source", "batch", "sink"})
@@ -112,7 +112,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
 
 
 class SourceOptions(Struct, frozen=True):
-    """The streaming source's options, checked."""
+    """The streaming source's options, checked.
+
+    Args:
+        other_table: The table of an option that named the lease table until 0.2, and has no effect now.
+    """
 
     stream: str
     connection: AwsOptions
@@ -145,6 +149,7 @@ class SourceOptions(Struct, frozen=True):
     probe_interval_s: float
     deaggregate: bool
     drops_misplaced_aggregates: bool
+    other_table: str | None = None
 
     @property
     def batch_limits(self) -> list[str]:
@@ -214,6 +219,7 @@ def parse_source(
     lease_table = values["leaseTable"]
     lease_duration_s = 60.0 if (lease_table or "").startswith("s3://") else 10.0
     named = None if lease_table is None else lease_table.rstrip("/").rpartition("/")[2]
+    others = {name.lower() for name in FORMER_LEASE_TABLE}
     consumer = _given_consumer(values, short)
     given_name = values["applicationName"] or consumer
     application = given_name or named or f"penstock-{short}"
@@ -232,6 +238,7 @@ def parse_source(
             starting=_given_start(values, "starting", StartingPosition(LATEST)),
             starting_is_given=values["startingPosition"] is not None
             or values["startingTimestamp"] is not None,
+            other_table=next((text for name, text in given.items() if name.lower() in others), None),
             **_fields_of(SourceOptions, values),
         ),
         notes,
