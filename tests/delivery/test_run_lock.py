@@ -10,6 +10,8 @@ import re
 import subprocess
 import sys
 import uuid
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock, Mock
@@ -366,6 +368,53 @@ def test_a_query_whose_python_is_too_slow_for_spark_is_started_again(start):
     assert start(slow[0], good) == (good, [])
     assert start(slow[1], failed, good) == (failed, [good])
     assert start(*slow, good) == (slow[-1], [good])
+
+
+@pytest.mark.parametrize("once", [True, False])
+@pytest.mark.parametrize("why", ["stopped", "failed"])
+def test_no_query_is_started_after_a_stop_or_a_failure(monkeypatch, once, why):
+    run = DeliveryRun(None, [], print)
+    run.opened = [
+        SimpleNamespace(backfill_range=None, delivery=SimpleNamespace(freshness_s=60)) for _ in range(3)
+    ]
+    errors = [None, OSError("no") if why == "failed" else None]
+    queries = [
+        SimpleNamespace(
+            name="orders",
+            isActive=number == 0,
+            status={"isTriggerActive": False},
+            recentProgress=[],
+            exception=partial(errors.__getitem__, number),
+            stop=Mock(),
+        )
+        for number in range(2)
+    ]
+    started = []
+
+    def start(opened, _trigger):
+        started.append(opened)
+        if len(started) == 2 and why == "stopped":
+            run.stop()
+        return queries[len(started) - 1]
+
+    monkeypatch.setattr(run, "_start_query", start)
+    with pytest.raises(DeliveryFailed, match="orders: no") if why == "failed" else nullcontext():
+        run.run(once=once)
+    assert started == run.opened[:2]
+    queries[0].stop.assert_called_once()
+    assert run.is_cut is once
+
+
+def test_a_query_that_is_already_started_is_stopped_if_the_next_one_cannot_be(monkeypatch):
+    run = DeliveryRun(None, [], print)
+    run.opened = [SimpleNamespace(backfill_range=None, delivery=SimpleNamespace(freshness_s=60))] * 2
+    query = SimpleNamespace(
+        isActive=True, status={"isTriggerActive": False}, stop=Mock(), exception=lambda: None
+    )
+    monkeypatch.setattr(run, "_start_query", Mock(side_effect=[query, OSError("no room")]))
+    with pytest.raises(OSError, match="no room"):
+        run.run(once=False)
+    query.stop.assert_called_once()
 
 
 def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_path):

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import zip_longest
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
@@ -289,11 +290,9 @@ class DeliveryRun:
 
     def _run_until_stopped(self, running: Sequence[OpenDelivery]) -> None:
         """Run queries until `stop` is called, or one of them ends."""
-        queries = [
-            self._start_query(each, {"processingTime": f"{each.delivery.freshness_s} seconds"})
-            for each in running
-        ]
+        queries: list[Any] = []
         try:
+            self._start_queries(running, queries)
             while all(each.isActive for each in queries) and not self._is_stopping:
                 time.sleep(_POLL_S)
         finally:
@@ -304,8 +303,9 @@ class DeliveryRun:
         """Run queries until each has read all that had arrived, `stop` is called, or one has failed."""
         left = list(running)
         while left and not self._is_stopping:
-            queries = [self._start_query(each, {"availableNow": True}) for each in left]
+            queries: list[Any] = []
             try:
+                self._start_queries(left, queries, once=True)
                 while any(each.isActive for each in queries) and not self._must_end(queries):
                     time.sleep(_POLL_S)
                 self.is_cut |= any(each.isActive for each in queries)
@@ -315,10 +315,23 @@ class DeliveryRun:
             # With Spark 4.0 and 4.1 a run ends after one batch, so the queries are started again until a run reads nothing.
             left = [
                 each
-                for each, query in zip(left, queries, strict=True)
-                if not PASSES_START and any(progress["numInputRows"] for progress in query.recentProgress)
+                for each, query in zip_longest(left, queries)
+                if query is None  # it was not started
+                or (not PASSES_START and any(progress["numInputRows"] for progress in query.recentProgress))
             ]
         self.is_cut |= bool(left)
+
+    def _start_queries(
+        self, deliveries: Sequence[OpenDelivery], queries: list[Any], *, once: bool = False
+    ) -> None:
+        """Start queries and add them to a list, until `stop` is called or one of them has failed."""
+        for each in deliveries:
+            if self._must_end(queries):
+                return
+            interval = f"{each.delivery.freshness_s} seconds"
+            queries.append(
+                self._start_query(each, {"availableNow": True} if once else {"processingTime": interval})
+            )
 
     def _writer(self, opened: OpenDelivery) -> TableWriter:
         return TableWriter(
