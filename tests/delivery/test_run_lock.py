@@ -405,16 +405,17 @@ def test_no_query_is_started_after_a_stop_or_a_failure(monkeypatch, once, why):
     assert run.is_cut is once
 
 
-def test_a_query_that_is_already_started_is_stopped_if_the_next_one_cannot_be(monkeypatch):
+@pytest.mark.parametrize(("error", "is_stopped"), [(OSError("no"), True), (KeyboardInterrupt("no"), False)])
+def test_a_query_that_is_already_started_is_stopped_if_the_next_one_cannot_be(monkeypatch, error, is_stopped):
     run = DeliveryRun(None, [], print)
     run.opened = [SimpleNamespace(backfill_range=None, delivery=SimpleNamespace(freshness_s=60))] * 2
     query = SimpleNamespace(
         isActive=True, status={"isTriggerActive": False}, stop=Mock(), exception=lambda: None
     )
-    monkeypatch.setattr(run, "_start_query", Mock(side_effect=[query, OSError("no room")]))
-    with pytest.raises(OSError, match="no room"):
+    monkeypatch.setattr(run, "_start_query", Mock(side_effect=[query, error]))
+    with pytest.raises(type(error), match="no"):
         run.run(once=False)
-    query.stop.assert_called_once()
+    assert query.stop.called is is_stopped
 
 
 def test_an_application_with_a_lease_table_for_each_stream_is_none_too_many(tmp_path):

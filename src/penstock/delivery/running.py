@@ -290,27 +290,21 @@ class DeliveryRun:
 
     def _run_until_stopped(self, running: Sequence[OpenDelivery]) -> None:
         """Run queries until `stop` is called, or one of them ends."""
-        queries: list[Any] = []
-        try:
+        with self._queries() as queries:
             self._start_queries(running, queries)
             while all(each.isActive for each in queries) and not self._is_stopping:
                 time.sleep(_POLL_S)
-        finally:
-            self._end_queries(queries)
         self._raise_failure(queries)
 
     def _run_once(self, running: Sequence[OpenDelivery]) -> None:
         """Run queries until each has read all that had arrived, `stop` is called, or one has failed."""
         left = list(running)
         while left and not self._is_stopping:
-            queries: list[Any] = []
-            try:
+            with self._queries() as queries:
                 self._start_queries(left, queries, once=True)
                 while any(each.isActive for each in queries) and not self._must_end(queries):
                     time.sleep(_POLL_S)
                 self.is_cut |= any(each.isActive for each in queries)
-            finally:
-                self._end_queries(queries)
             self._raise_failure(queries)
             # With Spark 4.0 and 4.1 a run ends after one batch, so the queries are started again until a run reads nothing.
             left = [
@@ -320,6 +314,20 @@ class DeliveryRun:
                 or (not PASSES_START and any(progress["numInputRows"] for progress in query.recentProgress))
             ]
         self.is_cut |= bool(left)
+
+    @contextmanager
+    def _queries(self) -> Iterator[list[Any]]:
+        """Return a list for started queries, and end them afterwards.
+
+        A second signal raises KeyboardInterrupt: then this thread may no longer call Spark (`close_session`).
+        """
+        queries: list[Any] = []
+        try:
+            yield queries
+        except Exception:
+            self._end_queries(queries)
+            raise
+        self._end_queries(queries)
 
     def _start_queries(
         self, deliveries: Sequence[OpenDelivery], queries: list[Any], *, once: bool = False
