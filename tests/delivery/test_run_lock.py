@@ -18,7 +18,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 from msgspec import structs
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.lake_table import Snapshot
@@ -45,6 +45,7 @@ from penstock.delivery.opening import (
 from penstock.delivery.run_lock import QUERY, kind_of_batch, try_lock
 from penstock.delivery.running import DeliveryRun, check_deliveries, set_java_options, use_utf8_names
 from penstock.delivery.table_writer import saved_schema
+from penstock.delivery.targets.delta import DeltaTable
 from penstock.delivery.targets.iceberg import IcebergTable
 from penstock.delivery.targets.lake import LakeTarget
 from penstock.errors import DeliveryFailed, OptionError, StreamChanged
@@ -172,6 +173,23 @@ def test_a_property_that_spark_hides_by_its_name_is_read_from_iceberg(iceberg):
     loaded.properties.return_value = {name: "the id"}
     assert iceberg.property(name) == "the id"
     assert iceberg.property("another") is None
+
+
+def test_a_table_of_delta_whose_log_cannot_be_read_is_not_one_without_batches():
+    spark = MagicMock()
+    table = DeltaTable(
+        spark, parse_delivery({"stream": "orders", "to": "/lake/orders", "format": "delta"}), None
+    )
+    find = spark._jvm.io.delta.tables.DeltaTable.forName
+    for error in (
+        Py4JError("Method deltaLog([]) does not exist"),
+        TypeError("'JavaPackage' is not callable"),
+    ):
+        find.side_effect = error
+        assert table.batches("d") == ()
+    find.side_effect = Py4JJavaError("", MagicMock(_target_id="o1"))
+    with pytest.raises(Py4JJavaError):
+        table.batches("d")
 
 
 def test_a_batch_that_was_rolled_back_by_hand_is_not_there_twice(iceberg, monkeypatch):

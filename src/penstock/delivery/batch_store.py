@@ -37,7 +37,7 @@ class BatchStore:
     """
 
     def __init__(
-        self, files: Files, folder: str, commit_rows: Callable[[Manifest], None] = lambda _manifest_path: None
+        self, files: Files, folder: str, commit_rows: Callable[[Manifest], None] = lambda _manifest: None
     ) -> None:
         self._files = files
         self._commit_rows = commit_rows

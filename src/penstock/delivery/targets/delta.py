@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -99,6 +99,8 @@ class DeltaTable:
             found = log.unsafeVolatileSnapshot().setTransactions()
             transactions = [found.apply(at) for at in range(found.size())]
             labels = [batch_of(delivery_id, each.appId(), each.version()) for each in transactions]
+        except Py4JJavaError:  # the log cannot be read
+            raise
         except (Py4JError, TypeError):  # a Delta with other classes, such as Databricks' own
             return ()
         return [each for each in labels if each is not None]
