@@ -149,6 +149,8 @@ def test_legacy_parameters_and_expressions_are_not_mixed(rig, tables):
         ("n BETWEEN :low AND :high", ["number"]),
         ("NOT n > :low", ["none", "text"]),
         ("n > :low OR attribute_exists(k)", ["none", "number", "text"]),
+        ("size(n) >= :low", ["text"]),
+        ("size(n) >= :low OR attribute_exists(k)", ["none", "number", "text"]),
     ],
 )
 def test_values_of_different_types_are_compared_as_false(rig, tables, condition, found):
@@ -158,6 +160,25 @@ def test_values_of_different_types_are_compared_as_false(rig, tables, condition,
     bounds = {name: value for name, value in ((":low", "1"), (":high", "9")) if name in condition}
     values = {name: {"N": value} for name, value in bounds.items()}
     scanned = tables.scan(TableName="ttt", FilterExpression=condition, ExpressionAttributeValues=values)
+    assert sorted(item["k"]["S"] for item in scanned["Items"]) == found
+
+
+@pytest.mark.parametrize(
+    ("condition", "found"),
+    [
+        ("v = :true", ["true"]),
+        ("v = :one", ["one"]),
+        ("v = :null", ["null"]),
+        ("v <> :one", ["none", "null", "true"]),
+    ],
+)
+def test_equal_values_of_different_types_differ(rig, tables, condition, found):
+    values = {"true": {"BOOL": True}, "one": {"N": "1"}, "null": {"NULL": True}}
+    for key, row in {**{key: {"v": value} for key, value in values.items()}, "none": {}}.items():
+        tables.put_item(TableName="ttt", Item={"k": {"S": key}, **row})
+    name = condition.partition(":")[2]
+    given = {f":{name}": values[name]}
+    scanned = tables.scan(TableName="ttt", FilterExpression=condition, ExpressionAttributeValues=given)
     assert sorted(item["k"]["S"] for item in scanned["Items"]) == found
 
 

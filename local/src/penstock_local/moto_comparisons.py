@@ -1,6 +1,7 @@
 """A fix of conditions that compare values of different types.
 
-The service calls such a condition false. moto raises, so that a scan of rows of several kinds failed with its filter.
+The service calls such a condition false. moto raises, so that a scan of rows of several kinds failed with its filter; it also raises for
+the size of a missing attribute, and takes true for the number 1 and a missing attribute for a NULL.
 """
 
 from __future__ import annotations
@@ -29,8 +30,23 @@ def install_comparisons() -> bool:
     for owner, name in [*((each, "expr") for each in ordered), (DynamoType, "compare")]:
         original = getattr(owner, name)
         if not getattr(original, "is_of_penstock", False):
+            if owner in (comparisons.OpEqual, comparisons.OpNotEqual):
+                original = _with_types_compared(original, differ=owner is comparisons.OpNotEqual)
             setattr(owner, name, _false_between_types(original))
     return True
+
+
+def _with_types_compared(original: Any, *, differ: bool) -> Any:
+    @wraps(original)
+    def compare(condition: Any, item: Any) -> Any:
+        sides = (condition.lhs, condition.rhs)
+        if all(hasattr(side, "get_type") for side in sides):  # a function, such as size, has none
+            first, second = (side.get_type(item) for side in sides)
+            if first != second:
+                return differ
+        return original(condition, item)
+
+    return compare
 
 
 def _false_between_types(original: Any) -> Any:
@@ -38,7 +54,7 @@ def _false_between_types(original: Any) -> Any:
     def compare(*arguments: Any) -> bool:
         try:
             return bool(original(*arguments))
-        except (TypeError, AttributeError):
+        except (TypeError, AttributeError, ValueError):
             return False
 
     compare.is_of_penstock = True  # type: ignore[attr-defined]  # a mark that it is in place
