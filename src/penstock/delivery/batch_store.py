@@ -33,7 +33,7 @@ class BatchStore:
     Args:
         files: The file system of the table.
         folder: The delivery's folder beside the table.
-        commit_rows: Puts the staged rows of a manifest into a table with transactions of its own, once.
+        commit_rows: Puts the staged rows of a manifest into a Delta or Iceberg table, or into a stream, once.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class BatchStore:
         return f"{self._staging}/{label}/{uuid.uuid4().hex}"
 
     def staged_files(self, folder: str, ending: str) -> list[tuple[str, int]]:
-        """Return path and size of the files with an ending that Spark has written into a folder."""
-        # Hadoop may return another beginning of the path: `hdfs:///x` as `hdfs://host/x`.
+        """Return path and size of each file that Spark has written into a folder and whose name has the ending."""
+        # Hadoop may return a path with another beginning: `hdfs:///x` as `hdfs://host/x`.
         own = folder.removeprefix(f"{self._staging}/")
         return [
             (f"{folder}{path.partition(own)[2]}", size)
@@ -66,7 +66,7 @@ class BatchStore:
         return None if text is None else read_manifest(text, path)
 
     def is_done(self, label: str) -> bool:
-        """Return whether all files of a batch are in the table."""
+        """Return whether a batch was finished: everything in its manifest was done."""
         return self._files.size(self._done_path(label)) is not None
 
     def is_empty(self) -> bool:
@@ -74,7 +74,7 @@ class BatchStore:
         return not any(True for _ in self._files.walk(self._batches))
 
     def has_rows(self) -> bool:
-        """Return whether a table with transactions of its own has rows of a finished batch."""
+        """Return whether a finished batch has put rows into the target by `commit_rows`."""
         batches = ((label, self.read(label)) for label in reversed(self.labels()))
         return any(
             found is not None and found.rows is not None and self.is_done(label) for label, found in batches
@@ -125,7 +125,7 @@ class BatchStore:
 
     @contextmanager
     def unfinished_by_others(self, label: str) -> Iterator[None]:
-        """Do a part of an unfinished batch, whose failure may be due to another driver: it removes staged rows when it has finished it.
+        """Run a part of an unfinished batch. Another driver that finishes the batch removes the staged rows, so the part may fail.
 
         Raises:
             AnotherDriver: The part failed, and the batch is done.
@@ -161,7 +161,7 @@ class BatchStore:
                 pass
 
     def check_same(self, manifest: Manifest, identity: Identity) -> None:
-        """Raise AnotherDriver if a batch in the table has the same label and other records."""
+        """Raise AnotherDriver if a batch in the table has other records than this attempt of it."""
         if manifest.identity != identity:
             raise AnotherDriver(
                 f"batch {manifest.batch} of {self._folder} is in the table already, with other records (sequence numbers "
@@ -170,14 +170,14 @@ class BatchStore:
             )
 
     def remove_old_manifest(self, current: int) -> None:
-        """Remove the manifest of an old batch of the query, if it is done: `_KEPT_BATCHES` before the current one."""
+        """Remove the manifest of the query's batch that is `_KEPT_BATCHES` before the current one, if that batch is done."""
         label = f"{current - _KEPT_BATCHES:09d}"
         if current >= _KEPT_BATCHES and self.is_done(label):
             self._files.remove(self._manifest_path(label))
             self._files.remove(self._done_path(label))
 
     def unfinished_manifests(self) -> Iterable[Manifest]:
-        """Return the manifests of batches whose files are not all moved."""
+        """Return the manifests of committed batches that are not done."""
         for label in self.labels():
             manifest = None if self.is_done(label) else self.read(label)
             if manifest is not None:
@@ -187,7 +187,7 @@ class BatchStore:
         try:
             self._files.rename(source, target)
         except OSError:
-            # A second driver may have moved it after this one read the sizes.
+            # A second driver may have moved the file after this driver read the sizes.
             if self._files.size(target) is None:
                 raise
             _log.warning("%s was moved by another program", target)

@@ -19,11 +19,11 @@ _log: Final = logging.getLogger("penstock.delivery")
 
 
 class Compaction:
-    """Runs the table's own compaction when it is due. The time of the last one outlives the program.
+    """Runs the table's compaction when it is due. The time of the last compaction is saved in the state folder.
 
     Args:
         delivery: The definition.
-        files: The file system of its state.
+        files: The file system of the delivery's state.
         compact: Merges the small files of the table.
         wall_ms: The clock.
     """
@@ -40,14 +40,14 @@ class Compaction:
         self._compact = compact
         self._wall_ms = wall_ms
         self._place = f"{delivery.state}/compaction.json"
-        self._last_ms: int | None = None  # as in the file, once it was read or written
+        self._last_ms: int | None = None  # the time in the file; None until the file was read or written
         self.failure_count = 0
         """Compactions that failed in this program."""
 
     def run_if_due(self) -> bool:
-        """Compact the table if that is due; return whether it was tried. Call it while no batch is open.
+        """Compact the table if that is due; return whether a compaction was tried. Call it while no batch is open.
 
-        A failure is a warning: the rows are in the table, and the next compaction merges their files too.
+        A failed compaction is logged; the next one merges the same files too. The first call of a delivery only saves the time.
         """
         if self._delivery.compact_s is None:
             return False

@@ -16,18 +16,18 @@ from urllib.parse import unquote, urlsplit
 from penstock.errors import DeliveryFailed, OptionError
 
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""Begin of a place on another file system: Databricks and Hadoop write `dbfs:/lake` with one slash."""
+"""The beginning of a place on another file system. One slash is enough: Databricks and Hadoop write `dbfs:/lake`."""
 _NO_SYSTEM: Final = re.compile("No FileSystem for scheme|ClassNotFoundException")
 _DENIED: Final = re.compile(r"^[\w.]+\.Access(Control|Denied)Exception\b")
-"""Errors of Hadoop that are those of a missing permission."""
+"""Errors of Hadoop for a missing permission."""
 _NO_CREDENTIALS: Final = re.compile(r"\bNoAuthWithAWSException\b|\(Service: S3, Status Code: 40[013]\b")
-"""S3 found no credentials, or refused them. It gives no reason: the first call is a HEAD, whose answer has no text."""
+"""Errors of S3 for missing or refused credentials. They have no reason: the first call is a HEAD, whose answer has no text."""
 _CREDENTIALS: Final = (
     "; Spark's credentials for S3 are missing, wrong, expired or without this permission: renew AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and "
     "AWS_SESSION_TOKEN, or the machine's role, or name a provider with --conf spark.hadoop.fs.s3a.aws.credentials.provider=…"
 )
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
-"""Hadoop's option for a write that is refused if the name is taken: in S3A since Hadoop 3.4.2."""
+"""Hadoop's option for a write that fails if the file exists already. S3A has it since Hadoop 3.4.2."""
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
@@ -35,31 +35,31 @@ class Files(Protocol):
     """The calls of a delivery on a file system. Errors are `OSError`s; paths are texts with slashes."""
 
     def size(self, path: str) -> int | None:
-        """Return a file's size in bytes; None if there is none."""
+        """Return a file's size in bytes; None if there is no such file."""
 
     def read(self, path: str) -> bytes | None:
-        """Return a file's content; None if there is none."""
+        """Return a file's content; None if there is no such file."""
 
     def create(self, path: str, content: bytes) -> bool:
-        """Write a whole file under a name that is free; return False if it is taken. A reader never sees a part."""
+        """Write a whole file under a free name; return False if the name is taken. A reader never sees half a file."""
 
     def replace(self, path: str, content: bytes) -> None:
-        """Write a whole file under a name, taken or not."""
+        """Write a whole file under a name. A file that has the name already is replaced."""
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file; the target's folder is made, and no file has the target's name."""
+        """Move a file. The target's folder is created if it is missing. The caller makes sure that there is no target file."""
 
     def remove(self, path: str) -> None:
-        """Remove a file or a folder with all that is in it; nothing happens if there is none."""
+        """Remove a file, or a folder with everything in it; nothing happens if there is neither."""
 
     def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
-        """Return path and size of every file below a folder; none if it is missing.
+        """Return path and size of every file below a folder; no files if the folder is missing.
 
-        With `skips_unreadable`, folders below it on this machine that this user may not read are left out.
+        With `skips_unreadable`, inner folders on this machine that this user may not read are left out.
         """
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in a folder; none if it is missing."""
+        """Return the names of the folders in a folder; no names if the folder is missing."""
 
 
 class LocalFiles:
@@ -78,7 +78,7 @@ class LocalFiles:
             return None
 
     def create(self, path: str, content: bytes) -> bool:
-        """Write a new file: aside, then linked under its name, which fails if the name is taken."""
+        """Write a new file aside, then link it under its name. The link fails if the name is taken."""
         aside = self._write_aside(path, content)
         try:
             os.link(aside, path)
@@ -92,7 +92,7 @@ class LocalFiles:
         Path(self._write_aside(path, content)).replace(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Move a file; to another disk it is copied aside first."""
+        """Move a file. To another disk it is copied, under another name until it is whole."""
         Path(target).parent.mkdir(parents=True, exist_ok=True)
         try:
             Path(source).rename(target)
@@ -110,7 +110,7 @@ class LocalFiles:
 
     def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
         def on_error(error: OSError) -> None:
-            # `os.walk` would leave the folder out. A folder that is missing has no files.
+            # Without this function `os.walk` would skip the folder silently. A missing folder has no files.
             is_skipped = skips_unreadable and isinstance(error, PermissionError) and error.filename != folder
             if not is_skipped and not isinstance(error, FileNotFoundError | NotADirectoryError):
                 raise error
@@ -146,7 +146,7 @@ class LocalFiles:
 
 
 def _copy(source: str, target: str) -> None:
-    """Copy a file to another disk, under a name that readers ignore until it is whole. A repeat replaces an earlier half copy."""
+    """Copy a file to another disk. Readers ignore the name of the copy until it is whole. A repeat replaces an earlier half copy."""
     aside = Path(target).with_name(f".{Path(target).name}.tmp")
     try:
         shutil.copyfile(source, aside)
@@ -157,7 +157,7 @@ def _copy(source: str, target: str) -> None:
 
 
 class HadoopFiles:
-    """Files behind Hadoop's file systems: HDFS, S3 and others.
+    """Files that Spark reaches through Hadoop: in HDFS, S3 and others.
 
     Args:
         spark: A classic session.
@@ -224,7 +224,7 @@ class HadoopFiles:
         self._call("delete", self._path(path), True)
 
     def walk(self, folder: str, *, skips_unreadable: bool = False) -> Iterable[tuple[str, int]]:
-        """Return the files below a folder; one call lists them all, so no folder can be skipped."""
+        """Return path and size of the files below a folder. One call lists them all, so unreadable folders are not skipped."""
         del skips_unreadable
         at = self._path(folder)
         if not self._call("exists", at):
@@ -285,7 +285,7 @@ def _java_errors() -> Iterator[None]:
 
 
 def _way_to_s3(jvm: Any) -> str:
-    """Return how a Spark without S3 gets it. EMR and Databricks have it already."""
+    """Return advice on adding S3 to a Spark that lacks it. EMR and Databricks have it already."""
     return (
         f"; S3 needs --conf spark.jars.packages=org.apache.hadoop:hadoop-aws:{jvm.org.apache.hadoop.util.VersionInfo.getVersion()} and, "
         "for s3:// in place of s3a://, --conf spark.hadoop.fs.s3.impl=org.apache.hadoop.fs.s3a.S3AFileSystem"
@@ -296,7 +296,7 @@ def local_path(place: str) -> str | None:
     """Return the absolute path of a place on this machine; None for a place elsewhere.
 
     Raises:
-        OptionError: The first folder of a path stands where an address has its host.
+        OptionError: A `file:` address has a host, as in `file://lake/orders`.
     """
     parts = urlsplit(place)
     if parts.scheme == "file":
@@ -305,7 +305,7 @@ def local_path(place: str) -> str | None:
                 f"{place}: a folder on this machine has three slashes, such as file:///lake/orders"
             )
         return _absolute_path(unquote(parts.path))
-    # Spark would resolve a path without a scheme by `fs.defaultFS`.
+    # Spark itself would look for a path without a scheme in `fs.defaultFS`.
     return _absolute_path(place) if _URI.match(place) is None else None
 
 
@@ -316,9 +316,9 @@ def file_system_of(place: str) -> tuple[str, str]:
 
 
 def may_be_same_system(first: tuple[str, str], second: tuple[str, str]) -> bool:
-    """Return whether two file systems, as `file_system_of` returns them, may be one.
+    """Return whether two results of `file_system_of` may mean the same file system.
 
-    A place in HDFS may have no host, or a host without a port: then it is in the configured system, or at the default port.
+    A place in HDFS without a host is in the configured system. A host without a port has the default port.
     """
     (scheme, host_port), (other_scheme, other_host_port) = first, second
     if scheme != other_scheme:
@@ -331,17 +331,17 @@ def may_be_same_system(first: tuple[str, str], second: tuple[str, str]) -> bool:
 
 
 def _absolute_path(path: str) -> str:
-    # pathlib would leave `..` or follow links, and raise an error for an unknown `~user`.
+    # pathlib would keep `..` or follow links, and raise an error for an unknown `~user`.
     return os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111
 
 
 def spark_uri(place: str) -> str:
-    """Return a place as Spark reads it: a path without a scheme would be one of `fs.defaultFS`."""
+    """Return a place as an address for Spark, which would look for a path without a scheme in `fs.defaultFS`."""
     return f"file://{place}" if place.startswith("/") else place
 
 
 def read_uri(place: str) -> str:
-    """Return a place for Spark's readers, with escapes: unlike writers, they take braces, brackets, `*` and `?` for patterns."""
+    """Return a place as an address for Spark's readers, which take braces, brackets, `*` and `?` for patterns: these are escaped."""
     return _GLOB.sub(r"\\\g<0>", spark_uri(place))
 
 

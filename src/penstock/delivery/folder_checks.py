@@ -1,4 +1,4 @@
-"""Checks of a delivery's folders before the first write: whether they are its own, and can be written."""
+"""Checks of a delivery's folders before the first write: they belong to this delivery, and can be written."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def _refuse_foreign_files(files: Files, delivery: Delivery, store: BatchStore) -
 def check_other_names(
     files: Files, delivery: Delivery, record: DeliveryRecord, begin: StartingPosition | ArrivalRange
 ) -> None:
-    """Raise DeliveryFailed if another delivery, with a state in the same folder, has put the run's records into the table.
+    """Raise DeliveryFailed if another delivery has put the run's records into the table; its state is beside this delivery's.
 
     Args:
-        record: The run's own record.
-        begin: Where its query starts, or the range of a backfill.
+        record: The record of this run.
+        begin: Where this run's query starts, or the range of its backfill.
     """
     folder = delivery.state.rpartition("/")[0]
     for name, other in _records_in(files, folder):
@@ -74,7 +74,7 @@ def check_other_names(
 
 
 def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord]]:
-    """Return the records of the deliveries whose states are in a folder, by name."""
+    """Yield the name and the record of each delivery whose state is in a folder."""
     for name in files.folders(folder):
         path = f"{folder}/{name}/delivery.json"
         try:
@@ -90,8 +90,8 @@ def check_checkpoint(
 ) -> None:
     """Raise DeliveryFailed if a checkpoint location is not the delivery's, has gone, is broken, or is older than the table.
 
-    From an earlier copy the query would plan batches anew whose numbers the table has, with other records. Only the manifests of the
-    last batches show that.
+    With an older checkpoint the query would plan batches again, with other records under numbers that the table already has. Only the
+    manifests of the last batches show that.
     """
     location = delivery.checkpoint_location
     text = files.read(f"{location}/metadata")

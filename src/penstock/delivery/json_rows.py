@@ -1,4 +1,4 @@
-"""JSON records as rows: parsed by Spark, each with a verdict, so that nothing of a record is lost in silence."""
+"""JSON records as rows: parsed by Spark, each with a verdict that shows whether anything of the record would be lost."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from penstock.core.delivering.new_names import ColumnNameRule
 from penstock.delivery.record_texts import RecordTexts, text_and_reason
 
 SAMPLE_COUNT: Final = 1000
-"""Number of records that one round examines for new fields; a batch may need several rounds."""
+"""Number of records that are examined for new fields at once; a batch may need several rounds of this."""
 KEPT_SCHEMAS_MAX: Final = 128
-"""Number of schemas whose columns are kept. Each call that makes a column takes a JVM and Python 0.1 ms or more, and a batch needs a thousand."""
+"""Number of schemas whose columns are cached. To make a column takes 0.1 ms or more, and a batch needs a thousand of them."""
 _CORRUPT: Final = "_penstock_corrupt"
 _END: Final = "_penstock_end"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
@@ -44,11 +44,11 @@ _READ: Final = "_penstock_read"
 _KEYS: Final = "_penstock_keys"
 _FIELDS: Final = "_penstock_fields"
 TEXT: Final = "_penstock_text"
-"""The column of each record's JSON, as bytes."""
+"""Name of the column with the JSON of each record, as bytes."""
 VERDICT: Final = "_penstock_verdict"
-"""The column of each row's verdict."""
+"""Name of the column with the verdict of each row."""
 ADDED: Final = (TEXT, _KEYS, _FIELDS)
-"""The other columns of rows with a verdict."""
+"""Names of the other columns that rows with a verdict have beside the source's."""
 FITS: Final = "fits"
 UNKNOWN: Final = "unknown field"
 _CONFLICT: Final = "conflict"
@@ -63,7 +63,7 @@ _UNCHANGED: Final = (
     "partitionKey",
     "explicitHashKey",
 )
-"""Columns of the source that a dead letter has unchanged."""
+"""Columns of the source that stand unchanged in a dead letter."""
 
 
 def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None = None) -> DataFrame:
@@ -83,8 +83,8 @@ def _added_columns(
 ) -> tuple[tuple[str, Column], ...]:
     """Return the columns that `with_verdict` adds, in order.
 
-    `from_json` ignores any text after the first JSON value. So each record gets a further field before its last brace. That field is
-    in the parsed object only if the first value is the whole text.
+    `from_json` ignores any text after the first JSON value. So a further field is appended to each record before its last brace. The
+    parsed object has that field only if the first value is the whole text.
     """
     added = [(TEXT, F.col("data"))]
     if texts is not None:
@@ -93,7 +93,7 @@ def _added_columns(
     text = F.col(TEXT).cast("string")
     keys = F.col(_KEYS)
     end, corrupt = (_unused_name(name, schema) for name in (_END, _CORRUPT))
-    # Spark refuses a struct without fields. Without columns every field is an unknown one anyway.
+    # These two fields also serve a schema without columns: Spark refuses a struct without fields.
     outer = StructType([*schema.fields, StructField(end, IntegerType()), StructField(corrupt, StringType())])
     options = {**_OPTIONS, **({} if allows_non_finite else _STRICT), "columnNameOfCorruptRecord": corrupt}
     parsed = F.col(_FIELDS)
@@ -106,8 +106,8 @@ def _added_columns(
     sound = None if allows_non_finite else _is_sound(parsed, schema)
     if sound is not None:
         is_whole = is_whole & sound
-    # Names of columns differ, so a record with as many known names as names has neither an unknown one nor one twice. Most records
-    # have all the names in the order of the schema: that is compared first.
+    # If a record has as many known names as names, none is unknown and none is there twice. Most records have all names in the order
+    # of the schema: that is compared first.
     known_names = _name_array(schema.names)
     has_known = (keys == known_names) | (F.size(F.array_intersect(known_names, keys)) == F.size(keys))
     is_twice = F.size(F.array_distinct(keys)) != F.size(keys)
@@ -134,8 +134,8 @@ def _added_columns(
 
 
 def _with_end(record: Column, name: str, keys: Column) -> Column:
-    """Append a field to a JSON object. If the parser finds the field, it has read the whole object. Other text becomes invalid."""
-    # Bytes are cut in one step; a text would be searched for its characters.
+    """Append a field to a JSON object. If the parser finds the field, it has read the whole object. Text that is no object becomes invalid."""
+    # Bytes are cut in one step. In a text, Spark would count characters.
     last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
     is_closed = F.substr(record, F.lit(-1), F.lit(1)) == last_brace
     # `rtrim` reads beyond the end of a text that is not UTF-8.
@@ -149,7 +149,7 @@ def _with_end(record: Column, name: str, keys: Column) -> Column:
 
 
 def _unused_name(name: str, schema: StructType) -> str:
-    """Return a name that no column has, nor one that differs only in case."""
+    """Return a name that differs from every column's name by more than case."""
     there = {each.lower() for each in schema.names}
     while name in there:
         name += "_"
@@ -169,7 +169,7 @@ def columns_of(ddl: str) -> StructType:
 
 
 def fields_of(schema: StructType) -> list[Column]:
-    """Return the columns of a record that fits."""
+    """Return the schema's columns, taken from the parsed record."""
     return [F.col(_FIELDS).getField(name).alias(name) for name in schema.names]
 
 
@@ -183,7 +183,7 @@ def new_columns(verdicts: DataFrame, schema: StructType, names: ColumnNameRule) 
 
 
 def with_new_fields(verdicts: DataFrame, schema: StructType, names: ColumnNameRule) -> StructType:
-    """Return a schema with further fields in its structs: those that records with unknown fields have there."""
+    """Return a schema whose structs also have the new fields that records with unknown fields have in them."""
     structs = dict(_structs(schema))
     if not structs:
         return schema
@@ -215,7 +215,7 @@ def _with_fields(schema: StructType, path: tuple[str, ...], fields: Mapping[str,
 
 
 def with_added_columns(schema: StructType, columns: Mapping[str, str]) -> StructType:
-    """Return a schema with further columns: type by name."""
+    """Return a schema with further columns, given as type by name."""
     added = [StructField(name, columns_of(f"c {kind}").fields[0].dataType) for name, kind in columns.items()]
     return StructType([*schema.fields, *added])
 
@@ -254,7 +254,7 @@ def _names_inside(schema: StructType) -> dict[str, Any]:
 def dead_letters(
     rows: DataFrame, schema: StructType | None, names: ColumnNameRule, delivery: str, label: str
 ) -> DataFrame:
-    """Return the dead letters for source rows that do not fit the table, in the form in which they are written."""
+    """Return the dead letters, as they are written, for rows with another verdict than `FITS`."""
     return rows.select(
         F.lit(delivery).alias("delivery"),
         F.lit(label).alias("batch"),
@@ -285,10 +285,10 @@ def source_rows(letters: DataFrame) -> DataFrame:
 
 
 def _is_sound(value: Column, kind: Any) -> Column | None:
-    """Return a column that is true if a parsed value equals its JSON; None if values of this type always do.
+    """Return a column that is true if a parsed value equals its JSON; None if values of this type always equal it.
 
-    Spark turns a number that is too large for a DOUBLE into infinity, reads a moment in milliseconds as one in seconds, and makes maps
-    that have a key twice, which readers refuse.
+    Spark turns a number that is too large for a DOUBLE into infinity, and reads a moment in milliseconds as one in seconds. It makes
+    maps that have a key twice, which readers refuse.
     """
     if isinstance(kind, DoubleType | FloatType):
         sound = F.abs(value) != float("inf")

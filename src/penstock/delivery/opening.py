@@ -1,4 +1,4 @@
-"""Open a delivery: every check before the first write, and the record of its first run."""
+"""Opening of a delivery: all checks before the first write, and the record that later runs are compared with."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def with_absolute_paths(delivery: Delivery) -> Delivery:
 
 
 def _check_file_systems(delivery: Delivery) -> None:
-    """Refuse folders between which no file can be moved."""
+    """Refuse folders that are in another file system than the state: finished files could not be moved there."""
     state = file_system_of(delivery.state)
     moved = {"dead-letters": delivery.dead_letter_folder}
     if delivery.format in FILE_FORMATS:
@@ -123,8 +123,8 @@ def _check_file_systems(delivery: Delivery) -> None:
 def new_application(delivery: Delivery, now_ms: int) -> str:
     """Return the application name under which a delivery's first run creates its leases.
 
-    The default is a new name for every stream, state folder and moment. Two deliveries with the same leases would divide the shards
-    between them, and a delivery that begins again after its table was removed would go on from the old leases.
+    Without the option `application` the name depends on the stream, the state folder and the moment. So two deliveries never divide
+    shards between them, and a delivery that begins again after its table was removed does not go on from the old leases.
     """
     if delivery.application is not None:
         return delivery.application
@@ -153,7 +153,7 @@ def check_options(delivery: Delivery) -> SourceOptions:
     for name in ("startingPosition", "startingTimestamp", "streamName", "streamARN", "applicationName"):
         if any(name.lower() == key.lower() for key, _ in delivery.options):
             raise OptionError(f"options: {name} is set by stream, start and application of the delivery")
-    application = new_application(delivery, now_ms=0)  # in the form of the name that it will have
+    application = new_application(delivery, now_ms=0)  # stands for the name of the run: it has the same form
     options, _ = parse_source(source_options(delivery, application))
     parse_starting(delivery.start, "start", zone)
     if delivery.glue_schema is None:
@@ -166,7 +166,7 @@ def check_options(delivery: Delivery) -> SourceOptions:
 
 
 def batch_options(delivery: Delivery) -> dict[str, str]:
-    """Return the options of the delivery's source that a batch read also accepts."""
+    """Return those options of the delivery's source that a batch read accepts."""
     known = {key.lower() for option in OPTIONS if "batch" in option.scopes for key, _ in option.spellings()}
     return {name: value for name, value in source_options(delivery, "").items() if name.lower() in known}
 
@@ -177,8 +177,7 @@ def lock_run(delivery: Delivery, *, is_redelivery: bool) -> RunLock:
     The kinds of runs are the query, a backfill and a redelivery.
 
     Raises:
-        DeliveryFailed: Another one runs.
-        OptionError: The state folder cannot be made.
+        DeliveryFailed: Another run of this kind holds the lock, or the state folder cannot be made.
     """
     kind = _run_kind_of(delivery, is_redelivery=is_redelivery)
     try:
@@ -210,7 +209,7 @@ def is_other_run_under_way(delivery: Delivery, own_kind: str) -> bool:
 
 
 def _finish_batches(delivery: Delivery, store: BatchStore, own_kind: str) -> None:
-    """Finish the batches that killed runs have left, but none of a run that is under way."""
+    """Finish the batches that killed runs have left. Batches of a run that is under way stay as they are."""
     if store.is_empty():
         return
     for kind in (QUERY, RANGE, REDELIVERY):
@@ -233,10 +232,10 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
-        texts: Makes JSON texts of the records; None if they are parsed as they are, or not at all.
-        target: Where the rows are put.
+        texts: Makes JSON texts of the records; None if the data of a record is its text, or is not parsed.
+        target: Takes the rows.
         record: The record that `save_record` writes.
-        earlier: The record of earlier runs as it is saved; None if there were none.
+        earlier: The record that earlier runs have saved; None if there were none.
         backfill_range: The range of a backfill; None if this is not a backfill.
     """
 
@@ -265,9 +264,9 @@ def open_delivery(
         spark: A session.
         delivery: The definition.
         options: The source's options.
-        lock: Locks the delivery's runs of this kind. It is called here if there were earlier runs, else by the caller before `save_record`.
+        lock: Locks the delivery's runs of this kind; called if there were earlier runs. After a first run's checks the caller locks.
         is_redelivery: Whether only dead letters are delivered.
-        is_dry_run: Whether nothing is written: unfinished batches are left, and no folder is tried.
+        is_dry_run: Whether nothing is written: no unfinished batch is finished, and no folder is tested by a write.
 
     Raises:
         OptionError: The delivery contradicts an earlier run, its schema cannot be parsed, or its range has no records.
@@ -285,7 +284,7 @@ def open_delivery(
     target = open_target(spark, delivery, delivery_id)
     texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
-    # A run that is in its first batch has saved its schema already, and has begun to write by its layout.
+    # Another run that is in its first batch has saved the schema already, and writes files by its layout.
     is_fresh = store.is_empty() and not is_other_run_under_way(delivery, "" if is_dry_run else kind)
     if is_fresh and not is_dry_run:  # the schema of a run that ended before its first batch
         files.remove(schema_place(delivery))
@@ -332,7 +331,7 @@ def _check_later_run(
     """Check the delivery and its table against the record of earlier runs, and return the record.
 
     Args:
-        is_fresh: Whether no batch was begun yet: the record then gets the layout of the definition.
+        is_fresh: Whether no batch was begun yet. If so, the record gets the layout of the definition.
     """
     now = record_of(delivery, delivery.application or earlier.application)
     if is_fresh:
@@ -342,7 +341,7 @@ def _check_later_run(
     if delivery.format in LAKES:
         if store.has_rows():
             target.check_filled()
-        # The table first: a batch that is committed in between had its manifest before.
+        # The table is read before the manifests: a batch that is committed in between has its manifest by then.
         in_table = target.batches()
         check_batches(delivery, in_table, store.labels())
     return earlier
@@ -369,7 +368,7 @@ def _plan_range(
     summary: StreamSummary,
     now_ms: int,
 ) -> ArrivalRange:
-    """Check the range of a backfill, and return it."""
+    """Return the range of a backfill, after its checks."""
     zone, ranges = time_zone_of(delivery), store.backfill_ranges()
     assert delivery.since is not None
     since_ms = parse_moment(delivery.since, "since", zone)
@@ -400,7 +399,7 @@ def checked_schema(
     """Return the delivery's schema with the table's further columns, after checking it against the table.
 
     Args:
-        grown: The schema to which the table has grown; None if it has not yet.
+        grown: The schema that the last batches have saved; None if no batch has saved a schema.
 
     Raises:
         OptionError: The columns do not fit the table.
@@ -425,7 +424,7 @@ def checked_schema(
 def _with_grown_columns(
     delivery: Delivery, schema: StructType | None, grown: StructType | None
 ) -> StructType | None:
-    """Return a schema with the further columns of the grown table; refuse two columns with the same name."""
+    """Return a schema with the further columns of the saved one, `grown`; refuse two columns with the same name."""
     if grown is not None and schema is not None:
         if delivery.glue_schema:
             schema = with_wider_types(schema, grown, in_structs=delivery.adds_to_structs)
@@ -435,10 +434,10 @@ def _with_grown_columns(
 
 
 def save_record(opened: OpenDelivery) -> None:
-    """Write the delivery's record and schema: after the checks of all deliveries and before its first batch.
+    """Write the delivery's record and schema. It is called after the checks of all deliveries, before the first batch.
 
     Raises:
-        DeliveryFailed: Another kind of run has begun the delivery since the checks.
+        DeliveryFailed: Another run has written the first record since the checks.
     """
     place = _record_place(opened.delivery)
     if opened.earlier is None:
@@ -490,7 +489,7 @@ def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> Struct
     """Return the schema of a delivery's records: None for `raw`, empty for `sample`. Spark's parser needs a session.
 
     Args:
-        texts: Makes JSON texts of the records by a schema, which then gives the columns; None: the option has or names them.
+        texts: Makes JSON texts of the records by a schema, which has the columns. None: the option `schema` has or names the columns.
 
     Raises:
         OptionError: The text, or the file that it names, is not a schema.
@@ -550,7 +549,7 @@ def _read_schema(text: str) -> StructType:
 
 
 def _merged_schema(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
-    """Return the schema's columns, then the further columns of the grown table; refuse types that its files do not allow."""
+    """Return the schema's columns, then the further ones of the saved schema; refuse types that the table's files do not allow."""
     known = {field.name: field.dataType for field in grown.fields}
     if delivery.adds_to_structs:
         schema = with_inner_fields(schema, grown)
@@ -599,7 +598,7 @@ def _check_partition_expressions(spark: SparkSession, delivery: Delivery, schema
 
 
 def _check_expressions_without_fields(spark: SparkSession, delivery: Delivery) -> None:
-    """Refuse a partition expression that cannot be parsed or calls an unknown function; no field is known yet."""
+    """Refuse a partition expression that cannot be parsed or calls an unknown function. Its fields are not checked."""
     from penstock.spark.schema import COLUMNS, SCHEMA_DDL
 
     known = {name.lower() for name in (*COLUMNS, "arrived")}
@@ -620,9 +619,9 @@ def _check_expressions_without_fields(spark: SparkSession, delivery: Delivery) -
 
 
 def error_reason(error: Any) -> str:
-    """Return the reason in an error of Spark, as one line; advice for a query is replaced by that for a delivery.
+    """Return the reason in an error of Spark, as one line. Advice to begin a new query becomes advice for a delivery.
 
-    For a failed task the line has the error that ended it too, such as a full disk.
+    For a failed task the line also has the error that ended the task, such as a full disk.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_penstock = [line for line in lines if line.startswith("penstock.errors.")]

@@ -32,15 +32,15 @@ class Preview(Struct, frozen=True, kw_only=True):
     """The columns, first rows and costs that a delivery would have.
 
     Args:
-        delivery: Its name.
-        stream: Its stream.
-        to: Its table.
+        delivery: Name of the delivery.
+        stream: Stream that it reads.
+        to: Table that it fills.
         checkpoint: Spark's checkpoint location.
-        columns: Name and type of each column; those of partitions last.
+        columns: Name and type of each column; the partition columns last.
         partitions: Names of the partition columns.
         rows: The first rows, as texts by column.
         dead: Reasons why some of the first records become dead letters.
-        note: Why there are no rows; empty if there are.
+        note: Why there are no rows; empty if there are rows.
         costs: Calls, files and prices.
         changes: Changes of the table that the delivery will make.
     """
@@ -114,7 +114,7 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
 def _grown_schema(
     verdicts: DataFrame, delivery: Delivery, schema: StructType, names: ColumnNameRule
 ) -> StructType:
-    """Return a schema with the columns that the first records would add, after checking them."""
+    """Return a schema with the columns that the first records would add, after `check_columns`."""
     texts = (
         bytes(row[0] or b"").decode(errors="replace") for row in verdicts.select(json_rows.TEXT).collect()
     )
@@ -129,7 +129,7 @@ def _grown_schema(
 
 
 def _bytes_per_s(records: DataFrame, shard_count: int) -> float | None:
-    """Estimate the stream's bytes per second from the records that were read; None if they are too few."""
+    """Estimate the stream's bytes per second from the records that were read; None if these arrived within too short a time."""
     moment = F.unix_millis("approximateArrivalTimestamp")
     seen = records.agg(
         F.count(F.lit(1)).alias("count"),
@@ -139,7 +139,7 @@ def _bytes_per_s(records: DataFrame, shard_count: int) -> float | None:
     ).collect()[0]
     if not seen["count"] or seen["span_ms"] < _SPAN_MIN_MS:
         return None
-    # A sample that was cut off at its limit is from the first shards only.
+    # If the sample reached its limit, its records are from the first shards only.
     part = shard_count / seen["shards"] if seen["count"] >= json_rows.SAMPLE_COUNT else 1.0
     return float(seen["size"] / seen["span_ms"] * 1000 * max(1.0, part))
 

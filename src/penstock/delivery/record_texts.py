@@ -1,4 +1,4 @@
-"""JSON texts of records with a schema: decoded by the AWS Glue Schema Registry, or checked by a JSON Schema."""
+"""JSON texts of records that have a schema: one of the AWS Glue Schema Registry, or a JSON Schema that checks them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NEEDS: Final = "this schema needs the package {}: pip install 'penstock[deliver
 
 
 class RecordTexts(Hashable, Protocol):
-    """Makes the JSON texts of records by a schema. Implemented by `GlueTexts` and `CheckedTexts`. Executors get a copy."""
+    """Makes the JSON texts of records by a schema. Implemented by `GlueTexts` and `CheckedTexts`. Each Spark executor gets a copy."""
 
     @property
     def allows_non_finite(self) -> bool:
@@ -33,7 +33,7 @@ class RecordTexts(Hashable, Protocol):
         """Return the columns of the schema as it is now.
 
         Raises:
-            SchemaError, ServiceError: It cannot be read.
+            SchemaError, ServiceError: The schema cannot be read.
         """
 
     def open(self) -> Callable[[bytes], str]:
@@ -41,10 +41,10 @@ class RecordTexts(Hashable, Protocol):
 
 
 class GlueTexts:
-    """Makes texts of records with the header of the AWS Glue Schema Registry, by the schema version in the header.
+    """Decodes records by the schema version in their header of the AWS Glue Schema Registry, and makes JSON texts of them.
 
     Args:
-        registry: Where schema versions are fetched.
+        registry: Fetches schema versions.
         schema_name: Schema whose newest version has the table's columns.
     """
 
@@ -52,7 +52,7 @@ class GlueTexts:
         self._registry = registry
         self._schema_name = schema_name
         self.allows_non_finite = True
-        """False as soon as `columns` has found a JSON Schema: JSON has no NaN, and the registry checks no record."""
+        """False once `columns` has found that the schema is a JSON Schema: JSON has no NaN."""
 
     def columns(self) -> StructType:
         """Return the columns of the newest version."""
@@ -125,12 +125,12 @@ class CheckedTexts:
         self._definition = definition
 
     def columns(self) -> StructType:
-        """Return the JSON Schema's columns, after a check of the schema."""
+        """Return the columns of the JSON Schema, after checking it."""
         self.open()
         return _columns(json.loads(self._definition))
 
     def open(self) -> Callable[[bytes], str]:
-        """Return the function that checks a record."""
+        """Return the function that checks a record and returns its text."""
         from penstock.schemas.json_schema import JsonCodec
 
         codec = JsonCodec(self._definition, "the schema", checks=True)
@@ -166,7 +166,7 @@ def _kept_function(texts: RecordTexts) -> Callable[[bytes], str]:
 
 
 def text_and_reason(texts: RecordTexts) -> Column:
-    """Return a struct column: `text`, the JSON text of `data`, or `reason`, why there is none."""
+    """Return a struct column with two fields: `text`, the JSON text of `data`, and `reason`, why there is no text. One is null."""
 
     def read(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
         try:
@@ -178,7 +178,7 @@ def text_and_reason(texts: RecordTexts) -> Column:
 
 
 def json_text(value: Any, kind: DataType) -> str:
-    """Return a value of Spark as JSON text that `from_json` reads as the same value."""
+    """Return a Spark value as JSON text from which `from_json` reads the same value."""
     if value is None:
         return "null"
     if isinstance(kind, StructType):

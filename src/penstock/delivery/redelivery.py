@@ -19,12 +19,12 @@ _ENDING: Final = ".jsonl"
 def redeliver(spark: SparkSession, opened: OpenDelivery, writer: TableWriter) -> None:
     """Deliver the dead letters of a delivery again, as one batch that also removes their files.
 
-    It may run while the delivery runs, because that only adds files of dead letters. If two redeliveries run at the same time, the
-    second one adopts the batch of the first. Other deliveries may have their dead letters in the same folder.
+    The delivery itself may run meanwhile: it only adds files of dead letters. If two redeliveries run at the same time, the second
+    one adopts the batch of the first. Dead letters of other deliveries in the same folder stay there.
     """
     delivery = opened.delivery
-    # The label is chosen before the files are listed: if another redelivery ends in between, it has used this label, and its
-    # batch counts.
+    # The label is chosen before the files are listed. If another redelivery ends in between, it has used this label, and its batch
+    # is adopted.
     label = redelivery_label(next_redelivery(writer.store.labels()))
     paths = [
         path

@@ -18,14 +18,14 @@ class RunLock:
     """The lock of a run, held until `release`.
 
     Args:
-        descriptor: Descriptor of the lock's file; None if the place cannot be locked.
+        descriptor: Descriptor of the lock file; None if the state folder cannot be locked.
     """
 
     def __init__(self, descriptor: int | None) -> None:
         self._descriptor = descriptor
 
     def release(self) -> None:
-        """Release it; a second call does nothing."""
+        """Release the lock. A second call does nothing."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
@@ -41,10 +41,10 @@ def kind_of_batch(label: str) -> str:
 def try_lock(state: str, kind: str) -> RunLock | None:
     """Take the lock of one kind of run; return None if another run on this machine holds it.
 
-    If the state folder is not on this machine, or the system has no such locks, nothing is locked and other runs are not noticed.
+    If the state folder is not on this machine, or the system has no `flock`, nothing is locked and other runs are not noticed.
 
     Args:
-        state: The delivery's folder.
+        state: The state folder of the delivery.
         kind: `QUERY`, `RANGE` or `REDELIVERY`.
     """
     if not state.startswith("/"):

@@ -1,4 +1,4 @@
-"""Run deliveries in one Spark session until they are stopped, or until they have read all records that had arrived."""
+"""Run deliveries in one Spark session, until they are stopped or have read all records that had arrived at their start."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ from penstock.spark.options.spark_options import SourceOptions
 _log: Final = logging.getLogger("penstock.delivery")
 _POLL_S: Final = 0.2
 _STOP_PATIENCE_S: Final = 60.0
-"""How long an orderly stop waits for the batch under way."""
+"""Longest time that a stop waits for the batches under way."""
 _STARTS_MAX: Final = 5
 _TOO_BUSY: Final = "Python worker failed to connect back"
-"""Spark's answer if the Python of a source does not start within ten seconds."""
+"""Part of Spark's error if the Python process of a source does not start within ten seconds."""
 _JAVA_OPTIONS: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Ten times HotSpot's calls and loops before a method is compiled by C2.
+"""Ten times HotSpot's thresholds of calls and loops after which C2 compiles a method.
 
-Most of the code of a session runs a few hundred times, and C2 took a third of the CPU time of a backlog of 20 MB. The code of each record
-passes these thresholds within seconds: a backlog of 400 MB takes as long as without the options. Spark has its virtual machines ignore options that they do not know.
+Most of a session's code runs a few hundred times: with the usual thresholds, C2 took a third of the CPU time of a backlog of 20 MB. The
+code of each record passes the higher ones within seconds: a backlog of 400 MB takes no longer. Spark's JVMs ignore unknown options.
 """
 
 
@@ -70,13 +70,13 @@ def open_session(
     """Return a Spark session: the one of spark-submit, or a new one on this machine or a cluster.
 
     Args:
-        master: Spark's master; None is spark-submit's, or all cores of this machine.
+        master: Spark's master; None: the one of spark-submit, or all cores of this machine.
         settings: Further settings of Spark.
         is_verbose: Whether Spark logs more than errors.
         formats: Formats of the deliveries' tables.
 
     Raises:
-        OptionError: A format has no package for this Spark, and none is named in the settings.
+        OptionError: For a format there is no package for this Spark, and the settings name none.
     """
     check_version()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -108,14 +108,14 @@ def open_session(
     if SparkContext._active_spark_context is None and not submitted:  # noqa: SLF001 - it has no public name
         use_utf8_names()
         set_java_options()
-        # Ctrl-C reaches a whole process group. Spark's processes get a session of their own, so they finish the batch under way.
-        # Signals reach the main thread: one that ended the launch half-way would leave a Java that never ends.
+        # Ctrl-C reaches a whole process group. Spark's processes get another session, so they finish the batch under way.
+        # Signals interrupt the main thread. In the middle of a launch this would leave a Java process that never ends.
         with ThreadPoolExecutor(1) as pool:
             gateway = pool.submit(launch_gateway, conf, {"start_new_session": True}).result()
         SparkContext(conf=conf, gateway=gateway)
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_verbose:
-        # An error ends the query and is raised; Spark would show it several times, with the traces of two languages.
+        # An error that ends a query is raised here. Spark would also log it several times, with the traces of two languages.
         spark.sparkContext.setLogLevel("OFF")
         for name in ("py4j", "SQLQueryContextLogger"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
@@ -129,9 +129,9 @@ def _is_no_interruption(record: logging.LogRecord) -> bool:
 
 
 def close_session(spark: SparkSession) -> None:
-    """Stop the session, on a thread that has a connection of its own to Java.
+    """Stop the session, on a new thread with a new connection to Java.
 
-    A signal may have ended a call of the main thread before its answer was read. The next call on that connection would take it for its own.
+    A signal may have ended a call of the main thread before its answer was read. The next call on that connection would read the old answer.
     """
     with ThreadPoolExecutor(1) as pool:
         pool.submit(spark.stop).result()
@@ -157,7 +157,7 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
 
 
 def _source_place(options: SourceOptions) -> LeasePlace:
-    """Return the account and the lease table of a source: two deliveries with the same ones would share the shards."""
+    """Return the account and the lease table of a source. Two deliveries in the same place would share the shards."""
     connection = options.connection
     return LeasePlace(
         (
@@ -172,16 +172,16 @@ def _source_place(options: SourceOptions) -> LeasePlace:
 
 
 def use_utf8_names() -> None:
-    """Choose UTF-8 for the names of files that Java writes, if this machine's locale cannot write every name.
+    """Choose UTF-8 for the names of files that Java writes, if this machine's locale has another encoding.
 
-    With LC_ALL=C, or a locale that is not installed, Spark would end at the first partition with a letter beyond ASCII.
+    With LC_ALL=C, or a locale that is not installed, Spark would fail at the first partition with a letter beyond ASCII.
     """
     if locale.getencoding().upper() not in ("UTF-8", "UTF8"):
         os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def set_java_options() -> None:
-    """Add options for a JVM on this machine before those that the user gives, which therefore win."""
+    """Add options for a JVM on this machine. They stand before the user's options, so the user's win."""
     os.environ["SPARK_SUBMIT_OPTS"] = f"{_JAVA_OPTIONS} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
 
 
@@ -191,7 +191,7 @@ def spark_errors(delivery: Delivery) -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        raise  # of the program that reads the reports
+        raise  # the program that reads the reports has ended
     except OSError as error:
         raise DeliveryFailed(f"{delivery.name} into {delivery.to}: {error}") from error
     except (PySparkException, Py4JJavaError) as error:
@@ -199,11 +199,11 @@ def spark_errors(delivery: Delivery) -> Iterator[None]:
 
 
 class DeliveryRun:
-    """Deliveries in one Spark session.
+    """Opens deliveries in one Spark session, and runs them.
 
     Args:
         spark: The session.
-        deliveries: Checked by `check_deliveries`.
+        deliveries: The result of `check_deliveries`.
         report: Called after each batch, on another thread.
         at_step: Called before each step of a batch; for tests.
         is_redelivery: Whether only `redeliver` will be called.
@@ -222,7 +222,7 @@ class DeliveryRun:
         self._report = report
         self._at_step = at_step
         self.is_cut = False
-        """Whether `stop` ended a run before it had delivered everything."""
+        """Whether `stop` ended a run before everything was delivered."""
         self._is_stopping = False  # a plain flag: a signal handler must not take an Event's lock
         self._error: BaseException | None = None
         self._is_redelivery = is_redelivery
@@ -268,10 +268,10 @@ class DeliveryRun:
             self.close()
 
     def run(self, *, once: bool) -> None:
-        """Deliver until `stop` is called or, with `once`, until all records are read that had arrived; then close.
+        """Deliver until `stop` is called, then close. With `once`, also end when all records are read that had arrived at the start.
 
         Raises:
-            PenstockError: A delivery failed; the others were stopped in order.
+            PenstockError: A delivery failed. The others were stopped after their batch under way.
         """
         running = [each for each in self.opened if each.backfill_range is None]
         try:
@@ -297,7 +297,7 @@ class DeliveryRun:
         self._raise_failure(queries)
 
     def _run_once(self, running: Sequence[OpenDelivery]) -> None:
-        """Run queries until each has read all that had arrived, `stop` is called, or one has failed."""
+        """Run queries until each has read all records that had arrived, or `stop` is called, or a query has failed."""
         left = list(running)
         while left and not self._is_stopping:
             with self._queries() as queries:
@@ -317,9 +317,9 @@ class DeliveryRun:
 
     @contextmanager
     def _queries(self) -> Iterator[list[Any]]:
-        """Return a list for started queries, and end them afterwards.
+        """Yield an empty list for the caller's queries, and end these queries afterwards.
 
-        A second signal raises KeyboardInterrupt: then this thread may no longer call Spark (`close_session`).
+        After a KeyboardInterrupt, which a second signal raises, they are not ended: this thread may no longer call Spark.
         """
         queries: list[Any] = []
         try:
@@ -332,7 +332,7 @@ class DeliveryRun:
     def _start_queries(
         self, deliveries: Sequence[OpenDelivery], queries: list[Any], *, once: bool = False
     ) -> None:
-        """Start queries and add them to a list, until `stop` is called or one of them has failed."""
+        """Start queries and add them to a list. End early if `stop` is called or a query has failed."""
         for each in deliveries:
             if self._must_end(queries):
                 return
@@ -353,10 +353,10 @@ class DeliveryRun:
         )
 
     def _start_query(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
-        """Start a query and return it when its source runs, or when it has failed.
+        """Start a query, and return it when its source runs, when it has failed, or when `stop` is called.
 
-        Each source starts a Python of its own, and many at once would exceed the time that Spark gives them. A query whose Python was
-        too slow has done nothing, and is started again.
+        Each source starts a Python process. Many of them at once would exceed the time that Spark gives each. A query whose process
+        was too slow has done nothing, and is started again.
         """
         for starts_left in reversed(range(_STARTS_MAX)):
             query = self._try_start(opened, trigger)
@@ -386,8 +386,8 @@ class DeliveryRun:
                 self._error = self._error or error
                 raise
 
-        # If a run is killed while Spark writes its first offset, the next one finds the half-written file. Spark would refuse the
-        # location as another query's; the delivery's own record says whose it is.
+        # If a run is killed while Spark writes its first offset, the next run finds a half-written file. Spark would then refuse the
+        # checkpoint location as another query's. Penstock checks by the delivery's record whose location it is.
         self._spark.conf.set("spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart", "false")
         query = (
             reader.load()
@@ -433,12 +433,12 @@ class DeliveryRun:
                 query.stop()
 
     def _must_end(self, queries: Sequence[Any]) -> bool:
-        """Return whether the queries are to end before they have read everything: one has failed, or `stop` was called."""
+        """Return whether the queries must end before they have read everything: one has failed, or `stop` was called."""
         has_failed = any(not each.isActive and each.exception() is not None for each in queries)
         return self._is_stopping or has_failed
 
     def _raise_failure(self, queries: Sequence[Any]) -> None:
-        """Raise the error of the first failed query, if any. The error of a batch counts first: Spark's has it as text only."""
+        """Raise the error of a failed query, if any. An error that a batch has raised is preferred: Spark's error has it only as text."""
         errors = [(query.name, query.exception()) for query in queries]
         failed = [(name, error) for name, error in errors if error is not None]
         if not failed:

@@ -1,4 +1,4 @@
-"""The file that a delivery's schema names, on the machine where it is written and on the cluster where it runs."""
+"""The file that a delivery's schema names: on the machine where the delivery is written, and on the cluster where it runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 from penstock.core.delivering.definition import RAW, SAMPLE
 
 _PATH_LENGTH_MAX: Final = 255
-"""Length from which a text names no file."""
+"""A text of this length or more is taken for a schema, not for the name of a file."""
 
 
 def is_submitted() -> bool:
-    """Return whether spark-submit has started this program: it sets PYSPARK_GATEWAY_PORT for programs in Python."""
+    """Return whether spark-submit has started this program. It sets PYSPARK_GATEWAY_PORT for Python programs."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def schema_file(schema: str) -> Path | None:
     """Return the file that a schema names; None if it names none.
 
-    spark-submit copies each file of `--files` into the working directory, so there its base name is enough.
+    spark-submit copies each file of `--files` into the working directory. There the file is found by its base name.
     """
     if schema in (RAW, SAMPLE) or len(schema) >= _PATH_LENGTH_MAX:
         return None

@@ -1,4 +1,4 @@
-"""Rows of a table from rows of the source: its columns, and those of its partitions."""
+"""Rows of a table, made from rows of the source: the table's columns, and its partition columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
-    """Return the table's rows for source rows that match its schema: its columns, then the partition columns."""
+    """Return the rows of the table for source rows that fit: the schema's columns, then the partition columns."""
     for columns in _table_columns(delivery, schema):
         rows = rows.select(*columns)
     return rows
@@ -51,13 +51,13 @@ def _table_columns(delivery: Delivery, schema: StructType | None) -> tuple[tuple
     parts = [
         F.expr(each.expression).alias(each.name)
         for each in delivery.partitions
-        if each.name.lower() not in known  # a partition by a column itself
+        if each.name.lower() not in known  # else the table is partitioned by this column itself
     ]
     return (*_source_columns(schema), *fields), (*(F.col(quote_name(name)) for name in names), *parts)
 
 
 def _source_columns(schema: StructType | None) -> list[Column]:
-    """Return the source's columns and `arrived` for partition expressions; a field hides the source's column of its name."""
+    """Return the source's columns and `arrived` for partition expressions, without those whose name a field of the schema has."""
     hidden = {name.lower() for name in ([] if schema is None else schema.names)}
     columns = {**{name: F.col(name) for name in COLUMNS}, "arrived": F.col(_ARRIVAL).alias("arrived")}
     return [column for name, column in columns.items() if name.lower() not in hidden]
@@ -66,10 +66,10 @@ def _source_columns(schema: StructType | None) -> list[Column]:
 def with_verdict(
     batch: DataFrame, delivery: Delivery, schema: StructType | None, texts: RecordTexts | None
 ) -> DataFrame:
-    """Return the source's rows with the parsed record and a verdict: whether it fits the schema and the partitions.
+    """Return the source's rows with the parsed record and a verdict: whether the record fits the schema and the partitions.
 
-    A record does not fit if a partition column has no value although every field in its expression has one. Except in Iceberg, an empty
-    text does not fit either: readers of partition folders take it for null.
+    A record does not fit if a partition column is null although every field in its expression has a value. In Iceberg tables an empty
+    text fits. In other tables it does not: readers of partition folders would take it for null.
     """
     if schema is not None:
         batch = json_rows.with_verdict(batch, schema, texts)
@@ -92,7 +92,7 @@ def _judged_columns(delivery: Delivery, schema: StructType | None) -> tuple[tupl
                 )
         source = tuple(F.col(name) for name in COLUMNS)
         return tuple(_source_columns(schema)), (*source, verdict.alias(json_rows.VERDICT))
-    # A field hides the source's column of its name in expressions, but not in the rows that are returned.
+    # In expressions a field hides the source's column with the same name. The returned rows still have that column.
     names = (*COLUMNS, *json_rows.ADDED)
     kept = [F.col(name).alias(f"{_KEPT}{name}") for name in (*names, json_rows.VERDICT)]
     columns = {name.lower(): F.col(quote_name(name)) for name in (*COLUMNS, "arrived", *schema.names)}
@@ -121,11 +121,11 @@ def _judged_columns(delivery: Delivery, schema: StructType | None) -> tuple[tupl
 
 
 def _unfit_folders(value: Column, name: str, table_format: str) -> list[tuple[Column, str]]:
-    """Return the conditions under which a partition can have no folder, each with its reason.
+    """Return the conditions under which no folder can be made for a partition, each with its reason.
 
     Args:
         value: The partition's value.
-        name: Of the partition column.
+        name: Name of the partition column.
         table_format: Format of the table. Iceberg's folders are only names; elsewhere readers take the value from the folder.
     """
     text = value.cast("string")
@@ -145,7 +145,7 @@ def _unfit_folders(value: Column, name: str, table_format: str) -> list[tuple[Co
 
 
 def _field_of(column: Column, path: str, kind: Any) -> Column:
-    """Return the field of a column at a path of names with dots, as deep as there are structs; `kind` is the column's type."""
+    """Return the field at a path such as `a.b` in a column of type `kind`. The path ends early at a field that is no struct."""
     for name in path.split("."):
         if not isinstance(kind, StructType) or name not in kind.names:
             break
@@ -154,11 +154,11 @@ def _field_of(column: Column, path: str, kind: Any) -> Column:
 
 
 def check_columns(delivery: Delivery, schema: StructType | None) -> None:
-    """Refuse a table in which two columns have the same name.
+    """Refuse a schema in which two columns have the same name, or whose structs Spark cannot read.
 
     Raises:
-        OptionError: A partition column, or one of `metadata`, has the name of another column, or Spark cannot find the fields of a
-            struct by its name.
+        OptionError: Two columns of the schema, the metadata and the partitions have the same name; or a struct has a name with an
+            apostrophe or a question mark.
     """
     _check_struct_names(schema)
     names = [*COLUMNS] if schema is None else [*schema.names]
@@ -198,7 +198,7 @@ def unfindable_struct(schema: StructType) -> str | None:
 def with_newer_columns(
     schema: StructType, newest: StructType, names: ColumnNameRule, *, in_structs: bool = False
 ) -> StructType:
-    """Return a schema with the columns that the newest version adds or widens, with `in_structs` also inside structs."""
+    """Return a schema with the columns that its newest version adds or widens; with `in_structs`, also inside structs."""
     there = {each.name.lower() for each in schema.fields}
     added = [
         each for each in newest.fields if each.name.lower() not in there and names.refusal(each.name) is None
@@ -207,7 +207,7 @@ def with_newer_columns(
 
 
 def with_wider_types(schema: StructType, other: StructType, *, in_structs: bool = False) -> StructType:
-    """Return a schema in which a column has the other schema's type if that is wider; with `in_structs` also if its structs have more fields."""
+    """Return a schema with the other schema's types where those are wider; with `in_structs`, also where their structs have more fields."""
     kinds = {each.name: each.dataType for each in other.fields}
 
     def is_better(kind: DataType, known: DataType) -> bool:
@@ -224,7 +224,7 @@ def with_wider_types(schema: StructType, other: StructType, *, in_structs: bool 
 
 
 def with_inner_fields(schema: StructType, other: StructType) -> StructType:
-    """Return a schema whose structs also have the further fields that they have in the other schema."""
+    """Return a schema whose structs also get the fields that only the other schema's structs have."""
     kinds = {each.name: each.dataType for each in other.fields}
 
     def joined(kind: DataType, known: DataType | None) -> DataType:
@@ -243,9 +243,9 @@ def with_inner_fields(schema: StructType, other: StructType) -> StructType:
 
 
 def may_become(kind: DataType, other: DataType) -> bool:
-    """Return whether a column of Parquet files may have the second type from now on: the same, a wider one, or with further fields.
+    """Return whether a column of Parquet files may change to the other type: the same type, a wider one, or one with further fields.
 
-    Readers read the files of both types by the second one.
+    Readers then read old and new files by the other type.
     """
     if isinstance(kind, StructType) and isinstance(other, StructType):
         kinds = {each.name: each.dataType for each in other.fields}
@@ -258,7 +258,7 @@ def may_become(kind: DataType, other: DataType) -> bool:
 
 
 def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:
-    """Return STRING columns for fields that partition expressions use but that no record of the sample has, after a warning."""
+    """Warn of fields that partition expressions use and no record of the sample has; return a STRING column for each."""
     there = {name.lower() for name in (*columns, *COLUMNS, "arrived")}
     fields = {each.field for each in delivery.partitions if each.field is not None}
     unseen = sorted(name for name in fields if name.lower() not in there)

@@ -1,4 +1,4 @@
-"""Writes a batch into its target: stages the rows beside it, then commits the manifest."""
+"""Writes a batch into its target: stages the rows beside the target, then commits the manifest."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from penstock.delivery.table_rows import (
 from penstock.delivery.targets.target import Target
 
 _ROUNDS_MAX: Final = 10
-"""Most rounds in which one batch is searched for new fields: each round finds those of a sample."""
+"""Most rounds in which one batch is searched for new fields. Each round finds the fields of a sample of its records."""
 _PROPAGATES_EMPTY: Final = "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
 _DO_NOTHING: Final[Callable[[str], None]] = lambda _step: None  # noqa: E731
 
@@ -41,14 +41,14 @@ class BatchReport(Struct, frozen=True):
 
     Args:
         delivery: Name of the delivery.
-        batch: Its label.
-        row_count: Rows in the table's files.
-        dead_count: Dead letters.
-        file_count: Files.
-        duration_s: Time that it took.
-        is_repeated: Whether it was in the table already.
-        new_columns: Columns that were added.
-        last_arrival_ms: Arrival of its newest record; None if unknown.
+        batch: Label of the batch.
+        row_count: Rows that the batch put into the table.
+        dead_count: Its dead letters.
+        file_count: Its files, with those of dead letters.
+        duration_s: Time that the delivery of the batch took.
+        is_repeated: Whether the batch was committed by an earlier attempt.
+        new_columns: Names of the columns that were added or widened.
+        last_arrival_ms: Arrival of the newest record; None if unknown.
         failed_compactions: Compactions of the table that failed in this program.
     """
 
@@ -65,7 +65,7 @@ class BatchReport(Struct, frozen=True):
 
 
 class _StagedBatch(NamedTuple):
-    """A batch beside the table, with the manifest that makes it part of the table."""
+    """A batch whose rows are staged beside the table; the manifest makes it part of the table."""
 
     manifest: Manifest
     new_columns: tuple[str, ...]
@@ -79,8 +79,8 @@ class TableWriter:
         delivery: The definition.
         files: The file system of the table.
         schema: Schema of the records; None for `raw`.
-        texts: Makes JSON texts of the records; None if they are parsed as they are, or not at all.
-        target: Where the rows are put.
+        texts: Makes JSON texts of the records; None if the data of a record is its text, or is not parsed.
+        target: Takes the rows.
         report: Called after each batch.
         at_step: Called with the name of each step before it begins; for tests.
     """
@@ -111,16 +111,16 @@ class TableWriter:
         """Deliver a batch of the query; the function for `foreachBatch`."""
         self.write(batch, batch_label(batch_id))
         self.store.remove_old_manifest(batch_id)
-        # Here no batch of this delivery is open: this one is done, and Spark plans the next one after this function.
+        # No batch of this delivery is open here: Spark plans the next one after this function returns.
         self._compaction.run_if_due()
 
     def write(self, batch: DataFrame, label: str, removes: Sequence[str] = ()) -> BatchReport:
-        """Deliver rows of the source as the batch of a label; a batch that was delivered is not delivered again.
+        """Deliver rows of the source as one batch. A batch that was committed before is finished, and not delivered again.
 
         Args:
-            batch: The rows; every attempt with the same label must have the same ones.
-            label: Of the batch.
-            removes: Files that are removed when the rows are in the table.
+            batch: The rows. Every attempt with the same label must have the same rows.
+            label: Label of the batch.
+            removes: Files to remove when the rows are in the table.
         """
         began_s = time.monotonic()
         self._at_step("begin")
@@ -156,7 +156,7 @@ class TableWriter:
         return report
 
     def _stage(self, batch: DataFrame, label: str, removes: tuple[str, ...]) -> _StagedBatch:
-        """Write rows and dead letters of a batch beside the table: again each time that its records add columns."""
+        """Write the rows and dead letters of a batch beside the table. If its records add columns, the rows are written again."""
         delivery = self._delivery
         added: list[str] = []
         if self._has_no_columns:
@@ -222,7 +222,7 @@ class TableWriter:
         return bool(counts["unknown"] or (self._texts is not None and counts["dead"]))
 
     def _grow_schema(self, verdicts: DataFrame) -> tuple[str, ...]:
-        """Add and widen columns if `evolve` is `add` or no column is known yet; return the names of those that changed."""
+        """Add and widen columns, if `evolve` is `add` or there are no columns yet; return the names of the new and widened ones."""
         assert self._schema is not None
         if self._delivery.evolve != "add" and not self._has_no_columns:
             return ()
@@ -234,7 +234,7 @@ class TableWriter:
                 self._name_rule,
                 in_structs=self._delivery.adds_to_structs,
             )
-        # A redelivery beside this program may have added columns.
+        # Another run of the delivery, such as a redelivery, may have added columns meanwhile.
         saved = saved_schema(self._files, self._delivery)
         if saved is not None:
             known_names = {name.lower() for name in self._schema.names}
@@ -259,12 +259,12 @@ class TableWriter:
 
 
 def schema_place(delivery: Delivery) -> str:
-    """Return the path of the schema to which the table has grown."""
+    """Return the path of the schema that batches save when they add columns."""
     return f"{delivery.state}/schema.json"
 
 
 def saved_schema(files: Files, delivery: Delivery) -> StructType | None:
-    """Return the schema to which the table has grown; None if it has not yet."""
+    """Return the schema that the last batches have saved; None if none was saved yet."""
     text = files.read(schema_place(delivery))
     return None if text is None else StructType.fromJson(json.loads(text))
 
@@ -284,7 +284,7 @@ def set_session_options(spark: SparkSession, delivery: Delivery) -> None:
     conf.set("spark.sql.caseSensitive", "false")
     # A partition expression without a value for a record must not end the delivery; `with_verdict` makes a dead letter of it.
     conf.set("spark.sql.ansi.enabled", "false")
-    # This rule would remove the observation, and with it the counts, from a batch in which no record fits.
+    # This rule would remove the observation from a batch in which no record fits, and the counts with it.
     conf.set("spark.sql.adaptive.optimizer.excludedRules", _PROPAGATES_EMPTY)
 
 
@@ -307,7 +307,7 @@ def _counts() -> tuple[Column, ...]:
 
 @functools.cache
 def _identity_columns() -> tuple[Column, ...]:
-    """Return the aggregates of a batch's positions: two attempts with the same records have the same ones."""
+    """Return the aggregates of a batch's positions. They are equal for two attempts with the same records."""
     number = F.lpad("sequenceNumber", 60, "0")  # texts of equal length are in the order of their numbers
     position = F.xxhash64("shardId", "sequenceNumber", "subSequenceNumber")
     return (

@@ -1,4 +1,4 @@
-"""A Delta table: an append has the batch's number as `txnVersion`, so a repeat of it is skipped by Delta itself."""
+"""A Delta table. An append has the batch's number as `txnVersion`, and Delta skips a repeat of it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DeltaTable:
     Args:
         spark: A session.
         delivery: The definition.
-        files: The file system of the table, if it is a folder.
+        files: The file system of the table's folder. Not used for a table in the catalog.
     """
 
     def __init__(self, spark: SparkSession, delivery: Delivery, files: Files) -> None:
@@ -91,7 +91,7 @@ class DeltaTable:
         return None
 
     def batches(self, delivery_id: str) -> Sequence[str]:
-        """Return the labels in the table's transactions. Spark's SQL does not show those, so they are read by Delta's own classes."""
+        """Return the labels in the table's transactions, read by Delta's own classes: Spark's SQL does not show transactions."""
         jvm: Any = self._spark._jvm  # noqa: SLF001 - Delta's classes have no other way from Python
         session = self._spark._jsparkSession  # noqa: SLF001 - as well
         try:

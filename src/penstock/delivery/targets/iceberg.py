@@ -1,4 +1,4 @@
-"""An Iceberg table: the snapshot of an append has the batch in its summary, and a repeat looks for it there first."""
+"""An Iceberg table. The snapshot of an append has the batch in its summary; a repeated append searches the summaries first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.errors import DeliveryFailed, OptionError
 _DELIVERY: Final = "penstock.delivery"
 _BATCH: Final = "penstock.batch"
 _REDACTED: Final = "(redacted)"
-"""Ends the value of a property that Spark hides since it may be a secret: one named after `url`, as in `hourly`, or a token."""
+"""Spark shows this for the values of properties that may be secret, such as names with `token` or `url` (also in `hourly`)."""
 
 
 class IcebergTable:
@@ -46,7 +46,7 @@ class IcebergTable:
             )
 
     def exists(self) -> bool:
-        """Return whether there is such a table now: the catalog keeps tables that another program has changed or dropped since."""
+        """Return whether the table exists now. The session's catalog may still have a table that another program has dropped."""
         is_kept = self._spark.catalog.tableExists(self.name)
         if is_kept:
             self._spark.catalog.refreshTable(self.name)
@@ -57,7 +57,7 @@ class IcebergTable:
         return self._spark.table(self.name).schema
 
     def partitions(self) -> Sequence[str]:
-        """Return the partition columns, or the expressions of a hidden layout."""
+        """Return the partition columns, or the expressions of hidden partitions."""
         rows = self._spark.sql(f"DESCRIBE TABLE {self.name}").collect()
         titles = [row.col_name for row in rows]
         if "# Partition Information" in titles:
@@ -80,7 +80,7 @@ class IcebergTable:
         )
 
     def create(self, schema: StructType, partitions: Sequence[str]) -> None:
-        """Create the table without rows, and its namespace."""
+        """Create the namespace if it is missing, and the table without rows."""
         from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 
         if self._namespace is not None:
@@ -106,7 +106,7 @@ class IcebergTable:
     def compact(self, file_bytes: int) -> None:
         """Run `rewrite_data_files`."""
         catalog, _, table = self.name.partition(".")
-        # Without a namespace the name is a namespace and a table of Spark's own catalog, or of a catalog without namespaces.
+        # A name of two parts is a namespace and a table in Spark's own catalog, or a catalog without namespaces and a table.
         if self._namespace is None:
             is_own = not self._spark.conf.get(f"spark.sql.catalog.{catalog.strip('`')}", None)
             catalog, table = ("spark_catalog", self.name) if is_own else (catalog, table)
@@ -119,7 +119,7 @@ class IcebergTable:
         """Append the rows of a batch, unless it was committed.
 
         Raises:
-            DeliveryFailed: The snapshots that would show it have expired, or another driver has appended them too.
+            DeliveryFailed: The snapshots that would show the commit have expired, or another driver has appended the rows too.
         """
         schema = self.schema()
         if self.state() != before:
@@ -146,10 +146,10 @@ class IcebergTable:
         self._check_once(delivery_id, label)
 
     def _check_once(self, delivery_id: str, label: str) -> None:
-        """Raise an error if another driver has appended the batch between the search and the append: nothing is locked there."""
+        """Raise DeliveryFailed if another driver has appended the batch too, between this driver's search and its append."""
         snapshots = self._snapshots()
         found = [each.id for each in snapshots if each.delivery == delivery_id and each.batch == label]
-        if len(found) > 1:  # perhaps the table was rolled back behind the first one by hand
+        if len(found) > 1:  # a user may have rolled the table back to before the first of them
             found = [each for each in history_of(snapshots, int(self.state() or 0)) if each in found]
         if len(found) > 1:
             raise DeliveryFailed(

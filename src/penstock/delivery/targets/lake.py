@@ -1,4 +1,4 @@
-"""Tables with transactions of their own: rows are staged as Parquet, then appended by one transaction that names the batch."""
+"""Delta and Iceberg tables: rows are staged as Parquet, then appended by one transaction that names the batch."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class LakeTable(Protocol):
         """The table's name for SQL."""
 
     def exists(self) -> bool:
-        """Return whether there is such a table. Raises OptionError if there can be none."""
+        """Return whether there is such a table. Raises OptionError if no table can be created there."""
 
     def schema(self) -> StructType:
         """Return the table's columns as they are now."""
 
     def partitions(self) -> Sequence[str]:
-        """Return its partition columns, or its expressions."""
+        """Return the partition columns, or the expressions of hidden partitions."""
 
     def property(self, name: str) -> str | None:
         """Return a property of the table; None if it is not set."""
@@ -63,32 +63,32 @@ class LakeTable(Protocol):
         """Return how a user allows wider types; None if they are allowed."""
 
     def state(self) -> str | None:
-        """Return the state by which a later `append` finds out whether its batch was committed; None if it needs none."""
+        """Return the table's state, by which a later `append` finds out whether its batch was committed; None if it needs no state."""
 
     def batches(self, delivery_id: str) -> Sequence[str]:
-        """Return the labels of a delivery's batches in the table: of the query's batches the newest one."""
+        """Return the labels of a delivery's batches in the table. Of the query's batches only the newest one is sure to be among them."""
 
     def compact(self, file_bytes: int) -> None:
         """Merge files that are smaller than a size."""
 
     def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
-        """Append the rows of a batch by one transaction; do nothing if that was committed.
+        """Append the rows of a batch by one transaction, unless an earlier attempt has committed it.
 
         Args:
             rows: With columns of the table.
             delivery_id: Id of the delivery.
-            label: Of the batch.
-            before: `state` before the first attempt.
+            label: Label of the batch.
+            before: The result of `state` before the first attempt.
         """
 
 
 class LakeTarget(Target):
-    """A table with transactions of its own.
+    """Puts rows into a Delta or Iceberg table.
 
     Args:
         spark: A session of this delivery.
         delivery: The definition.
-        delivery_id: The delivery's id, which its transactions have.
+        delivery_id: Id of the delivery; each of its transactions carries it.
         table: The table.
     """
 
@@ -130,7 +130,7 @@ class LakeTarget(Target):
         self._plan(self._rows_schema(schema))
 
     def check_filled(self) -> None:
-        """Refuse a table without the property that the first batch has set."""
+        """Refuse a missing table, and one without the property that the first batch has set."""
         delivery, name = self._delivery, self._table.name
         if not self._table.exists():
             raise DeliveryFailed(describe_lost_table(name, delivery))
@@ -175,12 +175,12 @@ class LakeTarget(Target):
         )
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
-        """Write the rows as Parquet, whatever the table's layout."""
+        """Write the rows as Parquet, without folders of partitions."""
         names = [each.name for each in self._delivery.partitions]
         table_rows(rows, self._delivery, schema).hint("rebalance", *names).write.parquet(spark_uri(folder))
 
     def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
-        """Return the folder that `commit` reads, and the table's state before it."""
+        """Return the folder that `commit` reads, and the table's state before the commit."""
         del label
         if not staged:
             return Placement()
@@ -194,7 +194,7 @@ class LakeTarget(Target):
     def commit(self, manifest: Manifest) -> None:
         """Create the table if it is missing, add or widen its columns, and append the rows.
 
-        If another writer changes the table in between, all steps are repeated; each of them may be.
+        If another writer changes the table in between, all steps are repeated. A repeat of any step is safe.
         """
         for tries_left in reversed(range(_TRIES_MAX)):
             try:

@@ -21,7 +21,7 @@ def open_target(spark: SparkSession, delivery: Delivery, delivery_id: str) -> Ta
     Args:
         spark: The session.
         delivery: The definition.
-        delivery_id: The delivery's id, which its transactions have.
+        delivery_id: Id of the delivery; its transactions carry it.
 
     Raises:
         OptionError: The catalog of the table is not configured.

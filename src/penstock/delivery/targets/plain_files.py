@@ -1,4 +1,4 @@
-"""Plain files in a folder: staged with their partitions, then moved under names of delivery, batch and number."""
+"""Plain files in a folder: staged in partition folders, then moved to names that have the delivery, the batch and a number."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDINGS: Final = {"parquet": "parquet", "json": "json"}
 
 
 class PlainFiles(Target):
-    """A folder of Parquet files or of JSON lines. The delivery's state folder has its columns.
+    """Puts rows into a folder as Parquet files or JSON lines. The schema of the folder is in the delivery's state folder.
 
     Args:
         delivery: The definition.

@@ -1,4 +1,4 @@
-"""Another stream as a target: records are put unchanged, at least once. A batch that was killed under way is put again as a whole."""
+"""Another stream as a target. Records are put unchanged, at least once: after a crash the whole batch is put again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS: Final = (
 
 
 class StreamTarget(Target):
-    """A stream in the account and region of the connection.
+    """Puts records into a stream in the account and region of the connection.
 
     Args:
         spark: A session of this delivery.
@@ -49,7 +49,7 @@ class StreamTarget(Target):
         wiring.open_kinesis(options.connection).fetch_summary(self._to)
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
-        """Keep the records, in the files of the tasks that read them."""
+        """Write the records to files, one for each task that has read records."""
         del schema
         rows.select(*_COLUMNS).write.parquet(spark_uri(folder))
 
@@ -61,7 +61,7 @@ class StreamTarget(Target):
         """Do nothing."""
 
     def commit(self, manifest: Manifest) -> None:
-        """Put the records. Those with one partition key stay in order."""
+        """Put the records. Records with the same partition key stay in order."""
         assert manifest.rows is not None
         number = F.lpad("sequenceNumber", 60, "0")
         records = self._spark.read.parquet(read_uri(manifest.rows))

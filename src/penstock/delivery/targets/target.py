@@ -1,4 +1,4 @@
-"""The interface of a target: rows are staged, then put into it once by the manifest of their batch."""
+"""The interface of a target: rows are staged, then put into the target once, by the manifest of their batch."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ class Placement(Struct, frozen=True):
 
     Args:
         moves: Moves of staged files into the target.
-        rows: Folder of the staged rows that `commit` reads; None if there are none.
+        rows: Folder of the staged rows that `commit` reads; None if `commit` has no rows to read.
         before: State of the target before the batch, for `commit`.
-        staged_count: Files in that folder.
+        staged_count: Files in the folder `rows`.
     """
 
     moves: tuple[Move, ...] = ()
@@ -29,21 +29,21 @@ class Placement(Struct, frozen=True):
 
 
 class Target(Protocol):
-    """Implemented by `PlainFiles`, `LakeTarget` and `StreamTarget`."""
+    """The place that a delivery fills. Implemented by `PlainFiles`, `LakeTarget` and `StreamTarget`."""
 
     @property
     def ending(self) -> str:
-        """End of the names of staged files."""
+        """The ending of the names of staged files, such as `parquet`."""
 
     def known_columns(self) -> StructType:
-        """Return the columns of an existing target that fields of records may fill; none if the target has no columns of its own."""
+        """Return the columns of an existing table that fields of records may fill; no columns for files and streams."""
         return StructType([])
 
     def check(self, schema: StructType | None) -> None:
         """Refuse, before the first write, a target that cannot take the rows.
 
         Args:
-            schema: Of the records; None for the source's columns.
+            schema: Schema of the records; None for the source's columns.
 
         Raises:
             OptionError: A column, or the layout, does not fit the target.
@@ -51,16 +51,16 @@ class Target(Protocol):
         """
 
     def needed_changes(self, schema: StructType | None) -> tuple[str, ...]:
-        """Return the changes of an existing target that rows of the schema need, as sentences for people."""
+        """Return the changes that the target needs before it takes rows of the schema, as sentences for people."""
         del schema
         return ()
 
     def check_filled(self) -> None:
-        """Raise DeliveryFailed, before a batch, if the target of earlier batches has gone or was created again."""
+        """Raise DeliveryFailed if the target of earlier batches has gone or was created again. Called before a batch."""
         return
 
     def batches(self) -> Sequence[str]:
-        """Return the labels of the delivery's batches in the target, of the query's the newest; none if the target lists no batches."""
+        """Return the labels of the delivery's batches that the target lists: the query's newest one, and others; empty if it lists none."""
         return ()
 
     def unreadable_columns(self) -> Mapping[str, str]:
@@ -71,16 +71,16 @@ class Target(Protocol):
         """Write rows that fit into a folder beside the target.
 
         Args:
-            rows: Of the source, with the parsed fields if there is a schema.
-            schema: Of the records; None for the source's columns.
-            folder: It does not exist yet.
+            rows: Rows of the source, with the parsed fields if there is a schema.
+            schema: Schema of the records; None for the source's columns.
+            folder: A folder that does not exist yet.
         """
 
     def plan(self, label: str, staged: Sequence[tuple[str, int]], folder: str) -> Placement:
         """Plan how staged files get into the target.
 
         Args:
-            label: Of the batch.
+            label: Label of the batch.
             staged: Path and size of each file.
             folder: The folder in which they were staged.
         """
