@@ -1,4 +1,4 @@
-"""The actions of a command, as `delete` of `penstock streams`: their parsers, and the wait for a change to be done."""
+"""The actions of a command, such as `delete` of `penstock streams`: their parsers, and the wait for a change to be done."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def add_action(actions: Any, name: str, about: str) -> argparse.ArgumentParser:
 
 
 def wait_for_status(fetch_status: Callable[[], str], wanted: str | None, timeout_s: float) -> str | None:
-    """Wait until a resource has the wanted status. Return its last one, which differs from `wanted` after the timeout.
+    """Wait until a resource has the wanted status. Return its last status: after the timeout, this is not `wanted`.
 
     Args:
         fetch_status: Raises `NotFound` if the resource does not exist.

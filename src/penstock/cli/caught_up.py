@@ -33,15 +33,15 @@ def when_caught_up(
 
     Args:
         consumer: The only worker of its application.
-        lag_error_ms: Largest error of a lag above 0: its age, and how far this machine's clock is from the service's. A lag of 0
-            has none: all reads begin after the body.
+        lag_error_ms: Largest error of a lag above 0: the lag's age, and how far this machine's clock is from the service's.
+            A lag of 0 has no error, because all reads begin after the body began.
         shard_ids: The only shards that are read; empty if all are read, at least one of which is open.
-        on_ended: Called once when these are read to their ends; then `on_caught_up` is not called any more.
+        on_ended: Called once when `shard_ids` are read to their ends. After it, `on_caught_up` is not called any more.
         lag_max_ms: Returns the lag up to which a shard counts as caught up; None: the time since the body began.
     """
     began_s = time.monotonic()
     if lag_max_ms is None:
-        lag_max_ms = lambda: max(0.0, (time.monotonic() - began_s) * 1000 - lag_error_ms)  # noqa: E731 - a default that has seen the beginning
+        lag_max_ms = lambda: max(0.0, (time.monotonic() - began_s) * 1000 - lag_error_ms)  # noqa: E731 - a default that needs `began_s`
 
     is_caught_up = False
 
@@ -63,10 +63,10 @@ def when_caught_up(
 
 
 def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> bool:
-    """Return whether every unfinished shard has a reader that has stopped or lags by at most `lag_max_ms`, and all leases are there."""
+    """Return whether all leases exist, and each unfinished shard's reader has stopped or lags by at most `lag_max_ms`."""
     if lag_max_ms < 0:
         return False  # a moment in the future
-    # Health first: a shard that ends between the two reads has left its children in the table.
+    # Health is read first: if a shard ends between the two reads, the scan finds its children.
     health = {shard.shard_id: shard for shard in consumer.health().shards}
     unfinished = [row for row in table.scan().leases if not row.is_ended]
     for row in unfinished:
@@ -76,12 +76,12 @@ def _is_caught_up(consumer: Consumer, table: LeaseTable, lag_max_ms: float) -> b
         is_stopped = shard.state == "stopped"
         if not is_stopped and (shard.lag_ms is None or shard.lag_ms > lag_max_ms):
             return False
-    # Leases are created one after the other: all are there when they cover every hash key.
+    # Leases are created one after the other. All exist when the unfinished ones cover every hash key.
     spans = [row.hash_range for row in unfinished if row.hash_range is not None]
     return sum(span.size for span in spans) >= HASH_KEYS
 
 
 def _are_ended(table: LeaseTable, shard_ids: Collection[str]) -> bool:
-    """Return whether the shards are read to their ends. All leases must have been created: a missing one is then that of an ended shard."""
+    """Return whether the shards are read to their ends. All leases were created before: a missing one means an ended shard."""
     unfinished = {row.key for row in table.scan().leases if not row.is_ended}
     return unfinished.isdisjoint(shard_ids)

@@ -11,7 +11,7 @@ from penstock.core.keyword_options import did_you_mean
 
 _ENDS_OPTIONS: Final = "--"
 _NO_OPTION: Final = "\0"
-"""Precedes a word that stands after `--`, until it is parsed; no word that is typed has it."""
+"""Marks a word after `--` until it is parsed. No typed word can contain it."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -32,7 +32,7 @@ class CommandParser(argparse.ArgumentParser):
         if self._is_mixing or self.subcommands is not None:
             return super().parse_known_args(words, namespace)
         self._refuse_unknown(words)
-        # The first of the library's two calls would leave the words after `--` to the second as options.
+        # argparse parses in two calls: without a mark, the second would take the words after `--` as options.
         if _ENDS_OPTIONS in words:
             end = words.index(_ENDS_OPTIONS)
             words = words[: end + 1] + [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
@@ -89,7 +89,7 @@ class CommandParser(argparse.ArgumentParser):
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         if action.nargs != argparse.PARSER:  # its words are parsed by the subcommand
             arg_string = arg_string.removeprefix(_NO_OPTION)
-            if not arg_string and arg_string != action.const:  # an option without a value has its `const`
+            if not arg_string and arg_string != action.const:  # an option without a value gets its `const`
                 raise argparse.ArgumentError(
                     action, "the value is empty; is a variable of the shell not set?"
                 )

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "Print the lines that let bash, zsh or fish complete commands and options."
 _WORDS: Final = "PENSTOCK_COMPLETE"
-"""The environment variable by which a shell requests completions: the words after `penstock`, one to a line. The last one is completed."""
+"""Environment variable of a shell that requests completions: the words after `penstock`, one a line. The last is completed."""
 # In a file of zsh's fpath the lines are the body of a function, which zsh calls at the first Tab: they must answer that Tab.
 _SCRIPTS: Final = {
     "bash": r"""_penstock() {
@@ -62,7 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the lines, or while a shell asks, the words that fit; return the exit status."""
+    """Print the script, or if a shell requests completions, the words that fit; return the exit status."""
     from penstock.cli.main import build_parser
 
     given = os.environ.get(_WORDS)

@@ -1,4 +1,4 @@
-"""A question before something is lost."""
+"""Asks the user before something is lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def confirm(args: argparse.Namespace, warning: str, name: str) -> None:
 
     Raises:
         UsageError: There is no terminal to ask on, and `--yes` was not given.
-        PenstockError: The answer was another one.
+        PenstockError: The user typed something else.
     """
     if args.yes:
         return

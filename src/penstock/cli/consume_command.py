@@ -132,14 +132,14 @@ def _retrieval_of(args: argparse.Namespace) -> Literal["polling", "fan-out", "au
 
 
 def _is_no_broken_pipe(record: logging.LogRecord) -> bool:
-    """Return False for broken pipes: if the reader of the output has gone, no shard is at fault."""
+    """Return False for a log record of a broken pipe: the reader of the output has gone, and no shard is at fault."""
     # A second handler may fail while its shard is leaving: then only the log record's message names the error.
     is_raised = record.exc_info is not None and isinstance(record.exc_info[1], BrokenPipeError)
     return not is_raised and BrokenPipeError.__name__ not in record.getMessage()
 
 
 def _with_zone(start: StartingPosition) -> str | StartingPosition:
-    """Return a starting position for `ConsumerOptions`. One timestamp for all shards becomes a text with its time zone, which errors show."""
+    """Return a starting position for `ConsumerOptions`. One timestamp for all shards becomes a text, so that errors show its time zone."""
     from penstock.core.moments import describe_moment
 
     moment_ms = start.default.timestamp_ms
@@ -209,6 +209,6 @@ def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None
             raise BrokenPipeError
     except HandlerFailed as failure:
         if isinstance(failure.__cause__, BrokenPipeError):
-            raise BrokenPipeError from failure  # the reader has gone: records that were not printed are not done
+            raise BrokenPipeError from failure  # the output's reader has gone: unprinted records get no checkpoint
         raise
     return 0

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace, metrics: PrometheusMetrics | None) -> int:
     is_broken = threading.Event()
 
     def print_record(record: QueueRecord) -> None:
-        """Print a record and hand it to the operating system before it counts as done."""
+        """Print a record and flush the output, before the record is acknowledged."""
         with lock:
             try:
                 _print(record, args, line_format)

@@ -23,7 +23,7 @@ DESCRIPTION = (
 _TOKEN_VARIABLE: Final = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")
 _CHECK_EVERY_S: Final = 1.0
-_STREAM_WAIT_S: Final = 2.0  # then the page is sent without figures, and reloads
+_STREAM_WAIT_S: Final = 2.0  # after this time the page is sent without figures, and reloads
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,10 +87,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def check_token(host: str, token: str | None) -> None:
-    """Check that a dashboard may be served.
+    """Check the token of a dashboard.
 
     Args:
-        token: Required of every client, or None.
+        token: The token that every client must send; None is allowed only on a loopback address.
 
     Raises:
         OptionError: The token is missing, too short, or has characters that a cookie cannot hold.

@@ -1,4 +1,4 @@
-"""`penstock deliver`: a stream into a table of files by Spark, each record once."""
+"""`penstock deliver`: deliver a stream into a table by Spark, each record once."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ _GOES_ON: Final = "the same command goes on where it stopped, and delivers each 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Deliver; 0 after an orderly end, 128 plus the signal's number if a signal came before all was delivered.
+    """Deliver; return 0, or 128 plus the number of a signal that ended the run before all was delivered.
 
     Raises:
         UsageError: A wrong option or file; nothing is written.
@@ -286,7 +286,7 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
 
 
 def _documents_of(file: str) -> list[Any]:
-    """Read a file of deliveries: those in its list `deliveries`, or the only one."""
+    """Return the documents of a file's list `deliveries`; without the list, the whole file is the only document."""
     found = _read_file(file)
     several = found.get("deliveries")
     if several is None:
@@ -329,7 +329,7 @@ def _parse_text(text: str, ending: str) -> Any:
     try:
         return yaml.load(text, Loader=_yaml_loader(yaml))  # noqa: S506 - derived from the safe loader
     except yaml.MarkedYAMLError as error:
-        # The mistake may be where the context begins: a quotation mark without its second one is missed at the end.
+        # A missing quotation mark is found at the end of the text; the context is where the quotation begins.
         parts = ((error.problem, error.problem_mark), (error.context, error.context_mark))
         places = [
             f"line {at.line + 1}, column {at.column + 1}: {text}" for text, at in parts if at is not None
@@ -352,7 +352,7 @@ def _yaml_loader(yaml: Any) -> Any:
 
     YAML would read a stream `007` as 7, `1e3` as 1000 and `12:30` as 750.
 
-    It refuses a key that is there twice: YAML would keep the second value.
+    The loader refuses a key that is there twice: YAML would keep the second value.
     """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # loaded late

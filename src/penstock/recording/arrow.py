@@ -1,4 +1,4 @@
-"""pyarrow for recordings: one place that says how to install it."""
+"""Imports pyarrow for recordings; without pyarrow the error shows how to install it."""
 
 from __future__ import annotations
 

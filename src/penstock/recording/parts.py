@@ -1,7 +1,7 @@
 """A recording in progress: a folder with one Parquet file for each batch, and a document with options and finished shards.
 
 Each batch is also written to the final file while the shards are read, so little is left to do at the end. A run that continues
-an interrupted recording copies the parts that it found to the final file, and then adds its own batches.
+an interrupted recording first copies the earlier parts to the final file, and then adds new batches.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _FORMAT: Final = "penstock recording in progress 1"
 
 
 class Progress(Struct, kw_only=True):
-    """The document of a recording in progress.
+    """The JSON document in the folder of a recording in progress.
 
     Args:
-        asked: The options as they were typed: a recording goes on only with the same ones.
-        has_end: Whether the end was typed; else it is the beginning of the recording.
+        asked: The options as the user typed them. Only a run with the same options may continue the recording.
+        has_end: Whether the user gave the end of the slice. If not, the slice ends when the recording began.
         began_ms: When the recording began.
-        secret: The secret of the hashes, in hexadecimal; removed with the folder.
-        done: The shards that are read.
+        secret: The secret with which redaction hashes values, in hexadecimal. It is removed with the folder.
+        done: Ids of the shards that are read to the end of the slice.
         dropped_count: Payloads that redaction dropped.
     """
 
@@ -58,13 +58,13 @@ class Progress(Struct, kw_only=True):
 
 
 class PartFolder:
-    """The folder beside a recording. Thread-safe.
+    """The folder of a recording in progress: adds parts, and finishes the recording. Thread-safe.
 
     Args:
-        batches: The batch of each part that is there, by its number; a shard's are in the order of its records.
+        batches: The batch of each existing part, by the part's number. Within a shard, numbers follow the order of records.
 
     Raises:
-        OptionError: Another process records there.
+        OptionError: Another process has locked the folder.
     """
 
     def __init__(self, path: Path, progress: Progress, batches: dict[int, RecordedBatch]) -> None:
@@ -87,22 +87,22 @@ class PartFolder:
             ) from error
 
     def close(self) -> None:
-        """Release the folder for other processes."""
+        """Remove the unfinished recording but not its parts, and unlock the folder for other processes."""
         try:
             if self._writer is not None:
                 self._writer.close()
-                (self._folder / _RECORDING).unlink(missing_ok=True)  # an empty folder is gone already
+                (self._folder / _RECORDING).unlink(missing_ok=True)  # `remove_if_empty` may have removed it
                 self._writer = None
         finally:
             os.close(self._folder_lock)
 
     def remove_if_empty(self) -> None:
-        """Remove the folder if nothing would be lost with it."""
+        """Remove the folder if it has no part and no shard is finished."""
         if not self.batches and not self.progress.done:
             shutil.rmtree(self._folder)
 
     def add(self, table: pa.Table) -> RecordedBatch:
-        """Write consecutive records of one shard, as a part and into the recording. A part is there whole, or not at all."""
+        """Write consecutive records of one shard to a part and to the recording. A part exists whole or not at all."""
         batch = describe(table)
         with self._lock:
             self._number += 1
@@ -110,7 +110,7 @@ class PartFolder:
         part = self._folder / _part_name(number)
         unfinished = part.with_suffix(".unfinished")
         document = msgspec.json.encode(batch).decode()
-        # Arrow refuses a path that is not UTF-8; an open file has none.
+        # Arrow refuses a path that is not UTF-8, so it gets the open file.
         with (
             unfinished.open("wb") as file,
             pq.ParquetWriter(
@@ -146,7 +146,7 @@ class PartFolder:
 
         Args:
             make_metadata: Returns the metadata for the batches.
-            on_part: Called after each part of an earlier run is copied: the number so far, and of all of them.
+            on_part: Called after each copied part of an earlier run, with the counts of copied parts and of all such parts.
         """
         with self._writing:
             writer = self._open_writer(on_part)
@@ -160,7 +160,7 @@ class PartFolder:
     def _open_writer(
         self, on_part: Callable[[int, int], None] = lambda _done, _count: None
     ) -> RecordingWriter:
-        """Return the writer of the recording, which has the parts that were there before this run."""
+        """Return the writer of the recording. The first call opens it and copies the parts of earlier runs to it."""
         if self._writer is None:
             self._writer = RecordingWriter(self._folder / _RECORDING)
             for done, number in enumerate(self._found, 1):
@@ -175,10 +175,10 @@ def folder_of(path: Path) -> Path:
 
 
 def create_parts(path: Path, progress: Progress) -> PartFolder:
-    """Begin a recording.
+    """Begin a recording: make its folder of parts.
 
     Raises:
-        OptionError: The folder cannot be made, or another process has just made it.
+        OptionError: The parent folder does not exist, or another process has just begun this recording.
     """
     folder = folder_of(path)
     try:

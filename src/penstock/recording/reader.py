@@ -28,17 +28,17 @@ _SOURCE_COLUMNS: Final = ("sequenceNumber", "partitionKey", "data")  # needed to
 
 
 def open_recording(path: str | os.PathLike[str]) -> Recording:
-    """Open a recording and read its metadata; close it, or use it as a context manager.
+    """Open a recording and read its metadata. Close the recording, or use it as a context manager.
 
     Raises:
-        DamagedRecording: The file is not a complete recording; the message has the place.
-        OSError: It cannot be read.
+        DamagedRecording: The file is not a complete recording; the message names the place in the file.
+        OSError: The file cannot be read.
     """
     return Recording(Path(path))
 
 
 class Recording:
-    """An open recording. Not thread-safe; two threads open the file twice.
+    """An open recording. Not thread-safe: each thread has to open the file itself.
 
     Args:
         path: The file.
@@ -83,20 +83,20 @@ class Recording:
         deaggregate: bool = True,
         rows_max: int = 65_536,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records, in order within each shard. One row group is held at a time.
+        """Yield the records, in order within each shard. One row group at a time is in memory.
 
         Args:
-            columns: Names out of `schema`, in the wanted order; None: all.
+            columns: Names of columns of `schema`, in the order of the result; None: all.
             arrived_from: Only records that arrived at this moment or later: a datetime or a text with its time zone, or
                 milliseconds since the epoch.
             arrived_until: Only records that arrived before this moment.
             shards: Only records of these shards; None: all.
             deaggregate: Take KPL aggregates apart, as the Spark source does by default. False returns Kinesis records as they
                 were in the stream.
-            rows_max: Rows of a batch at most.
+            rows_max: At most this many rows are in a batch.
 
         Raises:
-            DamagedRecording: A batch does not have its checksum; the message has the place. The batches before it are whole.
+            DamagedRecording: A batch does not match its checksum; the message names the place. The batches before are whole.
             OptionError: There is no such column or shard, or a moment without a time zone.
             PositionError: A text is not a moment.
         """
@@ -155,7 +155,7 @@ class Recording:
             raise DamagedRecording(f"{self._place(index, batch)} cannot be read: {error}") from error
 
     def _check(self, index: int, batch: RecordedBatch) -> None:
-        """Compare the checksum of a batch with its bytes in the file."""
+        """Raise an error if the bytes of a batch in the file do not match its checksum."""
         crc, left = 0, batch.length
         self._file.seek(batch.offset)
         while left:
@@ -171,7 +171,7 @@ class Recording:
     def _check_layout(self) -> None:
         """Check that the metadata describes exactly the footer's row groups.
 
-        It must have as many batches, with the same numbers of rows, and no gap between them in the file.
+        The metadata must have as many batches, with the same numbers of rows. In the file, no gap is between the batches.
         """
         batches, found = self.metadata.batches, self._parquet.metadata
         if found.num_row_groups != len(batches):

@@ -51,12 +51,12 @@ from penstock.recording.arrow import SCHEMA, pa
 from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
 
 _log: Final = logging.getLogger("penstock.recording")
-_THREADS_MAX: Final = 8  # each thread holds a page in several forms
+_THREADS_MAX: Final = 8  # bounds memory: each thread holds a page in several forms
 _BUFFERS_BYTES: Final = 64 * 1024 * 1024
 _BATCH_BYTES_MIN: Final = 1024 * 1024
 _BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 _DEADLINE_S: Final = 300.0
-_FAILURES_REPORTED: Final = 4  # this many in a row are a warning, and twice as many the next
+_FAILURES_REPORTED: Final = 4  # warn after this many failures in a row, and then whenever they have doubled
 _ROUNDS_MAX: Final = 10  # rounds of listing shards and reading the new ones; later shards are left out
 
 
@@ -66,10 +66,10 @@ class Slice:
 
     Attributes:
         stream: Name or ARN.
-        from_ms: Records that arrived then or later; milliseconds since the epoch.
-        until_ms: Records that arrived before; None: those that exist when the recording begins.
+        from_ms: Only records that arrived at this moment or later; milliseconds since the epoch.
+        until_ms: Only records that arrived before this moment; None: those that exist when the recording begins.
         shards: Only these shards; None: all.
-        keys: Only records with one of these partition keys, and aggregates that hold one; None: all.
+        keys: Only records with one of these partition keys, and aggregates that contain such a record; None: all.
         redactions: Expressions of `penstock.core.recording.redaction`.
     """
 
@@ -86,13 +86,13 @@ class RecorderState:
     """The progress of a recording; another thread reads it for display.
 
     Attributes:
-        records: Records so far, those of an earlier run too.
-        record_bytes: Bytes of their data and keys.
+        records: Records so far, including those of an earlier run.
+        record_bytes: Bytes of the data and partition keys of these records.
         read_bytes: Bytes that this run has read, before filters.
-        shard_count: Shards that are recorded.
-        done_count: Of these, the ones that are read.
-        parts_written: Parts of an interrupted run that are copied to the file at the end, so far.
-        part_count: All of them.
+        shard_count: Shards of the slice.
+        done_count: Shards that are read to the end of the slice.
+        parts_written: Parts of an earlier run that `run` has copied to the file at the end.
+        part_count: All parts of the earlier run; 0 before the first is copied.
     """
 
     records: int = 0
@@ -105,7 +105,7 @@ class RecorderState:
 
 
 class RecordingStoppedError(PenstockError):
-    """The recording was stopped before it was whole; the same command continues it."""
+    """`request_stop` ended a recording early; the same command continues the recording."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ class _WholePage(Page[Sequence[RawRecord]]):
 
 @dataclass(slots=True)
 class _ShardRecording:
-    """One shard while it is recorded; owned by one thread at a time."""
+    """The state of one shard's recording. At most one thread uses it at a time."""
 
     shard: Shard
     reader: ShardReader
@@ -137,11 +137,11 @@ class Recorder:
 
     Args:
         path: The file; its folder of parts is beside it.
-        asked: The options as the user gave them: an interrupted recording goes on only with the same ones.
+        asked: The options as the user gave them. Only a run with the same options may continue an interrupted recording.
 
     Attributes:
-        state: How far it is.
-        is_resumed: Whether an interrupted recording goes on.
+        state: The progress of the recording.
+        is_resumed: Whether this run continues an interrupted recording.
 
     Raises:
         OptionError: The file exists, or an interrupted recording has other options.
@@ -167,7 +167,7 @@ class Recorder:
         self._stopping = threading.Event()
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, _ShardRecording]] = []
-        # Decides between shards that are due at one moment: they cannot be compared.
+        # Orders shards that are due at the same moment: `_ShardRecording` cannot be compared.
         self._order = itertools.count()
         self._busy = 0
         self._batch_bytes = _BATCH_BYTES_MAX
@@ -198,7 +198,7 @@ class Recorder:
 
     @property
     def recorded(self) -> Recorded:
-        """The slice, with its end."""
+        """The slice. Its end is set, even if the request had none."""
         return self._slice
 
     @property
@@ -207,7 +207,7 @@ class Recorder:
         return self._parts.progress.dropped_count
 
     def request_stop(self) -> None:
-        """Stop soon; the recording can go on later."""
+        """End `run` soon. The parts are kept, so a later run can continue."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -257,7 +257,7 @@ class Recorder:
         return self._slice.shards is None or shard.shard_id in self._slice.shards
 
     def _read(self, shards: list[Shard]) -> None:
-        """Read shards to the end of the slice, each after the last record that its parts have."""
+        """Read shards to the end of the slice. A shard that has parts is read from its last recorded record on."""
         self._batch_bytes = min(_BATCH_BYTES_MAX, max(_BATCH_BYTES_MIN, _BUFFERS_BYTES // len(shards)))
         last = {batch.shard: batch.last_sequence_number for _, batch in sorted(self._parts.batches.items())}
         recordings = [
@@ -312,7 +312,7 @@ class Recorder:
             due_s: float | None = None
             try:
                 due_s = self._step(recording)
-            except BaseException as error:  # noqa: BLE001 - raised by the thread that waits
+            except BaseException as error:  # noqa: BLE001 - `_read` raises it
                 with self._changed:
                     self._failure = self._failure or error
             with self._changed:
@@ -322,7 +322,7 @@ class Recorder:
                 self._changed.notify_all()
 
     def _take(self) -> _ShardRecording | None:
-        """Return the next shard that is due; None when there is nothing more to do."""
+        """Wait for the next shard that is due; return None after a stop, a failure or the last shard."""
         with self._changed:
             while True:
                 if self._stopping.is_set() or self._failure is not None or not (self._due or self._busy):
@@ -375,7 +375,7 @@ class Recorder:
         return 0.0
 
     def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
-        """Record one page; return as `_step` does."""
+        """Record one page; return when the shard's next step is due, or None when the shard is done."""
         reader, started_s = recording.reader, time.monotonic()
         requested_ms = self._clock.now_ms(_wall_ms())
         page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
@@ -393,7 +393,7 @@ class Recorder:
         return 0.0
 
     def _is_past_end(self, page: RecordPage, rows: Sequence[RawRecord], requested_ms: int) -> bool:
-        """Return whether no record after this page can be in the slice.
+        """Return whether all records after this page are outside the slice.
 
         Args:
             requested_ms: When the page was requested, by the service's clock.
@@ -402,7 +402,7 @@ class Recorder:
         if rows and _arrival_ms(rows[-1]) >= until_ms + 1_000:  # arrivals are in order to the second
             return True
         read_to_ms = requested_ms - page.millis_behind_latest
-        if read_to_ms >= until_ms + 2_000:  # the clock may be known to the second only
+        if read_to_ms >= until_ms + 2_000:  # the service's time may be known only in whole seconds
             return True
         is_at_tip = page.millis_behind_latest == 0 and page.next_iterator is not None
         ends_in_future = self._parts.progress.has_end and until_ms > self._parts.progress.began_ms
@@ -456,7 +456,7 @@ class Recorder:
             self._on_arrival(batch.shard, moment_ms)
 
     def _on_arrival(self, shard_id: str, arrival_ms: int) -> None:
-        """Extend the period of the shard's arrivals, which the description of the recorded shards has."""
+        """Extend the shard's period of arrivals, which the metadata of the recording has."""
         before = self._arrivals.get(shard_id)
         if before is None:
             self._arrivals[shard_id] = Arrivals(arrival_ms, arrival_ms)
@@ -471,7 +471,7 @@ class Recorder:
     # --- the file ---
 
     def _begin_parts(self, wanted: Slice, stream: RecordedStream, asked: dict[str, Any]) -> PartFolder:
-        """Begin a recording: store the options, and the end and the secret with which an interrupted one goes on."""
+        """Begin a recording: store the options, the end of the slice and the secret, so that a later run can continue."""
         listing = self._kinesis.fetch_shards(self._stream)
         missing = sorted(set(wanted.shards or ()) - {shard.shard_id for shard in listing.shards})
         if missing:
@@ -482,7 +482,7 @@ class Recorder:
         secret = secrets.token_bytes(32)
         keys = wanted.keys
         if keys is not None and self._redaction is not None and self._redaction.hashes_keys:
-            keys = tuple(hash_text(secret, key) for key in keys)  # the file must not have them
+            keys = tuple(hash_text(secret, key) for key in keys)  # the file must not have the plain keys
         bound_ms = service_bound_ms(_wall_ms(), listing.server_ms) + 1
         recorded = Recorded(
             from_ms=wanted.from_ms,
@@ -541,7 +541,7 @@ def _whole_page(page: RecordPage) -> _WholePage:
 
 
 def _batch_of(stream: str, shard_id: str, rows: list[tuple[str, str | None, int, bytes]]) -> pa.RecordBatch:
-    """Return rows of sequence number, key, arrival in microseconds and data as Arrow."""
+    """Return an Arrow batch of rows, each a sequence number, partition key, arrival in microseconds, and data."""
     count = len(rows)
     numbers, keys, arrivals_us, data = zip(*rows, strict=True)
     columns: tuple[Any, ...] = (

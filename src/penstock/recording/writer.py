@@ -24,7 +24,7 @@ _STATISTICS_COLUMNS: Final = ["shardId", "approximateArrivalTimestamp", "partiti
 
 
 class _CountedFile(io.RawIOBase):
-    """A file that is written once from its beginning to its end; counts bytes and their CRC-32."""
+    """Passes written bytes on to a file; keeps the position, and the CRC-32 since its last reset."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -81,7 +81,7 @@ class RecordingWriter:
     def finish(
         self, make_metadata: Callable[[tuple[RecordedBatch, ...]], RecordingMetadata]
     ) -> RecordingMetadata:
-        """Write the footer, and make sure that the file is on the disk."""
+        """Write the footer, and sync the file to the disk."""
         metadata = make_metadata(tuple(self.batches))
         document = encode_metadata(metadata)
         self._writer.add_key_value_metadata(
@@ -105,7 +105,7 @@ class RecordingWriter:
 
 
 def describe(table: pa.Table, offset: int = 0, length: int = 0, crc32: int = 0) -> RecordedBatch:
-    """Return the description of a row group; a part has no place in the final file yet."""
+    """Return the description of a row group. The defaults are for a part, which has no place in the final file yet."""
     import pyarrow.compute as pc
 
     arrivals = pc.min_max(table.column("approximateArrivalTimestamp").cast(pa.int64()))

@@ -1,1 +1,1 @@
-"""The size of a stream: measured, planned and kept. The decisions are in `penstock.core.sizing`."""
+"""Measures, plans and keeps the size of a stream. The decisions are in `penstock.core.sizing`."""

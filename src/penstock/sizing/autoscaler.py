@@ -51,15 +51,15 @@ _ACTIVE_CHECK_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class AutoscaleOptions:
-    """How a stream's size is kept.
+    """The bounds and the pace of an autoscaler.
 
     Args:
         shards_min: Never fewer shards.
         shards_max: Never more shards.
-        target: Grow if the shards use more of their write quota on average, 0.3 to 0.9.
+        target: A part of the write quota, 0.3 to 0.9. The stream grows if its shards use more on average.
         interval_s: Time from one measurement to the next, 20 or more.
-        steps_max: Splits and merges between two measurements, 1 to 20.
-        closed_lag_max_s: Do nothing while a reader is further behind in a closed shard.
+        steps_max: At most this many splits and merges between two measurements, 1 to 20.
+        closed_lag_max_s: Nothing is changed while the lag of a reader in a closed shard is larger.
         dry_run: Change nothing, and take no lease.
 
     Raises:
@@ -107,8 +107,8 @@ class AutoscaleEvent:
         stream: The stream's name.
         action: `split`, `merge` or `hold`.
         text: The action with its reason, or why nothing is done.
-        done: Whether the service has accepted it.
-        shards: Open shards before it.
+        done: Whether the service has accepted the action.
+        shards: The number of open shards before the action.
     """
 
     stream: str
@@ -125,12 +125,12 @@ class Autoscaler:
 
     Args:
         stream: Name or ARN.
-        options: How the size is kept; or its fields as keywords.
-        readers: Names of applications (of their lease tables) that must not be behind in closed shards.
+        options: The bounds and the pace; their fields may be given as keywords instead.
+        readers: Lease tables of the applications that must not be behind in closed shards.
         lease_table: Where the lease is: the name of a DynamoDB table, `s3://bucket/prefix` or `file:///folder`.
         connection: Fields of the connection: `region`, `endpoint_url`, `profile` and others.
-        on_event: Called with each decision; the log has them too.
-        ports: Instead of the service, for tests.
+        on_event: Called with each decision. Decisions are logged, too.
+        ports: Used instead of the service, for tests.
         keywords: Fields of `AutoscaleOptions`.
 
     Raises:
@@ -167,7 +167,7 @@ class Autoscaler:
         self._has_checked_readers = False
 
     def run(self) -> None:
-        """Keep the size until `stop` is called. Throttled and unavailable services are tried again at the next interval.
+        """Keep the size until `stop` is called. After a call that was throttled or not answered, the next round tries again.
 
         Raises:
             UsageError: The stream is on-demand.
@@ -201,7 +201,7 @@ class Autoscaler:
         self._stop.set()
 
     def run_round(self) -> list[AutoscaleEvent]:
-        """Measure once and act; return the decisions, the last of which is the reason for doing no more.
+        """Measure once and act; return the decisions in order.
 
         Raises:
             UsageError: The stream is on-demand.
@@ -225,7 +225,7 @@ class Autoscaler:
     # -- one round ------------------------------------------------------------------------------------------
 
     def _act(self, summary: StreamSummary) -> list[AutoscaleEvent]:
-        """Measure the load, then split and merge until no step is left, one is not done, or `steps_max` are."""
+        """Measure the load. Then split and merge at most `steps_max` times, until a step is not done."""
         shards, closed, now_ms = self._list()
         load = self._measure(summary, shards, now_ms)
         if isinstance(load, str):
@@ -250,7 +250,7 @@ class Autoscaler:
         load: LoadMap,
         young: frozenset[int],
     ) -> tuple[AutoscaleEvent, frozenset[int]]:
-        """Decide and act; return the decision, and the boundary between hash keys that a split makes.
+        """Decide and act once; return the decision, and for a split the new boundary between hash keys.
 
         Args:
             closed: Ids of the closed shards, in which no reader may be too far behind.
@@ -284,14 +284,14 @@ class Autoscaler:
         )
 
     def _measure(self, summary: StreamSummary, shards: Sequence[Shard], now_ms: int) -> LoadMap | str:
-        """Return the load, or why it is not known."""
+        """Return the load, or the reason why it is unknown."""
         window_s = choose_window_s(
             self._ports.kinesis,
             self._stream,
             shards,
             now_ms=now_ms,
             created_ms=summary.created_ms,
-            # Not longer than the interval: after a sudden rise of the load, a mean that includes earlier minutes hides a part of it.
+            # Not longer than the interval: after a sudden rise of the load, a mean with earlier minutes hides a part of the rise.
             windows_s=[each for each in _WINDOWS_S if each <= self.options.interval_s],
         )
         if window_s is None:
@@ -306,7 +306,7 @@ class Autoscaler:
     def _young_boundaries(
         self, summary: StreamSummary, shards: Sequence[Shard], now_ms: int
     ) -> frozenset[int]:
-        """Return the boundaries that the stream did not have `boundary_age_s` ago; those of its creation are old."""
+        """Return the shard boundaries that are younger than `boundary_age_s`. Those of the stream's creation count as old."""
         before_ms = round(now_ms - self._limits.boundary_age_s * 1000)
         if before_ms <= summary.created_ms:
             listing = self._ports.kinesis.fetch_shards(self._stream, ShardFilter("AT_TRIM_HORIZON"))
@@ -319,7 +319,7 @@ class Autoscaler:
         return frozenset(each.hash_range.start for each in shards) - old
 
     def _find_reader_behind(self, summary: StreamSummary, closed: set[str]) -> str:
-        """Return which reader is too far behind in a closed shard, in a sentence; empty if none is."""
+        """Return a sentence about the first reader that is too far behind in a closed shard; empty if there is none."""
         for name, table in self._ports.readers.items():
             try:
                 leases = table.scan().leases
@@ -344,7 +344,7 @@ class Autoscaler:
         return ""
 
     def _carry_out(self, summary: StreamSummary, decision: Decision) -> str:
-        """Make the call; return why it was refused, or an empty text."""
+        """Split or merge; return why the call did not succeed, or an empty text."""
         if not self._take_lease(summary):
             return "another autoscaler has taken the lease"
         try:
@@ -354,12 +354,12 @@ class Autoscaler:
                 self._ports.control.merge(self._stream, decision.shard_id, decision.adjacent_id)
         except (ResourceBusy, Rejected, Throttled) as error:
             return f"refused: {error}"
-        except UnknownOutcome as error:  # the next listing shows it
+        except UnknownOutcome as error:  # the next listing shows the outcome
             return f"no answer, so the shards are listed again: {error}"
         return ""
 
     def _wait_until_active(self, summary: StreamSummary) -> bool:
-        """Return whether the stream is active again within the bound. A stop ends the wait: the service finishes the action alone."""
+        """Wait until the stream is active; return False after `_ACTIVE_WAIT_S` or a stop. The service finishes the action alone."""
         clock = self._ports.clock
         end_s = clock.monotonic_s() + _ACTIVE_WAIT_S
         while clock.monotonic_s() < end_s:
@@ -375,7 +375,7 @@ class Autoscaler:
     # -- the lease ------------------------------------------------------------------------------------------
 
     def _take_lease(self, summary: StreamSummary) -> bool:
-        """Take or renew the lease if it is due; return whether this autoscaler may act now."""
+        """Take the lease, or renew it if that is due; return whether this autoscaler may act now."""
         if self.options.dry_run:
             return True
         table, clock = self._ports.leases, self._ports.clock

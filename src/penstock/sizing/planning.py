@@ -47,7 +47,7 @@ def plan_stream(
     limits: SizeLimits,
     prices: Prices,
 ) -> SizingPlan:
-    """Measure and plan.
+    """Measure a stream and plan its size.
 
     Args:
         stream: Name or ARN.
@@ -61,7 +61,7 @@ def plan_stream(
     summary = ports.kinesis.fetch_summary(stream)
     listing = ports.kinesis.fetch_shards(stream, ShardFilter("AT_LATEST"))
     shards = [each for each in listing.shards if each.is_open]
-    # The service answers in whole seconds, and the newest records belong to the running one.
+    # The service's time is in whole seconds: the newest records may have arrived later in the same second.
     now_ms = ports.clock.wall_ms() if listing.server_ms is None else listing.server_ms + 1000
     problems: list[str] = []
     traffic = _traffic(ports, summary.name, max(since_ms, summary.created_ms), now_ms, problems)
@@ -98,7 +98,7 @@ def _window_s(
     created_ms: int,
     problems: list[str],
 ) -> float:
-    """Return how many seconds to sample: if possible, seconds without a reshard."""
+    """Return how many seconds to sample: a time without a reshard, if there is one."""
     found = choose_window_s(
         kinesis, stream, shards, now_ms=now_ms, created_ms=created_ms, windows_s=_SAMPLES_S
     )

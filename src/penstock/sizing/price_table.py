@@ -20,7 +20,7 @@ def load_prices(path: str | None = None) -> Prices:
     """Return the prices of a TOML or JSON file, or the package's own.
 
     Raises:
-        OptionError: The file cannot be read, or is no such table.
+        OptionError: The file cannot be read, or is not a table of prices.
     """
     if path is None:
         return parse_prices(tomllib.loads(own_price_text()), "prices.toml")

@@ -16,7 +16,7 @@ from penstock.runtime.threads import map_on_daemons
 _THREADS: Final = 32
 _PROBES: Final = 3
 _SLICE_MS: Final = (500.0, 1000.0)
-"""The shortest and the longest slice of time that is read at a moment: the more shards, the shorter."""
+"""The shortest and the longest slice of time that is read at each moment. More shards make the slice shorter."""
 _FULL_SLICES: Final = 100
 """Up to this many shards are read with the longest slice."""
 _LONG_READ: Final = 5
@@ -35,8 +35,8 @@ def sample_shards(
     """Sample every shard at some moments of the `window_s` seconds before `now_ms`, by the service's clock.
 
     Returns:
-        The samples, in the order of the shards; and one sentence for each shard that could not be read, or not at every
-        moment because its read quota was used up.
+        The samples, in the order of the shards. One sentence for each shard that could not be read, or that was read at some
+        moments only because its read quota was used up.
     """
     low_ms, high_ms = _SLICE_MS
     slice_ms = max(low_ms, min(high_ms, high_ms * _FULL_SLICES / max(1, len(shards))))
@@ -60,7 +60,7 @@ def choose_window_s(
     created_ms: int,
     windows_s: Sequence[float],
 ) -> float | None:
-    """Return the longest window in which the open shards did not change; None if there is no such window.
+    """Return the longest of `windows_s` in which the open shards did not change; None if they changed in all of them.
 
     Over a longer time, records of the parents would be missing and the rate of a young shard too low.
     """
@@ -88,7 +88,7 @@ class _Probe:
         """Read a slice of time at each moment; a quiet shard is read on to the tip.
 
         Returns:
-            The sample; why it has fewer moments than wanted, in a sentence, or an empty text.
+            The sample, and a sentence that says why moments are missing; empty if none is.
 
         Raises:
             ServiceError: No moment could be read.
@@ -120,7 +120,7 @@ class _Probe:
         return sample_of(self._shard, records, covered_ms / 1000), problem
 
     def _read(self, began_ms: int, end_ms: float) -> tuple[list[RawRecord], bool]:
-        """Return the records from one moment to another, with the rest of the last page, and whether the shard has no later ones."""
+        """Return the records from one moment to another, with the rest of the last page; and whether the last record is read."""
         start = IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=began_ms)
         iterator = self._kinesis.fetch_iterator(self._stream, self._shard.shard_id, start)
         records: list[RawRecord] = []

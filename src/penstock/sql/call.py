@@ -1,4 +1,4 @@
-"""`penstock.frames.sql`: the engine of `penstock sql`, as a call."""
+"""`penstock.frames.sql`: the engine of `penstock sql` as a function."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ def sql(
     Args:
         query: One SELECT. Its tables are streams, by name or ARN. A name that ends in `.penstock` is a recording.
             Conditions on `arrived` limit the read.
-        recordings: Files of recordings by their names in the query.
+        recordings: Paths of recordings by their names in the query.
         time_zone: The time zone of timestamps in the query and in the result; None: that of this machine.
-        memory: DuckDB's memory; the rest goes to a temporary folder.
+        memory: The limit of DuckDB's memory; larger data goes to a temporary folder.
         region: Region of the streams.
         endpoint_url: Another endpoint than AWS's.
         connection: Further connection options (docs/api.md).
 
     Returns:
         The result, batch by batch as it is computed: `read_all()` makes a table, `read_pandas()` a frame. The query ends
-        with it, or when it is no longer referenced. It raises the errors of later rows.
+        with the reader, or when the reader is no longer referenced. An error in later rows is raised by the reader.
 
     Raises:
         UsageError: DuckDB refuses the query, it is not a single SELECT, or an option has a bad value.
@@ -56,13 +56,13 @@ def sql(
     from penstock.sql.query import Query
 
     fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
-    wiring.parse_connection(fields)  # a bad value is an error though no stream is read
+    wiring.parse_connection(fields)  # raises for a bad value even if no stream is read
     tables = Tables(
         {name: Path(path) for name, path in (recordings or {}).items()},
         lambda stream: wiring.open_kinesis(wiring.parse_connection(with_region_of_arns(fields, stream))),
     )
     rows = _results_of(Query(query, tables.open, zone=time_zone, memory=memory))
-    columns = next(rows)  # so that the generator has begun, and ends the query when it is discarded
+    columns = next(rows)  # starts the generator: only a started one ends the query when it is discarded
     return pa.RecordBatchReader.from_batches(columns.schema, rows)
 
 

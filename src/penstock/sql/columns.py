@@ -18,7 +18,7 @@ ARRIVAL: Final = "approximateArrivalTimestamp"
 SHARD: Final = "shardId"
 TEXT: Final = "text"
 ROWS_SCHEMA: Final = SCHEMA.append(pa.field(TEXT, pa.string()))
-"""A scan's columns, before the prefix."""
+"""A scan's columns; their names have no prefix yet."""
 
 
 class TextColumn:
@@ -31,7 +31,7 @@ class TextColumn:
         """Return rows of `SCHEMA` with the column `text`: null for data that is not UTF-8."""
         data = rows.column("data")
         try:
-            text = data.cast(pa.string())  # checks, and shares the bytes
+            text = data.cast(pa.string())  # checks the bytes, and does not copy them
         except pa.ArrowInvalid:
             values = [_text_of(value) for value in data.to_pylist()]
             text = texts(values)
@@ -47,7 +47,7 @@ def _text_of(data: bytes | None) -> str | None:
 
 
 def prefix_of(index: int) -> str:
-    """Return the prefix of the columns of a query's table of this index."""
+    """Return the prefix of column names for the query's table at this index."""
     return f"t{index}_"
 
 

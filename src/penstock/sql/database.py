@@ -20,7 +20,7 @@ from penstock.sql.statement import StatementError, named_tables
 MEMORY_DEFAULT: Final = "1GB"
 JSON_MARK: Final = {"penstock.type": "json"}
 """Metadata of a result's column that holds JSON documents as text."""
-_NOT_IN_ARROW: Final = frozenset({"BIGNUM", "BIT"})  # there they are bytes in DuckDB's own layout
+_NOT_IN_ARROW: Final = frozenset({"BIGNUM", "BIT"})  # in Arrow they would be bytes in DuckDB's own layout
 _EXPLAIN: Final = "EXPLAIN (FORMAT JSON)"  # on a line of its own: errors then show the user's lines alone
 _LINE: Final = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -32,19 +32,19 @@ _SETTINGS: Final[Mapping[str, str]] = {
 
 
 class Database:
-    """DuckDB in memory, with a temporary folder for the rest, and the query's tables as views.
+    """An in-memory DuckDB that has the query's tables as views.
 
     Args:
         sql: One SELECT.
         zone: The time zone of timestamps in the query and in results; None: that of this machine.
-        memory: DuckDB's memory, for instance `1GB`; what needs more goes to the temporary folder.
+        memory: The limit of DuckDB's memory, for instance `1GB`; larger data goes to a temporary folder.
 
     Attributes:
-        names: The query's tables: each with its schema, if the query has one.
+        names: The names of the query's tables, each as (name,) or (schema, name).
 
     Raises:
         StatementError: DuckDB cannot parse the statement.
-        OptionError: It is not a single SELECT, or an option has a bad value.
+        OptionError: The statement is not a single SELECT, or an option has a bad value.
     """
 
     def __init__(self, sql: str, zone: str | None, memory: str) -> None:
@@ -75,7 +75,7 @@ class Database:
         self._create_view(index, is_stored=False)
 
     def plan(self) -> QueryPlan:
-        """Return DuckDB's plan of the query over tables without rows.
+        """Return DuckDB's plan of the query; no row is read.
 
         Raises:
             StatementError: DuckDB refuses the query.
@@ -87,7 +87,7 @@ class Database:
         return parse_plan(row[1], len(self.names))
 
     def store(self, index: int) -> None:
-        """Read a table's scan into a table of DuckDB."""
+        """Copy the rows of a table's scan into a table of DuckDB."""
         rows = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
         self.connection.execute(f"CREATE TEMP TABLE {stored_name(index)} AS {rows}")
         self._create_view(index, is_stored=True)
@@ -133,7 +133,7 @@ class Database:
 
 
 def select_from(database: Database) -> duckdb.DuckDBPyRelation:
-    """Return the query, not run yet. Columns of types that Arrow does not have are text."""
+    """Return the query as a relation that has not run yet. Columns of types that Arrow does not have are text."""
     relation = database.connection.sql(database.sql)
     if not any(str(kind) in _NOT_IN_ARROW for kind in relation.types):
         return relation
@@ -152,7 +152,7 @@ def marked_schema(relation: duckdb.DuckDBPyRelation, schema: pa.Schema) -> pa.Sc
     fields = []
     for field, kind in zip(schema, relation.types, strict=True):
         name, count = field.name, 0
-        while name in names:  # a join may have a column of each side
+        while name in names:  # both sides of a join may have a column of this name
             count += 1
             name = f"{field.name}_{count}"
         names.add(name)
@@ -166,7 +166,7 @@ def empty_batch(schema: pa.Schema) -> pa.RecordBatch:
 
 
 def scan_batch(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return rows, which have the text column, under the column names of a table's scan."""
+    """Return rows of `ROWS_SCHEMA` under the column names of a table's scan."""
     return pa.RecordBatch.from_arrays(rows.columns, schema=scanned_schema(index))
 
 

@@ -1,9 +1,9 @@
-"""A query that goes on: new records of its streams change its result.
+"""A query that follows its streams: new records change its result.
 
 If each row of the result depends on one record (no aggregate, join, `order by` or `limit`), the query is run over each batch of
 new records alone. Every other query is run again over all records that were read, at an interval. DuckDB keeps these
 records in memory and in its temporary folder. When the query's lower bound of the arrival moves on, as `now() - INTERVAL 5 MINUTES`
-does, the records before it are removed.
+does, the records before the bound are removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
 
 
 def is_row_by_row(plan: QueryPlan) -> bool:
-    """Whether each row of a result depends on one record of one table alone."""
+    """Return whether each row of the result depends on a single record."""
     others = {name for name in plan.operators if "ARROW_SCAN" not in name} - _ROW_OPERATORS
     return plan.scan_count == 1 and len(plan.uses) == 1 and not plan.repeats and not others
 
@@ -41,7 +41,7 @@ class FollowedQuery:
     """Runs a planned query repeatedly.
 
     Args:
-        planned: The query; its `results` are not requested.
+        planned: The query, for its plan. Its `results` must not be requested.
         sources: The rows of its tables, in the order of `planned.tables`.
         open_database: Opens the database that keeps rows.
         interval_s: Seconds between two results over all records.
@@ -74,7 +74,7 @@ class FollowedQuery:
         self._database.connection.interrupt()
 
     def close(self) -> None:
-        """Remove all rows; after the results have ended."""
+        """Remove all rows. Call it after the results have ended."""
         self._database.close()
 
     @property
@@ -148,7 +148,7 @@ class FollowedQuery:
         return None
 
     def _new_rows(self) -> Iterator[pa.Table]:
-        """Yield the result over no rows, which shows the columns, and then each result with rows over a batch of new rows alone."""
+        """Yield an empty result, which shows the columns. Then yield the result over each batch of new rows, if it has rows."""
         yield self._run_query()
         while (item := self._next_rows()) is not None:
             index, rows = item
@@ -190,7 +190,7 @@ class FollowedQuery:
         return pa.Table.from_batches(batches, reader.schema).rename_columns(schema.names).cast(schema)
 
     def _remove_old(self) -> None:
-        """Remove rows that arrived before the lower bound: a table is rewritten when more than half of its rows are old."""
+        """Rewrite each table without the rows before the query's lower bound, if these are more than half of its rows."""
         run = self._database.connection.execute
         for index, use in self._planned.plan_now().uses.items():
             if use.bounds.from_ms is None:

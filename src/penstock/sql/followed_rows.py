@@ -1,4 +1,4 @@
-"""The rows of a stream from a moment on, without an end, and those of a recording beside it."""
+"""The tables of a followed query: the rows of a stream without an end, or of a recording."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 class _FollowOptions(ConsumerOptions):
-    """Options whose errors have the advice for a query."""
+    """Consumer options whose error messages advise the user of a query."""
 
     _error_advice = ErrorAdvice(of_loss="The query goes on", of_new_stream=ERROR_ADVICE.of_new_stream)
 
 
 class FollowedStream:
-    """Reads a stream on without an end, also through reshards. No lease or checkpoint leaves this process."""
+    """Reads a stream without an end, through reshards too. Leases and checkpoints stay in this process."""
 
     def __init__(self, rows: StreamRows) -> None:
         self._rows = rows
@@ -38,7 +38,7 @@ class FollowedStream:
         """Yield rows from the query's lower bound on, until `stop`.
 
         Raises:
-            ShardsStopped: The stream cannot be read any more.
+            ShardsStopped: A shard cannot be read any more.
         """
         rows = self._rows
         from_ms = None if bounds.from_ms is None else min(bounds.from_ms, rows.now_ms)
@@ -69,7 +69,7 @@ class FollowedStream:
             raise ShardsStopped(f"stream {self._rows.stream}: {first} stopped. {failures[first]}", failures)
 
     def stop(self) -> None:
-        """End the rows."""
+        """End `follow`."""
         if self._consumer is not None:
             self._consumer.request_stop()
 
@@ -81,7 +81,7 @@ class FollowedRecording:
         self._rows = rows
 
     def follow(self, bounds: RowBounds) -> Iterator[pa.RecordBatch]:
-        """Yield the rows."""
+        """Yield the rows within these bounds."""
         return self._rows.read(bounds)
 
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""The packages of the extra `sql`, which every module of this folder imports from here first."""
+"""Imports the packages of the extra `sql`. Every module of this folder imports this one first."""
 
 from __future__ import annotations
 

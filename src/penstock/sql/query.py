@@ -59,17 +59,17 @@ class PlannedTable(Struct, frozen=True):
 
 
 class Query:
-    """A SELECT that is planned when it is made, and read when its results are requested.
+    """A SELECT. The constructor plans it; its tables are read when the results are requested.
 
     Args:
         sql: One SELECT.
-        open_source: Returns the rows of a table by its name, parts joined by a dot.
+        open_source: Returns the rows of the table of a name, which is `name` or `schema.name`.
         zone: The time zone of timestamps in the query and in results; None: that of this machine.
-        memory: DuckDB's memory, for instance `1GB`; what needs more goes to a temporary folder.
+        memory: The limit of DuckDB's memory, for instance `1GB`; larger data goes to a temporary folder.
 
     Raises:
         StatementError: DuckDB refuses the statement.
-        OptionError: It is not a single SELECT, or an option has a bad value.
+        OptionError: The statement is not a single SELECT, or an option has a bad value.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Query:
             results.join(_END_WAIT_S)
 
     def _add_scan(self, index: int) -> None:
-        """Add a table to the database. A thread reads its rows ahead, from DuckDB's first request for one on."""
+        """Add a table to the database. When DuckDB first requests rows, a thread begins to read them ahead."""
         text = TextColumn()
         self._texts.append(text)
 

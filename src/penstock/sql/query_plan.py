@@ -1,6 +1,6 @@
 """The part of a table that a query needs, from DuckDB's optimized plan of the query.
 
-DuckDB has computed constants such as `now() - INTERVAL 2 HOURS` there, and has moved the conditions through joins, CTEs and
+In it, DuckDB has computed constants such as `now() - INTERVAL 2 HOURS`, and has moved the conditions through joins, CTEs and
 views as near to the scan as the query's meaning allows. Only conditions directly above a scan are used, and only if all of
 their text is understood; every other condition narrows nothing. DuckDB applies all conditions again.
 """
@@ -27,7 +27,7 @@ _COMPARISON: Final = re.compile(rf"{_COLUMN} ?(?P<operator>>=|<=|>|<|=) ?{_INSTA
 _FLIPPED: Final = re.compile(rf"{_INSTANT} ?(?P<operator>>=|<=|>|<|=) ?{_COLUMN}")
 _BETWEEN: Final = re.compile(rf"{_COLUMN} BETWEEN (?P<low>'[^']*'::[A-Z ]+?) AND (?P<high>'[^']*'::[A-Z ]+)")
 _SHARD_IS: Final = re.compile(rf"{_COLUMN} ?= ?'(?P<shard>shardId-\d{{12}})'")
-# The plan shows a column by its own or by the view's name.
+# The plan shows a column by its own name or by its name in the view.
 _ARRIVAL_NAMES: Final = re.compile(rf"{ARRIVAL}\b|\barrived\b")
 _FLIP: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -37,8 +37,8 @@ class RowBounds(Struct, frozen=True):
     """Bounds of the rows of a table that a query can use; None bounds nothing.
 
     Args:
-        from_ms: Only rows that arrived at or after it.
-        until_ms: Only rows that arrived before it.
+        from_ms: Only rows that arrived at this moment or later; milliseconds since the epoch.
+        until_ms: Only rows that arrived before this moment.
         shard_id: Only rows of this shard.
     """
 
@@ -47,7 +47,7 @@ class RowBounds(Struct, frozen=True):
     shard_id: str | None = None
 
     def intersection(self, other: RowBounds) -> RowBounds:
-        """Return bounds of the rows that both allow; if they name different shards, with one of them."""
+        """Return bounds of the rows that both allow. If both name a shard, the result has the shard of `self`."""
         lows = [each for each in (self.from_ms, other.from_ms) if each is not None]
         highs = [each for each in (self.until_ms, other.until_ms) if each is not None]
         return RowBounds(max(lows, default=None), min(highs, default=None), self.shard_id or other.shard_id)
@@ -67,8 +67,8 @@ class TableUse(Struct, frozen=True):
     Args:
         bounds: The rows that at least one of its scans needs.
         scan_count: How often the plan scans it.
-        has_condition: A scan has a condition on the arrival, understood or not.
-        uses_text: A scan uses the text.
+        has_condition: Whether a scan has a condition on the arrival, even one that is not understood.
+        uses_text: Whether a scan uses the column `text`.
     """
 
     bounds: RowBounds
@@ -92,7 +92,7 @@ class QueryPlan(Struct, frozen=True):
     Args:
         uses: How each table is used, by its index. A missing table is not read, or no scan shows its columns.
         scan_count: Scans of all tables.
-        repeats: A part of the plan runs more than once.
+        repeats: Whether a part of the plan runs more than once.
         operators: Names of the plan's operators.
     """
 
@@ -102,7 +102,7 @@ class QueryPlan(Struct, frozen=True):
     operators: frozenset[str]
 
     def may_read(self, index: int) -> bool:
-        """Whether the query may read a table: a scan shows the table, or there is a scan that shows none."""
+        """Whether the query may read a table: a scan shows the table, or some scan shows no table at all."""
         return index in self.uses or self._has_unnamed
 
     @property
@@ -205,7 +205,7 @@ def _bounds_of_instant(operator: str, instant: str) -> RowBounds:
 
 
 def _bounds_by(operator: str, instant: re.Match[str]) -> RowBounds:
-    """Return bounds of the rows whose arrival compares with an instant by an operator.
+    """Return bounds of the rows for which `arrival <operator> instant` holds.
 
     The instant may be between two milliseconds: a lower bound is rounded down, an upper one up. An upper bound is exclusive, so
     one millisecond is added.
@@ -226,7 +226,7 @@ def _bounds_by(operator: str, instant: re.Match[str]) -> RowBounds:
 
 
 def _conjuncts(text: str) -> Iterator[str]:
-    """Yield the parts of a condition that all must hold; a part with OR stays whole."""
+    """Yield the parts of a condition that AND joins; a part with OR stays whole."""
     text = text.strip()
     while _is_wrapped(text):
         text = text[1:-1].strip()
@@ -242,7 +242,7 @@ def _conjuncts(text: str) -> Iterator[str]:
 
 
 def _is_wrapped(text: str) -> bool:
-    """Whether the first parenthesis closes with the last one."""
+    """Return whether one pair of parentheses encloses the whole text."""
     if not text.startswith("("):
         return False
     return all(depth > 0 for place, depth in _depths(text) if place < len(text) - 1) and text.endswith(")")

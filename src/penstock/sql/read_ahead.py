@@ -18,14 +18,14 @@ _CHECK_INTERVAL_S: Final = 0.25
 
 
 class Stopped(Exception):  # noqa: N818 - not an error: the query is not wanted any more
-    """The rows were stopped."""
+    """`ReadAhead.stop` ended the rows."""
 
 
 class ReadAhead(Generic[_Item]):
-    """Iterates over rows that a thread of its own reads ahead. Iterate once.
+    """Iterates over rows that another thread reads ahead. Iterate once.
 
     Args:
-        read: Returns the rows; called on that thread when the first row is requested.
+        read: Returns the rows; called on the reading thread when the first row is requested.
         on_wait: Called about four times a second while rows are waited for, by the thread that requests them.
     """
 
@@ -56,7 +56,7 @@ class ReadAhead(Generic[_Item]):
             yield rows
 
     def stop(self) -> None:
-        """End the rows at once, for the reader and for the thread that requests them."""
+        """End the rows at once, for the reading thread and for the thread that requests them."""
         self._is_stopped.set()
 
     def join(self, timeout_s: float) -> bool:

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class RecordingRows:
-    """The rows of a recording; it is opened again for each read.
+    """The rows of a recording. Each read opens the file again.
 
     Raises:
         DamagedRecording: The file is not a complete recording.
-        OSError: It cannot be read.
+        OSError: The file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class RecordingRows:
         """Yield the rows within these bounds, aggregates taken apart.
 
         Raises:
-            DamagedRecording: A batch does not have its checksum.
+            DamagedRecording: A batch does not match its checksum.
         """
         if bounds.shard_id is not None and bounds.shard_id not in self._shard_ids:
             return

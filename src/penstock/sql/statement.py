@@ -20,7 +20,7 @@ class StatementError(UsageError):
 
 
 def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple[str, ...], ...]:
-    """Return the tables of a SELECT that are not its own CTEs, in order: each with its schema, if the statement has one.
+    """Return the names of a SELECT's tables in order, without its CTEs; each as its parts, such as (schema, name).
 
     Raises:
         StatementError: The statement cannot be parsed.
@@ -46,7 +46,7 @@ def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple
 
 
 def _find_tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the tables that a node of the parsed statement reads, except CTEs: `ctes` (lower case) and the node's own."""
+    """Yield the tables that a node of the parsed statement reads, except CTEs: those in `ctes`, in lower case, and the node's own."""
     if isinstance(node, list):
         for each in node:
             yield from _find_tables(each, ctes)
@@ -59,7 +59,7 @@ def _find_tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
             yield path
     if node.get("type") == "RECURSIVE_CTE_NODE":
         ctes |= {str(node.get("cte_name", "")).lower()}
-    # A CTE sees those before it. One that has the name of a stream may read the stream of that name.
+    # A CTE sees the CTEs before it, but not itself: one that is named like a stream may read this stream.
     entries = (node.get("cte_map") or {}).get("map", [])
     for entry in entries:
         yield from _find_tables(entry["value"], ctes)

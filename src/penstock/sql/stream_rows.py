@@ -1,4 +1,4 @@
-"""Reads a time range of a stream as Arrow batches: every shard at its read quota, without leases and without a trace."""
+"""Reads a time range of a stream as Arrow batches: every shard at its read quota. Nothing is written, not even leases."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ class StreamRange(Struct, frozen=True):
 
 
 class StreamRows:
-    """A stream as the rows of a table; the range ends at the moment of `open_stream_rows` at the latest.
+    """The rows of a stream as a table. Records that arrive after `open_stream_rows` are left out.
 
     Args:
         stream: Name or ARN.
-        now_ms: When it was opened, by the service's clock.
+        now_ms: When the stream was opened, by the service's clock.
         clock_ahead_s: How far this machine's clock is ahead of the service's.
     """
 
@@ -100,7 +100,7 @@ class StreamRows:
         Raises:
             DataLossError: Records left the stream during the read.
             StreamChanged: The stream was deleted and created again.
-            ServiceError: A shard brought no page for longer than the deadline.
+            ServiceError: No page of a shard could be read for longer than the deadline.
         """
         planned = self.plan(bounds)
         if not planned.shards:
@@ -165,7 +165,7 @@ def open_stream_rows(kinesis: Kinesis, stream: str) -> StreamRows:
         NotFound: The stream does not exist.
     """
     summary = kinesis.fetch_summary(stream)
-    # The moment first: a shard that is made after it has no record from before it.
+    # The moment is taken before the listing: a shard that is missing there has only later records.
     here_ms = SystemClock().wall_ms()
     listing = kinesis.fetch_shards(stream)
     return StreamRows(

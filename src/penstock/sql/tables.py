@@ -17,11 +17,11 @@ _RECORDING_SUFFIX: Final = ".penstock"
 
 
 class Tables:
-    """Opens the table of a name.
+    """Opens the tables that a query names.
 
     Args:
-        recordings: Files of recordings by name. A name that ends in `.penstock` is a file, too.
-        open_kinesis: Opens the service of a stream, by its name or ARN.
+        recordings: Paths of recordings by name. Any other name that ends in `.penstock` is a path itself.
+        open_kinesis: Returns the connection to the service for a stream's name or ARN.
     """
 
     def __init__(self, recordings: Mapping[str, Path], open_kinesis: Callable[[str], Kinesis]) -> None:
