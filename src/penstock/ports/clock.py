@@ -1,4 +1,4 @@
-"""Time and jitter: passed in, so that a simulator can own both."""
+"""The protocols of time and jitter, which are passed in so that a simulator can replace them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Implemented by `penstock.wiring.SystemClock` and by the simulator's virtual clock."""
+    """A clock, of the system or virtual. Implemented by `penstock.wiring.SystemClock` and by the simulator."""
 
     def monotonic_s(self) -> float:
         """Return seconds that never go back; for ages and deadlines."""
@@ -15,7 +15,7 @@ class Clock(Protocol):
         """Return milliseconds since the epoch, UTC; for display and for AT_TIMESTAMP, never for ages."""
 
     def sleep(self, duration_s: float) -> None:
-        """Wait; a virtual clock moves forward instead."""
+        """Wait for this long. A virtual clock moves forward instead."""
 
 
 class Chance(Protocol):

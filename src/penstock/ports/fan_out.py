@@ -36,7 +36,7 @@ class Opened(Struct, frozen=True):
 
 
 class Pushed(Struct, frozen=True):
-    """An event; its page's next iterator is the continuation."""
+    """An event with records. The `next_iterator` of its page is the event's continuation sequence number."""
 
     page: RecordPage
 
@@ -46,7 +46,7 @@ class Ended(Struct, frozen=True):
 
 
 class Broken(Struct, frozen=True):
-    """The subscription was refused, or its connection failed; events that were received but not requested are dropped."""
+    """The subscription was refused, or its connection failed. Events that were received but not requested are dropped."""
 
     error: ServiceError
 
@@ -82,7 +82,7 @@ class FanOut(Protocol):
         """Call RegisterStreamConsumer once, without retries.
 
         Raises:
-            UnknownOutcome: It was sent and not answered.
+            UnknownOutcome: The call was sent and not answered.
             Throttled: Also when the stream has its maximum of consumers already.
         """
 

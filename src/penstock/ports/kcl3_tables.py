@@ -1,4 +1,4 @@
-"""The port of a member of a KCL 3 fleet: the rows that KCL 3 keeps beside the leases."""
+"""The port through which a worker joins a KCL 3 fleet: the rows that KCL 3 keeps beside the leases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Kcl3Tables(Protocol):
     Implemented by `penstock.aws.kcl3_tables`: in the lease table itself, or in the two tables of KCL 3.0 to 3.4.
 
     Raises (every method):
-        Throttled, Unavailable: After the last retry; nothing happened, or its effect does not matter.
+        Throttled, Unavailable: After the last retry. Whether the call had an effect does not matter.
         AccessDenied, Rejected: At once.
     """
 
@@ -32,7 +32,7 @@ class Kcl3Tables(Protocol):
         """Delete a worker's metrics, so that no lease is assigned to it any more."""
 
     def find_keys_of(self, worker: str) -> frozenset[str]:
-        """Return the keys of the leases that a worker owns, by the index, which may lag a moment behind the table.
+        """Return the keys of the leases that a worker owns. The index that is read may lag a moment behind the table.
 
         Raises:
             NotFound: The index does not exist.

@@ -15,7 +15,7 @@ from penstock.core.put_entry import EntryAnswer, PutAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 
-# The core decides where an iterator begins and which entries are put; adapters find these names beside the calls.
+# Some of these types are defined in the core. They are exported here too, beside the calls that use them.
 __all__ = [
     "EntryAnswer",
     "IteratorStart",
@@ -35,7 +35,7 @@ class RawRecord(Protocol):
 
     @property
     def sequence_number(self) -> str:
-        """As the service's text."""
+        """The sequence number as the service's text."""
 
     @property
     def data(self) -> bytes:
@@ -95,7 +95,7 @@ class Kinesis(Protocol):
 
     Raises (every method):
         Throttled, Unavailable: After the last retry; nothing happened.
-        UnknownOutcome: Only `put_records`: it was sent and not answered.
+        UnknownOutcome: Only `put_records`: the call was sent and not answered.
         NotFound, AccessDenied, Rejected, ResourceBusy: At once.
     """
 

@@ -16,7 +16,7 @@ from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 
 
 class SkippedRow(Struct, frozen=True):
-    """A row that is not a lease, or a damaged one: it is left alone and reported."""
+    """A row that is damaged or no lease. It is left alone and reported."""
 
     key: str
     reason: str
@@ -56,10 +56,10 @@ class LeaseTable(Protocol):
         """
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        """Read every row of all pages, strongly consistent; or the rows of a part, eventually consistent.
+        """Read all rows, strongly consistent, or only those of `part`, eventually consistent.
 
-        The rows that KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) are left out. Every row is in exactly one of
-        `part.count` parts, always the same.
+        The rows that KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) are left out. Every row belongs to exactly one of
+        `part.count` parts and stays in it.
         """
 
     def fetch(self, key: str) -> Lease | None:
@@ -79,8 +79,8 @@ class LeaseTable(Protocol):
         """Make one conditional write.
 
         Returns:
-            `Applied` or `Refused`. If the answer is lost, the row is read back: if it shows the write, that is `Applied`; if
-            not, the write is sent again, a bounded number of times.
+            `Applied` or `Refused`. If the answer is lost, the row is read back. A row that shows the write means `Applied`.
+            Otherwise the write is sent again, a bounded number of times.
 
         Raises:
             UnknownOutcome: There was no answer, and reading back could not show whether the write was applied.

@@ -1,6 +1,6 @@
 """Where measurements go: to the log, to Prometheus or to CloudWatch.
 
-No measurement is worth a failure: an error of an implementation is logged, and the measurement is left out.
+If an implementation raises an error, the error is logged and the measurement is left out.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Metrics(Protocol):
 
 
 def check_measures(metrics: object) -> None:
-    """Refuse an object without the methods of metrics; None measures nothing.
+    """Refuse an object without the methods of `Metrics`; None is accepted.
 
     Raises:
         UsageError: A method of `Metrics` is missing.
@@ -43,10 +43,10 @@ def check_measures(metrics: object) -> None:
 
 
 class ClosableMetrics(Metrics, Protocol):
-    """Metrics that run threads."""
+    """Metrics that run threads until they are closed."""
 
     def close(self) -> None:
-        """Report the rest, and end."""
+        """Report the remaining measurements and end the threads."""
 
 
 @runtime_checkable
@@ -64,7 +64,7 @@ class MetricsOfConsumers(Protocol):
     def of_consumer(
         self, stream: str, application: str, worker_id: str, health: Callable[[], Any], /
     ) -> Metrics:
-        """Return the metrics of one consumer, apart from the others'.
+        """Return metrics that keep one consumer's measurements separate.
 
         Args:
             stream: Name or ARN.
@@ -78,13 +78,13 @@ class NoMetrics:
     """Measures nothing; the default."""
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Drop it."""
+        """Drop the measurement."""
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Drop it."""
+        """Drop the measurement."""
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Drop it."""
+        """Drop the measurement."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing."""

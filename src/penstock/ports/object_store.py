@@ -19,8 +19,8 @@ class StoredObject(Struct, frozen=True):
 
     Args:
         data: Its content.
-        tag: Names this content: a write of the object changes it.
-        is_too_large: It has more than `OBJECT_BYTES_MAX` bytes; they were not read.
+        tag: Id of this content. Every write of the object changes the tag.
+        is_too_large: The object has more than `OBJECT_BYTES_MAX` bytes, which were not read.
     """
 
     data: bytes
@@ -29,7 +29,7 @@ class StoredObject(Struct, frozen=True):
 
 
 class ObjectStore(Protocol):
-    """Named objects. Safe to call from several threads; several processes write at once.
+    """Named objects. Safe to call from several threads. Several processes may write at once.
 
     Raises (every method):
         Throttled, Unavailable: After the last retry; nothing happened.
@@ -39,7 +39,7 @@ class ObjectStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where it is, for messages."""
+        """The address of the store, for messages."""
 
     def prepare(self) -> bool:
         """Make the store usable; return True if it is new.
@@ -49,7 +49,7 @@ class ObjectStore(Protocol):
         """
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        """Return the objects whose names end in a suffix, by name; None stands for an unchanged object, whose tag is the known one.
+        """Return the objects whose names end in a suffix, by name; None for an object that still has its tag in `known`.
 
         Objects that are further below (a folder in the folder, a longer prefix) belong to others. They are not read.
 
@@ -58,7 +58,7 @@ class ObjectStore(Protocol):
         """
 
     def read(self, name: str) -> StoredObject | None:
-        """Return one object, or None."""
+        """Return one object, or None if no object has this name."""
 
     def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
         """Return the objects of these names that exist."""
@@ -70,12 +70,12 @@ class ObjectStore(Protocol):
             The new tag, or None if the condition does not hold.
 
         Raises:
-            UnknownOutcome: Sent and not answered.
+            UnknownOutcome: The write was sent and not answered.
         """
 
     def delete(self, name: str, tag: str) -> bool:
-        """Delete an object if its tag is still this one; False when the condition does not hold.
+        """Delete an object if its current tag equals `tag`; return False if it does not.
 
         Raises:
-            UnknownOutcome: Sent and not answered.
+            UnknownOutcome: The deletion was sent and not answered.
         """

@@ -1,7 +1,7 @@
 """The service's queues that Penstock needs.
 
-Implemented by `penstock.aws.queues` over boto3, and for tests in memory (tests/memory_queues.py). tests/contract asks both the same
-questions.
+Implemented by `penstock.aws.queues` over boto3, and for tests in memory (tests/memory_queues.py). tests/contract runs the same
+tests over both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class ReceivedRecord(Struct, frozen=True):
     """One delivery of a Kinesis record: perhaps an aggregate of many user records.
 
     Args:
-        handle: Names this delivery only.
+        handle: The receipt handle, which names this delivery only.
         record_id: The same in every delivery, and in every queue of the stream.
         partition_key: None on streams whose record distribution the service manages.
         data: The blob.
@@ -46,7 +46,7 @@ class QueueStart(Struct, frozen=True):
 
 
 class DeadLetters(Struct, frozen=True):
-    """Whether records that were received too often become dead letters: after this many receives; None: never."""
+    """A record becomes a dead letter after `receive_count_max` receives. None: records never become dead letters."""
 
     receive_count_max: int | None
 
@@ -75,7 +75,7 @@ class QueueDescription(Struct, frozen=True):
 
 
 class EntryResult(Struct, frozen=True):
-    """The answer to one receipt handle of a call; code and message of the service if it failed."""
+    """The answer to one receipt handle of a call. `code` and `message` are the service's reason if this handle failed."""
 
     outcome: EntryOutcome
     code: str = ""
@@ -87,11 +87,11 @@ class FinishedRecords(Protocol):
 
     Implemented by `penstock.aws.finished_table` in DynamoDB, and by users.
 
-    Called on threads, several at once. An error is logged and counted; records are then handled as if the memory were empty.
+    Several threads call the methods at once. If a call raises, the error is logged and counted, and the memory counts as empty.
     """
 
     def fetch_finished(self, record_ids: Sequence[str]) -> Collection[str]:
-        """Return those of at most ten records that are done."""
+        """Return the ids of the records that are done. `record_ids` has at most ten."""
 
     def put_finished(self, record_ids: Sequence[str]) -> None:
         """Remember at most ten records as done. Called before they are acknowledged."""
@@ -102,11 +102,11 @@ class Queues(Protocol):
 
     Calls on records are sent once, without a retry: the caller keeps the pace. Control calls retry throttling.
 
-    `is_dead` asks for the dead letters of the queue instead of its records; a handle works for the kind that it came from.
+    With `is_dead`, a method works on the dead letters of the queue. A handle is valid only with the `is_dead` of its receive.
 
     Raises (every method):
         Throttled, Unavailable, UnknownRefusal: Nothing happened.
-        UnknownOutcome: It was sent and not answered: it may have been applied.
+        UnknownOutcome: The call was sent and not answered: it may have been applied.
         NotFound, AccessDenied, Rejected, ResourceBusy: At once.
         UsageError: The installed SDK does not know queues.
     """
@@ -120,7 +120,7 @@ class Queues(Protocol):
         *,
         is_dead: bool = False,
     ) -> Sequence[ReceivedRecord]:
-        """Receive up to ten records; wait for the first one up to 20 seconds.
+        """Receive up to `limit` records (1 to 10); wait for the first one up to `wait_s` (1 to 20).
 
         After `UnknownOutcome`, records may be invisible although no consumer has received them.
         """
@@ -166,4 +166,4 @@ class Queues(Protocol):
         """Begin to change a queue; None leaves a value as it is."""
 
     def delete_queue(self, queue_arn: str) -> None:
-        """Begin to delete a queue. Its handles end; the stream and its records stay."""
+        """Begin to delete a queue. Its receipt handles become invalid. The stream and the stream's records stay."""

@@ -46,7 +46,7 @@ class SchemaVersion:
     """One version of a schema.
 
     Args:
-        version_id: Id of this version, and of no other in any registry.
+        version_id: Id of this version, unique in all registries.
         schema_name: The schema that it is a version of.
         data_format: The language of its definition.
         definition: The schema's text.
@@ -85,10 +85,10 @@ class SchemaRegistry(Protocol):
     """
 
     def __hash__(self) -> int:
-        """Return the same hash for equal registries: a process fetches each version once for all of them."""
+        """Return the same hash for equal registries, so that they share a process's cache of versions."""
 
     def __str__(self) -> str:
-        """Return which registry this is, for messages."""
+        """Return the name of this registry, for messages."""
 
     def fetch_version(self, version_id: UUID) -> SchemaVersion | None:
         """Return a version by its id; None when there is none."""
@@ -102,7 +102,7 @@ class SchemaRegistry(Protocol):
     def create_schema(
         self, schema_name: str, data_format: DataFormat, definition: str, compatibility: Compatibility
     ) -> RegisteredVersion | None:
-        """Create a schema with its first version; None when there is one of this name already."""
+        """Create a schema with its first version; return None when a schema of this name exists."""
 
     def register_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
-        """Add a version to a schema, or return the one with this definition; None when there is no such schema."""
+        """Add a version to a schema, or return the version that has this definition; None when there is no such schema."""

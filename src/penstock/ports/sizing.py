@@ -50,12 +50,12 @@ class StreamMetrics(Protocol):
 
 
 class Resharding(Protocol):
-    """Splits and merges; begun when a method returns.
+    """Splits and merges of shards. When a method returns, the change has begun and may not have ended.
 
     Raises (every method):
         ResourceBusy: Another change of the stream is under way.
         Rejected: The shard is closed, or has been changed.
-        UnknownOutcome: Sent and not answered.
+        UnknownOutcome: The call was sent and not answered.
         Throttled, Unavailable, NotFound, AccessDenied: As for every call.
     """
 

@@ -38,8 +38,8 @@ class AsyncQueueConsumer(AsyncioConsumer[QueueConsumer, Any]):
     Records are received, renewed and acknowledged on threads. A handler that blocks the event loop delays other handlers, but no
     renewal.
 
-    Cancelling the task that awaits it (in `run`, or in the block of `async with`) stops it gracefully, within `shutdown_timeout_s`;
-    handlers that run longer are cancelled, and their records are returned at once.
+    If the task in `run` or in the block of `async with` is cancelled, the consumer stops gracefully, within `shutdown_timeout_s`.
+    Handlers that run longer are cancelled, and their records are returned at once.
 
     Args:
         queue: Name or ARN.
@@ -101,13 +101,13 @@ class AsyncQueueConsumer(AsyncioConsumer[QueueConsumer, Any]):
         self.options: QueueConsumerOptions = consumer.options
 
     async def run(self) -> None:
-        """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+        """Work until the task is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
         In the main thread, signals are handled until the end; a second one raises KeyboardInterrupt. As a part of a service, use
         `async with`, which leaves signals alone.
 
         Raises:
-            NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
+            NotFound, AccessDenied, Rejected: The queue cannot be used, now or any more.
             UsageError: No handler was given, or it is not a coroutine function.
         """
         await super().run()

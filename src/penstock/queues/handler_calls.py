@@ -50,7 +50,7 @@ class HandlerWork(Struct, eq=False):
 
 
 class HandlerCalls(Protocol):
-    """Begins calls of user code; implemented for threads and for an event loop."""
+    """Begins calls of the handler. Implemented by `ThreadCalls` and `EventLoopCalls`."""
 
     span: QueueSpan
 
@@ -107,7 +107,7 @@ class EventLoopCalls(EventLoopTasks):
         self.span: QueueSpan = no_span
 
     def begin(self, work: HandlerWork) -> None:
-        """Begin a task on the loop, from any thread."""
+        """Begin a call as a task of the loop, from any thread."""
         try:
             ended = self.begin_call(partial(self._handle, work))
         except UnusableHandlerError as error:

@@ -78,9 +78,9 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
     Args:
         queue: Name or ARN. A name is looked up in the account and region.
         handler: Called on a thread with a `QueueRecord`; with `batch_records_max`, with a `QueueBatch`. None: the consumer is iterated.
-        create: Creates the queue if there is none of the name: a `QueueCreation`, or its fields in a mapping. A queue that is there is
-            used as it is.
-        finished: A durable memory of records that are done, against second deliveries: a `FinishedRecordsTable`, or your own.
+        create: The queue to create if none has the name: a `QueueCreation`, or a mapping of its fields. An existing queue is used as
+            it is.
+        finished: A durable memory of records that are done, which prevents second calls: a `FinishedRecordsTable`, or your own.
         options: How to work. Single options may also be given by name: `QueueConsumer(..., concurrency=50)`.
         metrics: Where metrics go. `penstock.metrics.PrometheusMetrics` serves `/health` and `/ready` too.
         tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
@@ -91,8 +91,8 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
 
     Raises:
         OptionError: An option is unknown or out of its range.
-        UsageError: The arguments do not fit together. Later, from every method: this is a forked child of the process in which the
-            consumer was made.
+        UsageError: The arguments do not fit together. The methods raise it in a forked child of the process that made the
+            consumer.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
-        After a first signal, calls under way are finished and acknowledged, and everything else in hand is returned once the open
-        receives are answered, within `shutdown_timeout_s`; a second one raises KeyboardInterrupt. Signals are handled only in the main thread, and only until the end.
+        A graceful stop takes at most `shutdown_timeout_s`. Calls under way are finished and acknowledged. Other records in hand are
+        returned once the open receives are answered. A second signal raises KeyboardInterrupt. Only `run` in the main thread handles signals.
 
         Raises:
-            NotFound, AccessDenied, Rejected: The queue cannot be used, or not any more.
+            NotFound, AccessDenied, Rejected: The queue cannot be used, now or any more.
             UsageError: No handler was given, or the installed botocore does not know queues.
         """
         super().run()
@@ -215,7 +215,7 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
         return calls
 
     def use_calls(self, calls: HandlerCalls) -> None:
-        """Replace the calls of user code on threads by others. `AsyncQueueConsumer` uses it before the start."""
+        """Call user code through `calls` instead of on threads. `AsyncQueueConsumer` uses this method before the start."""
         self._calls, self._pull = calls, None
 
     def _metrics_of(self, queue: QueueDescription) -> Metrics:

@@ -18,7 +18,7 @@ class QueueHealth:
         queue: Name of the queue.
         queue_arn: ARN of the queue.
         worker_id: Id of this consumer.
-        in_hand: Number of Kinesis records that are received and not yet acknowledged, returned or void.
+        in_hand: Number of received Kinesis records that are not yet acknowledged, returned, or visible to other consumers again.
         in_handler: Number of handler calls under way.
         in_flight: Number of the queue's records that are invisible because of this consumer: in hand, or returned with a back-off.
             A queue has at most 120,000.

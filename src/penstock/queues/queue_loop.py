@@ -58,7 +58,7 @@ _LAST_CALLS_S: Final = 5.0
 _IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
 _FAILED_LATELY_S: Final = 60.0
-"""A failed call is repeated within 5 s while its record is in hand, so an older failure may have no call that shows its end."""
+"""Older failures do not count. A failed call is repeated within 5 s, but only while its record is in hand."""
 _NAMES_OF_CALLS: Final = {"acknowledge": "acknowledgements", "visibility": "changes of visibility"}
 _SLOW_MEMORY_S: Final = 1.0
 _MEMORY_PAUSE_S: Final = 10.0
@@ -88,7 +88,7 @@ class QueueLoop(Loop[QueueEvent]):
         worker_id: Shown in health and log.
         pools: The threads for receives, other calls to the service, and handlers.
         finished: A durable memory of records that are done, or None.
-        condition: The loop's thread waits on it; a new one by default.
+        condition: The condition on which the loop's thread waits; None makes one.
     """
 
     def __init__(
@@ -128,13 +128,13 @@ class QueueLoop(Loop[QueueEvent]):
         self._gauged_s = clock.monotonic_s()  # when the gauges were set
         self._answered_s: float | None = None  # when a receive was last answered
         self._receive_failure: str | None = None  # of the last receive
-        # Of other calls, by kind: how many in a row, and the last one's moment and text.
+        # Failed calls of other kinds, by kind: the number in a row, and the time and text of the last failure.
         self._failed_calls: dict[str, tuple[int, float, str]] = {}
-        self._has_alarmed = False  # of too many records in flight
+        self._has_alarmed = False  # whether it has warned of too many records in flight
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
         self.has_ended: threading.Event = threading.Event()
-        self.begun_by: object = None  # the consumer, which sets it: the threads keep it alive
+        self.begun_by: object = None  # the consumer sets itself here, so that the threads keep it alive
         self._health = self._make_health(self._gauged_s)
 
     # --- from any thread ------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class QueueLoop(Loop[QueueEvent]):
         """Begin the handler's calls that have room, the acknowledgements and renewals that are due, and receives."""
         while (call := self._delivery.take_handler_call(now_s)) is not None:
             self._begin_call(call)
-        # A record that is returned at a stop while a receive is open would be its answer, and one delivery nearer to a dead letter.
+        # During a stop, an open receive would get a returned record again, and this receive would count towards the dead letters.
         self._delivery.holds_returns = (
             self._stop_s is not None
             and self._pace.open_count > 0
@@ -206,13 +206,13 @@ class QueueLoop(Loop[QueueEvent]):
 
     def _receive(self, number: int, limit: int) -> None:
         """Receive once, on a thread of the pool."""
-        if self._stop_s is not None:  # it has waited for a thread: no receive begins during a stop
+        if self._stop_s is not None:  # no receive begins during a stop; this one was waiting for a thread
             self.post(lambda _: self._pace.on_not_begun(number))
             return
         began_s = self._clock.monotonic_s()
         arn, wait_s = self._queue.arn, self._options.wait_time_s
         if self._answered_s is None:
-            wait_s = WAIT_S_MIN  # the first answer makes the consumer ready: on an idle queue, soon
+            wait_s = WAIT_S_MIN  # the first answer makes the consumer ready, on an idle queue too
         try:
             received = self._queues.receive(arn, limit, wait_s, self._visibility_s)
             taken = [self._arrival_of(each) for each in received]
@@ -301,7 +301,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._records.update(zip(numbers, (records for _, records in taken), strict=True))
 
     def _on_receive_failed(self, number: int, error: Exception, now_s: float) -> None:
-        """Handle a failed receive: refusals that will last stop the consumer, others are tried again by the pace."""
+        """Handle a failed receive. A lasting refusal stops the consumer. After any other failure, the pace begins a new receive."""
         self._pace.on_failed(number, now_s, self._chance.random())
         text = describe_error(error)
         self._metrics.count("queue_receives", 1, {"result": type(error).__name__})
@@ -375,7 +375,7 @@ class QueueLoop(Loop[QueueEvent]):
 
     def _send(self, call: QueueCall) -> None:
         if not isinstance(call, Acknowledge):
-            # Shorter timeouts return records.
+            # A shorter timeout is no renewal: it returns the record.
             renewals = sum(seconds == self._visibility_s for seconds in call.seconds)
             if renewals:
                 self._metrics.count("queue_visibility_renewals", renewals)
@@ -539,7 +539,7 @@ class QueueLoop(Loop[QueueEvent]):
             problems.append("the consumer has stopped")
         if self._pace.failure_count >= _FAILING_AFTER and self._receive_failure is not None:
             problems.append(f"receives keep failing: {self._receive_failure}")
-        # Without a record in hand no call shows that they work again.
+        # Without a record in hand there are no calls that could show a recovery.
         if self._delivery.in_hand_count:
             problems += [
                 f"{_NAMES_OF_CALLS[kind]} keep failing: {text}"

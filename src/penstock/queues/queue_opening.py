@@ -21,11 +21,11 @@ _USABLE: Final = ("ACTIVE", "UPDATING")
 def open_queue(
     queues: Queues, queue: str, creation: QueueCreation | None, kinesis: Kinesis | None, clock: Clock
 ) -> QueueDescription:
-    """Return a queue that delivers records: create it if `creation` is given and it does not exist, and wait until it is ACTIVE.
+    """Find a queue, or create it from `creation` if it is missing; wait until it is ACTIVE and return its description.
 
     Args:
         queue: Name or ARN.
-        creation: The queue to create if none has the name; None creates no queue.
+        creation: The queue to create if no queue has the name; None creates no queue.
         kinesis: Finds the ARN of the stream that `creation` names.
         clock: Its `sleep` is called between two checks of the queue's state.
 
@@ -56,7 +56,7 @@ def open_queue(
             log.info("queue %s is created on %s", queue, stream_arn)
             return _wait_until_active(queues, created.arn, clock)
         except ResourceBusy:
-            found = find_queue(queues, queue)  # another worker has created it in between
+            found = find_queue(queues, queue)  # another worker may have created the queue meanwhile
             if found is None:
                 raise
     if found is None:

@@ -101,7 +101,7 @@ class QueueConsumerOptions:
 
     def queueing_options(self, queue: QueueDescription) -> QueueingOptions:
         """Return the machine's options for a queue."""
-        own_s = queue.visibility_s or VISIBILITY_S_DEFAULT  # with 0 every record would be lost at once
+        own_s = queue.visibility_s or VISIBILITY_S_DEFAULT  # with 0 records would never be invisible
         return QueueingOptions(
             visibility_s=own_s if self.visibility_timeout_s is None else self.visibility_timeout_s,
             concurrency=self.concurrency,
@@ -150,7 +150,7 @@ class QueueCreation:
             raise OptionError(f"tags={tags!r}: expected texts by name")
         check_range(self, 0, VISIBILITY_S_MAX, "visibility_timeout_s")
         check_range(self, 1, RECEIVE_COUNT_LIMIT_MAX, "max_receive_count")
-        self.start  # noqa: B018 - it checks
+        self.start  # noqa: B018 - the property checks the position
 
     @property
     def start(self) -> QueueStart:

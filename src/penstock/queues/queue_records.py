@@ -13,7 +13,7 @@ from penstock.ports.queues import ReceivedRecord
 from penstock.runtime.home_process import InOneProcess
 
 RECORD_MEMORY_BYTES = 600
-"""Bytes that a record counts for in memory, beside its data."""
+"""Bytes that a user record is assumed to take in memory, beside its data."""
 
 
 class QueueRecord(NamedTuple):
@@ -44,7 +44,7 @@ class QueueRecord(NamedTuple):
 
 
 def records_of(received: ReceivedRecord, queue: str, counts: DecodeCounts) -> list[QueueRecord]:
-    """Return the user records of a delivery, at least one."""
+    """Return the user records of a delivery, at least one. A delivered aggregate is added to `counts`."""
     arrival = datetime.fromtimestamp(received.arrival_s, UTC)
     first = datetime.fromtimestamp(received.first_receive_s, UTC)
     name, count = received.record_id, received.receive_count
