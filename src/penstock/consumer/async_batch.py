@@ -53,7 +53,7 @@ class AsyncShardCheckpointer:
     """Checkpoints a shard for a processor of coroutines.
 
     Args:
-        shard: As the consumer's threads gave it.
+        shard: Checkpoints the shard for the consumer's threads.
     """
 
     def __init__(self, shard: ShardCheckpointer) -> None:

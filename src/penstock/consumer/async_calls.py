@@ -17,13 +17,13 @@ from penstock.runtime.user_code import UnusableHandlerError
 AsyncHandler: TypeAlias = Callable[[AsyncBatch], Awaitable[object]]
 """Receives one shard's records, in order. Its result is ignored; an exception is a failure."""
 AsyncDeadLetterHandler: TypeAlias = Callable[[AsyncBatch, BaseException], Awaitable[object]]
-"""Receives records that failed for good, and why. When it returns they are done."""
+"""Receives records that failed for good, and the error. The records are done when it returns."""
 
 
 class AsyncShardProcessor(Protocol):
     """User code for one shard, from taking it to leaving it; every method is a coroutine function.
 
-    They are never under way at the same time, except that with `concurrency` > 1 several batches may be. The order is:
+    The methods never run at the same time, except `on_batch` with `concurrency` > 1. The order is:
     `on_start`, then batches, then either `on_end`, or (perhaps) `on_stop` and then `on_lost`.
     """
 
@@ -45,7 +45,7 @@ class AsyncShardProcessor(Protocol):
 
 AsyncProcessorFactory: TypeAlias = Callable[[], AsyncShardProcessor]
 AsyncStreamProcessorFactory: TypeAlias = Callable[[str], AsyncShardProcessor]
-"""With several streams: gets the name of the shard's stream."""
+"""The factory for several streams: called with the name or ARN of the shard's stream."""
 AsyncSpan: TypeAlias = Callable[[str, AsyncBatch], AbstractContextManager[None]]
 """Begins the span in which user code handles a batch; the text names its operation."""
 
@@ -56,7 +56,7 @@ def no_span(_operation: str, _batch: AsyncBatch) -> AbstractContextManager[None]
 
 
 class EventLoopCalls(EventLoopTasks):
-    """Runs calls of user code as tasks of one event loop; each ends with a future."""
+    """Runs calls of user code as tasks of one event loop. Each call has a future, which is done when the task ends."""
 
     def __init__(self) -> None:
         super().__init__("AsyncConsumer")
@@ -80,7 +80,7 @@ class EventLoopCalls(EventLoopTasks):
 
 
 class EventLoopProcessor:
-    """A processor of coroutines, as the consumer's threads call it. User code is made on the loop, when it is first called.
+    """Calls a processor of coroutines for the consumer's threads. The processor is created on the loop, at the first call.
 
     Args:
         factory: Makes the user code of one shard.

@@ -123,7 +123,7 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
             ports=ports,
             **_without_threads(single_options),
         )
-        # Of the wrapped consumer, which gets a function of ours as its factory.
+        # The factory is checked here, because the wrapped consumer gets another function as its factory.
         check_is_factory(processor_factory, int(consumer._streams.are_several))  # noqa: SLF001
         super().__init__(consumer, calls, pull, noun="batch", log=log)
         self.stream: str = consumer.stream
@@ -161,7 +161,7 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
     # --- as `Consumer` --------------------------------------------------------------------------------
 
     def pause(self, *shard_ids: str) -> None:
-        """Read and deliver nothing more of these shards, or of all if none is named; as `Consumer.pause`."""
+        """Pause these shards, or all if none is named; as `Consumer.pause`."""
         self._consumer.pause(*shard_ids)
 
     def resume(self, *shard_ids: str) -> None:
@@ -174,7 +174,7 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
         return self._consumer.failures
 
     def health(self) -> Health:
-        """Return how the consumer does; as `Consumer.health`."""
+        """Return the consumer's health; as `Consumer.health`."""
         return self._consumer.health()
 
 
@@ -188,7 +188,7 @@ def _make_processor(
 def _without_threads(single_options: AsyncConsumerKeywords) -> ConsumerKeywords:
     """Return the options of the inner `Consumer`; refuse `handler_threads`, which has no effect here.
 
-    `ConsumerOptions` demands at least `concurrency` handler threads, so a larger `concurrency` raises their number.
+    `ConsumerOptions` demands at least as many handler threads as `concurrency`, so their number is raised with it.
     """
     if "handler_threads" in single_options:
         raise OptionError(

@@ -10,7 +10,7 @@ from penstock.consumer.shard_run import ShardRun
 class Budget:
     """Counts the bytes that all shards of the process hold. Safe to use from several threads.
 
-    A run counts from `add` to `remove`; a read that is answered later does not count.
+    A run counts from `add` to `remove`. Answers to its reads after `remove` do not count.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -30,11 +30,11 @@ class Budget:
             self._held[run] = 0
 
     def update(self, run: ShardRun) -> None:
-        """Store how many bytes a run holds now. A paused run counts as 0, so that the others go on reading."""
+        """Store how many bytes a run holds now. A paused run counts as 0, so that other runs go on reading."""
         with self._lock:
             if run not in self._held:
-                return  # it has ended; this is a late answer
-            # Read under the lock: of two threads, the later one must not store the older figure.
+                return  # the run has ended; this is a late answer
+            # The figure is read under the lock: else the later of two threads could store an older figure.
             held_bytes = 0 if run.is_paused else run.waiting_bytes
             self.total_bytes += held_bytes - self._held[run]
             self._held[run] = held_bytes

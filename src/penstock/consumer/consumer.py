@@ -327,8 +327,8 @@ def open_ports(
         application: Names the lease table.
         connection: Connection options (docs/api.md), and `lease_table_name` if that is not the
             application's.
-        lease_duration_s: A call to the lease table may last for a third of it.
-        may_push: Whether shards may be read by enhanced fan-out; HTTP/2 is loaded only then.
+        lease_duration_s: A call to the lease table may last for a third of this.
+        may_push: Whether shards may be read by enhanced fan-out. If not, HTTP/2 is not loaded.
 
     Raises:
         OptionError: A field is unknown or has a bad value.
@@ -344,7 +344,7 @@ def open_ports(
         options,
         connect_timeout_s=min(options.connect_timeout_s, lease_duration_s / 3),
         read_timeout_s=min(options.read_timeout_s, lease_duration_s / 3),
-        # The coordinator tries again by itself. An error that it gets early can be shown before a lease is lost.
+        # The coordinator makes failed calls again. With a short deadline it can report the error before a lease is lost.
         deadline_s=min(options.deadline_s, lease_duration_s / 3),
     )
     table = wiring.open_lease_table(table_name, table_options)
@@ -354,7 +354,7 @@ def open_ports(
         kcl3=wiring.open_kcl3_tables(table_name, table_options, table),
         fan_out=wiring.open_fan_out(options) if may_push else None,
     )
-    # In a thread, while the stream is described: opening the table's client and its first call each take as long as that.
-    # The adapters are loaded before: pytest rewrites the modules, and until CPython 3.11.8 two threads that parse at once may fail.
+    # The table is opened on a thread while the stream is described; each takes about as long as the other.
+    # The adapters are loaded before that: pytest rewrites modules, and until CPython 3.11.8 parsing on two threads at once may fail.
     wiring.begin_opening(table)
     return ports

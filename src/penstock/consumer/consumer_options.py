@@ -128,7 +128,7 @@ class ConsumerOptions:
                 "worker_id is empty: give a name that no other worker has, or None for a random one"
             )
         check_range(self, 1, None, "read_threads", "handler_threads", "buffer_bytes_max")
-        # The parts of the machine have other names for these.
+        # The reader and the delivery check these too, but under other names.
         check_range(self, 1, GET_RECORDS_COUNT_MAX, "max_records")
         check_range(self, 0, None, "handler_retries_max")
         check_above_zero(self, "metrics_interval_s", "fan_out_after_s", "polling_after_s")
@@ -140,7 +140,7 @@ class ConsumerOptions:
                 f"concurrency={self.concurrency} needs as many handler threads: set handler_threads="
                 f"{self.concurrency} or more (it is {self.handler_threads})"
             )
-        # Each of them checks its own part.
+        # Each of these values checks its own fields.
         self.reader_options(None)
         self.delivery_options(is_lifecycle_called=False)
         self.coordinator_options()
@@ -175,11 +175,11 @@ class ConsumerOptions:
         return max(SUBSCRIPTIONS_APART_S, 1.25 * self.coordinator_options().renew_interval_s)
 
     def reader_options(self, retention_s: float | None) -> ReaderOptions:
-        """Return the options of each shard's reader, as it begins."""
+        """Return the options with which the reader of a shard begins."""
         return self._reader_options(retention_s, is_pushed=self.retrieval == "fan-out")
 
     def auto_retrieval(self, retention_s: float | None) -> AutoRetrieval | None:
-        """Return when a shard's reader changes to fan-out and back; None if it never does."""
+        """Return when the reader of a shard changes to fan-out and back; None if `retrieval` is not `auto`."""
         if self.retrieval != "auto":
             return None
         return AutoRetrieval(

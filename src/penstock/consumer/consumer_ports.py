@@ -19,9 +19,9 @@ class ConsumerPorts:
     Args:
         kinesis: The stream service.
         lease_table: The application's leases.
-        clock: Time; None: the system's.
-        chance: Jitter; None: the system's.
-        kcl3: The rows of KCL 3 workers beside the leases; None: there are none.
+        clock: The clock; None: the system's.
+        chance: Random numbers for jitter; None: the system's.
+        kcl3: The tables of KCL 3 workers beside the leases; None: there are none.
         fan_out: Registered consumers and subscriptions, for `retrieval="fan-out"` and `"auto"`.
         driver: Runs the worker; None: threads. `penstock.testing` has one in virtual time.
     """

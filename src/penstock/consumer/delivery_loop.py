@@ -1,11 +1,10 @@
-"""The loop that reads shards and delivers them: hundreds of shards, one thread here, two small pools beside it.
+"""The loop that reads shards and delivers their records: one thread for hundreds of shards, with two small pools.
 
-It owns the runs (`penstock.consumer.shard_run`) of the shards that this worker reads for the coordinator. It advances a run
-after an event and when it is due, and has the pools do the steps that the run plans. A `Budget` bounds the bytes that all runs
-hold together.
+It owns a run (`penstock.consumer.shard_run`) for each shard that this worker reads. It advances a run after an event or when
+the run is due, and gives the planned steps to the pools. A `Budget` bounds the bytes that all runs hold together.
 
 The deadline of a lease is checked three times: when a call is planned, when a thread begins it, and when user code
-asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases gone, delivers nothing.
+asks `batch.is_owned`. So a process that was suspended delivers nothing if it has lost its leases meanwhile.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ from penstock.runtime.worker_ports import Pools, WorkerPorts
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 STOPPED_REPORT_S: Final = 60.0
-"""Time between two reports of a shard that stopped for a failure, for as long as this worker holds it."""
+"""Time between two log lines about a shard that stopped for a failure, while this worker holds its lease."""
 
 
 STANDSTILL_ROUNDS: Final = 1.5
@@ -58,7 +57,7 @@ _FIRST_CHECK_S: Final = 1.0  # after a shard stopped, so that the coordinator ha
 _CALLS_HELD_BY_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
 MEASURE_INTERVAL_S: Final = 300.0
-"""Time between two requests of a worker for the number of a stream's open shards. Only a metric needs it, so it is long."""
+"""Time between two requests for the number of a stream's open shards, which only a metric needs."""
 
 
 _Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a gauge's name and labels
@@ -68,16 +67,16 @@ class DeliveryLoop(Loop[ShardRun]):
     """Advances the runs of the shards that this worker reads, and has the pools do the steps that they plan.
 
     Args:
-        streams: Those whose shards are read.
-        subscriptions: Those of each stream that is read by enhanced fan-out, by its id.
-        leases: The loop that owns the coordinator; it gets the events.
+        streams: The streams whose shards are read.
+        subscriptions: The subscriptions of each stream that may be read by enhanced fan-out, by stream id.
+        leases: The loop that owns the coordinator; it gets the runs' events.
         processor_factory: Makes the user code of one shard.
         dead_letter: Called with records that failed for good, if that is the policy.
         is_lifecycle_called: Whether user code is also called when a shard starts, ends, stops or is lost.
         on_worker_failure: Called when a failure must stop the whole worker.
-        on_standstill: Called when no held lease could progress in two checks, more than a round apart, in which the worker may
-            get other leases; None: never.
-        home: The process whose threads these are.
+        on_standstill: Called when no held lease can progress in two checks in a row; None: never called. Between the checks
+            the worker has time to acquire other leases.
+        home: The process in which these threads run.
         on_checkpoint_begun: Called when user code is about to wait for a checkpoint.
     """
 
@@ -176,7 +175,7 @@ class DeliveryLoop(Loop[ShardRun]):
                 self.post(run)
 
     def stop_reader(self, effect: StopReader) -> None:
-        """Begin to stop reading a shard; the coordinator gets the answer as an event."""
+        """Begin to stop reading a shard. The coordinator gets an event when that is done."""
         run = self._find(effect.key, effect.epoch)
         if run is None:
             # Stopped before its start was handled: the coordinator still needs the answer.
@@ -197,14 +196,14 @@ class DeliveryLoop(Loop[ShardRun]):
             return frozenset(place for place, run in self._runs.items() if not run.is_reported)
 
     def abandon(self) -> None:
-        """Deliver nothing any more, at once: the worker has lost control of its leases."""
+        """End all delivery at once, because the worker has lost control of its leases."""
         with self._runs_lock:
             runs = list(self._runs.values())
         for run in runs:
             run.stop(StopWhy.LOST)
 
     def set_paused(self, shard_ids: Collection[str], *, is_paused: bool) -> None:
-        """Pause or resume these shards, or all. Leases stay, and calls under way are finished."""
+        """Pause or resume these shards, or all if none is named. Leases are kept, and calls under way are finished."""
         with self._runs_lock:
             self._paused.set_paused(shard_ids, is_paused=is_paused)
             runs = list(self._runs.values())
@@ -270,9 +269,9 @@ class DeliveryLoop(Loop[ShardRun]):
             heapq.heappush(self._timers, (run.wake_s, next(self._timer_ids), run))
 
     def _may_advance(self, run: ShardRun) -> bool:
-        """Return whether a run may be advanced; if an earlier run of its shard has not ended, queue it, or end it.
+        """Return whether a run may be advanced. While an earlier run of its shard has not ended, queue this one, or end it.
 
-        A worker may lose a lease and get it back at once. Calls of one shard never overlap.
+        A worker may lose a lease and get it back at once. Calls of user code for one shard never overlap.
         """
         if self._find(run.key, run.epoch) is not run:
             return False  # it has ended; a late answer posted it again
@@ -290,7 +289,7 @@ class DeliveryLoop(Loop[ShardRun]):
         return False
 
     def _report(self, run: ShardRun, event: Event) -> None:
-        """Post an event of a run to the coordinator. Unless it requests a checkpoint, it is the run's last one: end its subscription first."""
+        """Post an event of a run to the coordinator. Every event except a requested checkpoint is the run's last: end its subscription first."""
         if not isinstance(event, CheckpointRequested):
             self._reading_of(run.key).end_subscription(run)
         self._leases.post(event)
@@ -377,9 +376,9 @@ class DeliveryLoop(Loop[ShardRun]):
         self._gauges_set = shown
 
     def _check_standstill(self, now_s: float) -> None:
-        """Report a standstill: none of the held leases can progress, in two checks in a row with the same leases.
+        """Report a standstill: in two checks in a row the worker holds the same leases, and none of them can progress.
 
-        It needs a shard that user code has stopped, so there is a next check only while there is one.
+        A standstill needs a stopped shard, so the next check is planned only while there is one.
         """
         held = self._leases.snapshot().held
         stuck = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
@@ -424,7 +423,7 @@ class DeliveryLoop(Loop[ShardRun]):
             return
         finally:
             self._calling.is_inside = False
-        # `isinstance` reads the attribute `__class__` of an object of another class: user code, which may raise.
+        # `isinstance` alone may read the attribute `__class__` of the result, which is user code and may raise.
         if issubclass(type(result), Future) and isinstance(result, Future):
             result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))
         else:

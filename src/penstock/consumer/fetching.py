@@ -1,4 +1,4 @@
-"""The calls that read one shard: by polling, by enhanced fan-out, or by either, as its `RetrievalChoice` decides.
+"""The calls that read a shard: by polling, by enhanced fan-out, or by whichever of them its `RetrievalChoice` selects.
 
 The calls and the deaggregation of pages run on the read pool's threads.
 """
@@ -37,11 +37,11 @@ log: logging.Logger = logging.getLogger("penstock.consumer")
 
 
 class ShardFetcher:
-    """Runs the planned steps of a shard's run, and hands it the answers.
+    """Does the reading that runs of shards have planned, by polling, and passes the answers to the runs.
 
     Args:
         stream: Name or ARN.
-        drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
+        drops_unmarked: Whether misplaced aggregates of every producer are dropped, as by the KCL; else only Penstock's own.
         has_room: Whether all shards of the process together may hold more.
         name_check: Checks whether the name still means this stream; None checks nothing.
     """
@@ -67,7 +67,7 @@ class ShardFetcher:
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> RawPage | PenstockError | None:
-        """Do one step of reading and hand the run the answer; return the page of a read, or the error of a failed step."""
+        """Do one step of reading, and pass the answer to the run. Return the page that was read, or the error of a failed step."""
         try:
             return self._do_step(run, fetch)
         except PenstockError as error:
@@ -112,7 +112,7 @@ class ShardFetcher:
         return raw
 
     def _deaggregate_records(self, run: ShardRun) -> None:
-        """Deaggregate records as far as there is room, and at least one if nothing else waits for delivery."""
+        """Deaggregate records as far as there is room. If no record waits for delivery, at least one is deaggregated."""
         room_bytes, raw_records = run.peek_raw_records(self._has_room())
         counts = DecodeCounts()
         rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked, run.hash_range)
@@ -142,7 +142,7 @@ class ReadingParts(Struct, frozen=True):
     Args:
         call_pool: The threads for calls that are about no single shard.
         has_room: Whether all shards of the process together may hold more.
-        on_answered: Called when a run gets an answer after `fetch` has returned.
+        on_answered: Called after a run has got an answer for which no `fetch` was waiting.
     """
 
     ports: WorkerPorts
@@ -152,10 +152,10 @@ class ReadingParts(Struct, frozen=True):
 
 
 class PushedFetcher:
-    """Passes the planned steps of a run to its subscription. It answers later, on the pool; nothing waits here.
+    """Passes the planned steps of a run to its subscription, which answers later on a thread of the read pool.
 
     Args:
-        fetcher: Takes pages apart, and does the steps that have nothing to do with a subscription.
+        fetcher: Deaggregates pages, and does the steps that need no subscription.
     """
 
     def __init__(self, fetcher: ShardFetcher, subscriptions: Subscriptions, parts: ReadingParts) -> None:
@@ -165,7 +165,7 @@ class PushedFetcher:
         self._ports = parts.ports
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        """Begin one step of reading, or do it; a failure is reported to the run."""
+        """Begin a step of the run's subscription, or do another step at once. The run gets the failure of a step."""
         if isinstance(fetch, FetchIterator):
             try:
                 start = plan_iterator(fetch.position)
@@ -212,12 +212,12 @@ class PushedFetcher:
 
 
 class AutoFetcher(PushedFetcher):
-    """Runs the steps of shards' runs by polling or by a subscription; changes between two steps, when no call is under way.
+    """Reads each shard by polling or by a subscription, and changes between them when no step is under way.
 
-    A shard is polled until the consumer is registered and ACTIVE: that takes seconds, and nothing waits for it.
+    A shard is polled until the registered consumer is ACTIVE, which takes seconds.
 
     Args:
-        options: When to change, and how to read then.
+        options: When a shard changes, and how it is read by either way.
     """
 
     def __init__(
@@ -233,7 +233,7 @@ class AutoFetcher(PushedFetcher):
         self._choices: dict[ShardRun, RetrievalChoice] = {}
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        """Do or begin one step of reading, or change between polling and fan-out instead."""
+        """Do or begin one step of reading. If a change between polling and fan-out is due, make the change instead."""
         if self._end_if_lost(run):
             return
         if not isinstance(fetch, FetchIterator | FetchPage):
@@ -250,7 +250,7 @@ class AutoFetcher(PushedFetcher):
         self._end_if_lost(run)
 
     def _end_if_lost(self, run: ShardRun) -> bool:
-        """End the subscription of a run if its lease was lost, also while a step waited or ran; return whether it was lost."""
+        """End the run's subscription if its lease was lost, perhaps during a step; return whether the lease was lost."""
         if run.is_lost:
             self.end_subscription(run)
         return run.is_lost
@@ -266,7 +266,7 @@ class AutoFetcher(PushedFetcher):
         super().on_page(run, page)
 
     def on_failure(self, run: ShardRun, error: PenstockError) -> None:
-        """Report a failed step to its run; or change the run to polling if its subscription does not work."""
+        """Report a failed step to its run. If its subscription does not work, change the run to polling instead."""
         choice = self._choice_of(run)
         choice.on_push_failed(error)
         change = choice.plan_change(self._ports.clock.monotonic_s())
@@ -292,12 +292,12 @@ class AutoFetcher(PushedFetcher):
             choice.on_poll_failed(result, started_s)
 
     def _is_source_ready(self, change: RetrievalChange) -> bool:
-        """Return whether the source to change to can be used; if fan-out cannot yet, begin to register the consumer."""
+        """Return whether the new source can be used. If that is fan-out without a registered consumer, begin to register one."""
         registration = self._subscriptions.registration
         return change.to is Retrieval.POLLING or registration.find_in_background(self._parts.call_pool)
 
     def _change_source(self, run: ShardRun, choice: RetrievalChoice, change: RetrievalChange) -> None:
-        """Change a run between polling and fan-out; the run plans its next step with the new source."""
+        """Change a run between polling and fan-out. The run's next step uses the new source."""
         if change.to is Retrieval.POLLING:
             super().end_subscription(run)
         choice.on_changed(change, self._ports.clock.monotonic_s(), self._ports.chance.random())

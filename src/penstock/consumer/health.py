@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 ShardState: TypeAlias = Literal["reading", "paused", "stalled", "waiting", "leaving", "stopped"]
-"""`waiting`: for its parents, or for an earlier call of the handler; `leaving`: it ends, or is released."""
+"""`waiting`: the shard waits for its parents or for an earlier call of the handler; `leaving`: it ends or is released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +17,10 @@ class ShardHealth:
 
     Args:
         shard_id: The shard.
-        state: What happens with it.
+        state: State of the shard.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when not known.
-        stopped_reason: Why it stopped, or None.
-        read_failure: The error with which its reads keep failing; None while they do not.
+        stopped_reason: Why the shard stopped; None if it has not stopped.
+        read_failure: The error with which the shard's reads keep failing; None if they do not.
     """
 
     shard_id: str
@@ -37,13 +37,13 @@ class Health:
     Args:
         is_healthy: Whether it runs, reaches its lease table and moves every shard that it holds.
         is_ready: Whether it takes its share of the work: it runs, sees and writes the lease table, and reads its shards.
-        problems: What keeps it from being healthy; also the leases whose rows no worker can read, which a restart does not mend.
+        problems: The reasons why it is not healthy; also leases whose rows no worker can read, which leave it healthy.
         stream: Name or ARN.
         application: Names the lease table.
         worker_id: The worker's name in the lease table.
-        shards: Those whose leases it holds.
-        renewal_age_s: Time since the oldest of the last renewals of the held leases; None when none is held.
-        table_scan_age_s: Time since the lease table was last seen as a whole; None when it never was.
+        shards: The shards whose leases it holds.
+        renewal_age_s: Time since the last renewal of the lease that was not renewed for longest; None without leases.
+        table_scan_age_s: Time since the last complete scan of the lease table; None before the first one.
     """
 
     is_healthy: bool
@@ -69,7 +69,7 @@ class Health:
         return max((shard.lag_ms for shard in self.shards if shard.lag_ms is not None), default=None)
 
     def to_document(self) -> dict[str, Any]:
-        """Return it as JSON's types."""
+        """Return the health as values that JSON can express."""
         return {**dataclasses.asdict(self), "lag_ms": self.lag_ms}
 
 
@@ -94,14 +94,14 @@ def judge_health(
 
     Args:
         failure: What ended or is ending the worker.
-        renewal_age_s: Time since the oldest of the last renewals of the held leases.
-        table_scan_age_s: Time since the last scan; None before the first one.
+        renewal_age_s: As in `Health`.
+        table_scan_age_s: As in `Health`.
         running_s: Time since the start.
         table_scan_due_s: A scan that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
         failing_calls: One sentence for each call about leases that keeps failing.
-        damaged_leases: One sentence for each lease whose row cannot be read. All workers see it, and stay healthy: else the whole fleet
-            would be restarted.
+        damaged_leases: One sentence for each lease whose row cannot be read. The worker stays healthy: all workers see the same
+            row, and the whole fleet would be restarted.
     """
     problems: list[str] = []
     if failure is not None:

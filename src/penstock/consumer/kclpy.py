@@ -68,7 +68,7 @@ class RecordProcessorBase:
 
 
 class KclpyRecord:
-    """A record as amazon_kclpy presents it; there, its name is `Record`."""
+    """A record with the attributes of amazon_kclpy's class `Record`."""
 
     def __init__(self, record: PenstockRecord) -> None:
         self._record = record
@@ -175,7 +175,7 @@ _ERROR_NAMES: Final = (
 
 
 def _checkpoint_error(value: str) -> Exception:
-    """Return the error that the processor's own code catches: the installed package's, if it is loaded."""
+    """Return an error of the class that the processor catches: that of the package amazon_kclpy, if it is loaded, else ours."""
     kcl = sys.modules.get("amazon_kclpy.kcl")
     kind = CheckpointError if kcl is None else kcl.CheckpointError
     error: Exception = kind(value)
@@ -279,7 +279,7 @@ _MODULES: Final = (
 
 
 class KCLProcess:
-    """Takes the place of the class that serves one shard to a Java daemon; there is no daemon here."""
+    """Stands for the class of amazon_kclpy that serves a Java daemon. There is no daemon here, so `run` raises an error."""
 
     def __init__(self, record_processor: Any, *_: Any, **__: Any) -> None:
         self._class_name = type(record_processor).__name__

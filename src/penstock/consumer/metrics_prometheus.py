@@ -17,10 +17,10 @@ class PrometheusMetrics(MetricsTally):
     """Serves `/metrics`, `/health` and `/ready`; implements `penstock.metrics.Metrics`.
 
     Counters get the ending `_total`, distributions become summaries (`_sum`, `_count`) with a `_max` gauge. Several
-    consumers may share it: each one's figures carry its stream, application and worker.
+    consumers may share one object: the figures of each have its stream, application and worker as labels.
 
-    `/health` and `/ready` answer 200 when every consumer is healthy or ready, else 503; for each, the JSON body
-    has the problems, the state and lag of each shard, and the stopped shards with the reasons.
+    `/health` answers 200 if every consumer is healthy, `/ready` if every one is ready; else they answer 503. The JSON body
+    has, for each consumer, the problems, the state and lag of each shard, and the stopped shards with the reasons.
 
     Args:
         port: TCP port; 0 takes a free one, see `port` afterwards.
@@ -55,12 +55,12 @@ class PrometheusMetrics(MetricsTally):
     def of_consumer(
         self, stream: str, application: str, worker_id: str, health: Callable[[], Health]
     ) -> LabelledMetrics:
-        """Serve a consumer's health, and return the metrics that it fills. Called by `Consumer` when it starts."""
+        """Serve a consumer's health, and return the metrics that the consumer fills. `Consumer` calls this when it starts."""
         self._healths[f"{application}/{worker_id}"] = health
         return LabelledMetrics(self, {"stream": stream, "application": application, "worker": worker_id})
 
     def render_health(self, path: str) -> tuple[bool, str]:
-        """Return whether all is well, and the consumers' healths as JSON.
+        """Return whether every consumer is healthy, or ready, and the health of each as JSON.
 
         Args:
             path: `/health` or `/ready`.

@@ -12,10 +12,10 @@ class PendingCheckpoint:
     """A requested checkpoint. Its outcome is settled once, by the thread that advances the shard.
 
     Args:
-        stream: For messages.
-        shard_id: For messages.
-        position: Everything up to and including it is acknowledged.
-        timeout_s: How long to wait for it.
+        stream: Stream of the shard, for messages.
+        shard_id: The shard, for messages.
+        position: The last acknowledged position, which is to become the checkpoint.
+        timeout_s: How long the caller may wait for the checkpoint.
     """
 
     def __init__(self, stream: str, shard_id: str, position: Position, timeout_s: float) -> None:
@@ -28,16 +28,16 @@ class PendingCheckpoint:
         self._where = f"stream {stream}, shard {shard_id}: checkpoint {position}"
 
     def on_durable(self) -> None:
-        """Settle it: the position is in the lease table."""
+        """Settle the checkpoint: the position is in the lease table."""
         if not self.outcome.done():
             self.outcome.set_result(None)
 
     def on_lost(self) -> None:
-        """Settle it: the lease is gone."""
+        """Settle the checkpoint: the lease was lost before the position was stored."""
         self._fail(LeaseLost(f"{self._where} was not confirmed before the lease went to another worker"))
 
     def on_timeout(self) -> None:
-        """Settle it: the caller has waited for `timeout_s`."""
+        """Settle the checkpoint: the caller has waited for `timeout_s`."""
         self._fail(self.timeout_error())
 
     def _fail(self, error: PenstockError) -> None:

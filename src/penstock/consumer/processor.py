@@ -11,17 +11,17 @@ from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
 
 Handler: TypeAlias = Callable[[Batch], object]
-"""Receives one shard's records, in order. An exception is a failure. Its result is ignored, unless it is a
-`concurrent.futures.Future`: then the call lasts until that is done, and fails as that does."""
+"""Receives one shard's records, in order. An exception is a failure. The result is ignored, unless it is a
+`concurrent.futures.Future`: then the call lasts until the future is done, and fails if the future fails."""
 DeadLetterHandler: TypeAlias = Callable[[Batch, BaseException], object]
-"""Receives records that failed for good, and why. They are done when it returns, or when the future that it returns is done."""
+"""Receives records that failed for good, and the error. They are done when the call, or the future that it returns, is done."""
 
 
 class ShardProcessor(Protocol):
     """User code for one shard, from taking it to leaving it.
 
-    Its methods are never called at the same time, except that with `concurrency` > 1 several batches may be. A method that
-    returns a `concurrent.futures.Future` is under way until that is done; any other result is ignored.
+    Its methods are never called at the same time, except `on_batch` with `concurrency` > 1. A call that returns a
+    `concurrent.futures.Future` lasts until the future is done; any other result is ignored.
     The order is: `on_start`, then batches, then either `on_end`, or (perhaps) `on_stop` and then `on_lost`.
     """
 
@@ -43,7 +43,7 @@ class ShardProcessor(Protocol):
 
 ProcessorFactory: TypeAlias = Callable[[], ShardProcessor]
 StreamProcessorFactory: TypeAlias = Callable[[str], ShardProcessor]
-"""Makes the processor of one shard of the stream that it is given: the stream's name or ARN."""
+"""Makes the processor of one shard. Called with the name or ARN of the shard's stream."""
 
 
 def failure_of(future: Future[object]) -> BaseException | None:
@@ -54,7 +54,7 @@ def failure_of(future: Future[object]) -> BaseException | None:
 
 
 class HandlerProcessor:
-    """A plain function as a processor: it is called for records and for nothing else."""
+    """A processor that calls a plain function for each batch and does nothing else."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler

@@ -1,6 +1,6 @@
-"""Kinesis records that were fetched and are not deaggregated yet, and their deaggregation.
+"""Kinesis records that wait for their deaggregation, and the deaggregation itself.
 
-An aggregate can hold a hundred times its size in user records, so it is taken apart only when there is room.
+The user records of an aggregate can take a hundred times its size, so it is deaggregated only when there is room.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class RawPage(Page[Sequence[RawRecord]]):
     records: Sequence[RawRecord]
 
     def rows_after(self, done: Position | None) -> Sequence[RawRecord]:
-        """Return the records after a position; an aggregate that the position lies inside is included whole."""
+        """Return the records after a position. If the position lies inside an aggregate, the whole aggregate is included."""
         if done is None or done.sequence_number is None:
             return self.records
         for index, record in enumerate(self.records):
@@ -55,7 +55,7 @@ def raw_page(page: RecordPage) -> RawPage:
 
 
 def raw_bytes(records: Sequence[RawRecord]) -> int:
-    """Return the memory that Kinesis records count for before they are deaggregated."""
+    """Return the bytes that Kinesis records count against the memory limits until they are deaggregated."""
     return len(records) * RECORD_MEMORY_BYTES + sum([len(record.data) for record in records])
 
 
@@ -63,10 +63,10 @@ class DeaggregatedPage(NamedTuple):
     """The user records of some Kinesis records.
 
     Args:
-        records: The user records of all of them.
-        counts: The number of user records in each.
-        failure: Why the next one could not be deaggregated now; None if nothing failed.
-        skipped_through: The end of the Kinesis records without user records that follow the last user record; None if there are none.
+        records: The user records, in order.
+        counts: The number of user records in each Kinesis record.
+        failure: Why the next Kinesis record could not be deaggregated now; None if nothing failed.
+        skipped_through: The end of the last Kinesis record, if it has no user records; else None.
     """
 
     records: list[Record]
@@ -91,9 +91,9 @@ def deaggregate_page(
         room_bytes: Memory for the user records; those of the last Kinesis record may exceed it.
         shard_id: The shard that they were read from.
         counts: Counters to add to.
-        rule: Which misplaced aggregates are left out; None leaves out none. It may need a call to the service; if that
-            fails, the record is kept for a later call.
-        stream: Name or ARN of its stream.
+        rule: Which misplaced aggregates are left out; None: all are kept. The rule may call the service. If that call
+            fails, the aggregate is left for a later call of this function.
+        stream: Name or ARN of the shard's stream.
     """
     whole = _plain_records(raw_records, room_bytes, shard_id, stream)
     if whole is not None:
@@ -144,9 +144,9 @@ def _skipped_through(raw_records: Sequence[RawRecord], counts: Sequence[int]) ->
 def _plain_records(
     raw_records: Sequence[RawRecord], room_bytes: int, shard_id: str, stream: str
 ) -> list[Record] | None:
-    """Return the records if none is an aggregate and there is room for all (nearly always); else None.
+    """Return the records if there is room for all of them and none is an aggregate; else None.
 
-    The same as the loop of `deaggregate_page`, at half its cost.
+    This is nearly always so, and takes half the time of the loop in `deaggregate_page`.
     """
     if raw_bytes(raw_records) > room_bytes or MAGIC in [raw.data[:4] for raw in raw_records]:
         return None

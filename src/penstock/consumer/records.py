@@ -1,4 +1,4 @@
-"""The record, and the batch of records with its acknowledgement, that user code works with."""
+"""The records and batches that user code receives, and the acknowledgement of records."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ class ShardRecords(InOneProcess, Sequence[Record]):
         return self._shard.may_deliver
 
     def acknowledge(self, *records: Record) -> None:
-        """Mark single records of this batch as done; without arguments, all of them.
+        """Mark single records of this batch as done; without arguments, the whole batch.
 
-        The checkpoint follows: it is the highest position below which everything is acknowledged.
+        The shard's checkpoint becomes the highest position up to which every record is acknowledged.
 
         Raises:
             UsageError: A record is not of this batch.

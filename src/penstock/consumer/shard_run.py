@@ -1,11 +1,10 @@
 """One shard while this worker reads it: its reader machine and its delivery machine under one lock.
 
-Nothing here waits or calls a service. `advance` returns the tasks to begin. The `on_*` methods bring their results, from
-whatever thread did the work. User code reaches the machines through `acknowledge` and
-`acknowledge_through`, under the same lock.
+Nothing here waits or calls a service. `advance` returns the steps to begin. The thread that has done a step passes the
+result to an `on_*` method. User code reaches the machines through `acknowledge` and `acknowledge_through`.
 
-A run ends in one of four ways, and reports it exactly once: drained (the shard is done), failed, or stopped on
-request, gracefully or because the lease is gone.
+A run ends in one of four ways, and reports its end exactly once: the shard is drained, the run has failed, it was
+stopped gracefully on request, or the lease is gone.
 """
 
 from __future__ import annotations
@@ -72,13 +71,13 @@ from penstock.runtime.user_code import UnusableHandlerError
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
 READ_FAILURES_REPORTED: Final = 5
-"""After this many failures of reads in a row a warning is logged."""
+"""Number of failed reads in a row after which a warning is logged."""
 LOST_GRACE_S: Final = 2.0
-"""How long a call under way may still acknowledge after the lease was lost, before the run reports that it has ended."""
+"""Time after the loss of the lease in which calls under way may still acknowledge. Then the run reports its end."""
 
 
 class Deaggregate(Struct, frozen=True):
-    """Take the fetched records apart, as far as there is room."""
+    """A step: deaggregate fetched records as far as there is room."""
 
 
 Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | Deaggregate
@@ -90,8 +89,8 @@ class Plan(Struct, frozen=True):
     Args:
         fetch: A call to the service, or None.
         calls: Calls of user code to begin.
-        events: For the coordinator.
-        is_starved: Whether the run would read if all shards of the process together held fewer bytes.
+        events: Events for the coordinator.
+        is_starved: Whether the run does not read only because all shards of the process together hold too many bytes.
         is_over: Whether the run has ended and can be dropped.
     """
 
@@ -103,7 +102,7 @@ class Plan(Struct, frozen=True):
 
 
 class _FetchPlan(NamedTuple):
-    """The next step of reading; if there is none, when to plan again, and whether reading waits for memory."""
+    """The next step of reading. If it is None: when to plan again, and whether reading waits for memory."""
 
     fetch: Fetch | None = None
     wake_s: float | None = None
@@ -116,7 +115,7 @@ class ShardRun:
     Args:
         stream: Name or ARN, for messages and records.
         start: The coordinator's command: shard, epoch, position, deadline.
-        is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a renewal.
+        is_checkpoint_urgent: Whether automatic checkpoints are written at once; else with the next renewal.
         processor: The user code of the shard.
     """
 
@@ -207,7 +206,7 @@ class ShardRun:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no call of user code is under way, and none is due for records that were read."""
+        """Whether no call of user code is under way or due for records that were read."""
         with self.lock:
             return self._delivery.is_at_rest and not self._raw_records
 
@@ -224,18 +223,18 @@ class ShardRun:
 
     @property
     def is_lost(self) -> bool:
-        """Whether the lease is gone, so that no checkpoint can be promised."""
+        """Whether the lease is gone or the run has reported its end: no later checkpoint is sure to be stored."""
         return self._grace_until_s is not None or self._has_reported_end
 
     @property
     def _is_leaving(self) -> bool:
-        # Final: nothing more is read, and the answer of a read under way is dropped.
+        # From now on nothing is read, and the answer of a read under way is dropped.
         return self._delivery.phase is not Phase.RUNNING or self._has_reported_end
 
     # --- planning ---
 
     def advance(self, now_s: float, has_room: bool) -> Plan:
-        """Return the steps to do now, which count as under way; set `wake_s`."""
+        """Return the steps to do now, and set `wake_s`. From now on the steps count as under way."""
         with self.lock:
             reading = self._plan_fetch(now_s, has_room)
             calls = self._plan_calls(now_s)
@@ -274,7 +273,7 @@ class ShardRun:
                 return _FetchPlan(step)
 
     def _plan_deaggregation(self, now_s: float, has_room: bool) -> _FetchPlan:
-        # The reader's next step does not always show the pause after a failure: after the shard's last page it is `Finished`.
+        # The pause after a failure is not always in the reader's next step: after the last page that step is `Finished`.
         if self._has_deaggregation_failed and now_s < self._reader.paused_until_s:
             return _FetchPlan(wake_s=self._reader.paused_until_s)
         if self._deaggregation_room_bytes(has_room) <= 0:
@@ -283,7 +282,7 @@ class ShardRun:
         return _FetchPlan(Deaggregate())
 
     def _deaggregation_room_bytes(self, has_room: bool) -> int:
-        """Return how many bytes of records may be deaggregated; above 0 while nothing else waits for delivery."""
+        """Return how many bytes of records may be deaggregated. This is above 0 if no record waits for delivery."""
         waiting_bytes = self._delivery.waiting_bytes
         room_bytes = self._reader.options.prefetch_bytes_max - waiting_bytes if has_room else 0
         return max(room_bytes, 0 if waiting_bytes else 1)
@@ -313,7 +312,7 @@ class ShardRun:
         return [CheckpointRequested(self.key, self.epoch, position, self._is_checkpoint_urgent)]
 
     def _plan_last_event(self, now_s: float) -> list[Event]:
-        """Return the event that reports the end of the run, once; nothing while the run goes on."""
+        """Return the event that reports the end of the run: once, when it has ended; else no event."""
         if self._has_reported_end:
             return []
         delivery = self._delivery
@@ -353,7 +352,7 @@ class ShardRun:
             self._deliver_until_s = max(self._deliver_until_s, deliver_until_s)
 
     def stop(self, why: StopWhy) -> None:
-        """Begin to stop; the coordinator gets the answer when that is done."""
+        """Begin to stop the run. When it has stopped, `advance` returns an event for the coordinator."""
         with self.lock:
             self._stop_why = why
             if why in (StopWhy.LOST, StopWhy.EXPIRED):
@@ -382,7 +381,7 @@ class ShardRun:
     # --- answers to reads ---
 
     def on_iterator(self, iterator: str) -> None:
-        """Use an iterator that was fetched."""
+        """Handle a fetched iterator."""
         with self.lock:
             self._is_fetching = False
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
@@ -415,7 +414,7 @@ class ShardRun:
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
     def peek_raw_records(self, has_room: bool) -> tuple[int, Sequence[RawRecord]]:
-        """Return how many bytes may be deaggregated now, and the records."""
+        """Return how many bytes may be deaggregated now, and the Kinesis records that wait for it; none if there is no room."""
         with self.lock:
             room_bytes = self._deaggregation_room_bytes(has_room)
             return room_bytes, tuple(self._raw_records) if room_bytes > 0 else ()
@@ -441,9 +440,9 @@ class ShardRun:
                 self._delivery.skip(page.skipped_through, self._clock.monotonic_s())
 
     def _done_count(self, records: Sequence[Record]) -> int:
-        """Return how many of these records were done before this run: it may begin inside an aggregate.
+        """Return how many of these records were done before this run, which may begin inside an aggregate.
 
-        The reader delivers no records from before that aggregate.
+        Only the records of that aggregate can have been done before.
         """
         start = self._start
         if start.sequence_number is None or self._taken_through != start:
@@ -470,7 +469,7 @@ class ShardRun:
         """Handle a failed call to the service, or an unexpected failure of deaggregation."""
         with self.lock:
             self._is_fetching = False
-            # Nothing but deaggregation is planned while there are raw records.
+            # While there are raw records, deaggregation is the only step: so it has failed.
             self._has_deaggregation_failed = bool(self._raw_records)
             self._on_read_failed(error)
 
@@ -483,7 +482,7 @@ class ShardRun:
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.key, failures, error)
 
     def on_fetch_skipped(self) -> None:
-        """Handle a planned call that was not made, because all shards together hold enough bytes."""
+        """Handle a planned call that was not made, because all shards together have reached the memory limit."""
         with self.lock:
             self._is_fetching = False
 
@@ -503,7 +502,7 @@ class ShardRun:
     # --- results of calls of user code ---
 
     def on_not_begun(self, call: Call[Record]) -> None:
-        """Handle a call that was not begun, because its time had run out."""
+        """Handle a call that was not begun, because the time to deliver had run out."""
         with self.lock:
             self._delivery.on_not_begun(call.id)
 
@@ -568,7 +567,7 @@ class ShardRun:
             self._delivery.acknowledge_through(position, self._clock.monotonic_s(), ordinal)
 
     def request_checkpoint(self, timeout_s: float) -> tuple[PendingCheckpoint, Event | None]:
-        """Return the checkpoint that a caller may wait for, and the event that requests it; None if it is durable already.
+        """Return a checkpoint to wait for, and the event that requests it; no event if the checkpoint is durable already.
 
         Args:
             timeout_s: How long the caller may wait.
@@ -596,21 +595,20 @@ class ShardRun:
 
     @property
     def read_failure(self) -> PenstockError | None:
-        """The error of reads that keep failing; None while they do not, or are only throttled."""
+        """The error of reads that keep failing; None if reads succeed or are only throttled."""
         with self.lock:
             many = self._reader.failure_count >= READ_FAILURES_REPORTED
             return self._read_error if many and not isinstance(self._read_error, Throttled) else None
 
     def without_progress_s(self, now_s: float) -> float:
-        """Return for how long the shard has been behind without progress, by the calls of `take_progress`."""
+        """Return for how long the shard has been behind without progress; `take_progress` notes progress."""
         with self.lock:
             return now_s - self._progress_s
 
     def lag_ms(self, now_s: float) -> int | None:
         """Return the age of the oldest record that is not done, as far as known; None before the first answer.
 
-        If every record read so far is done, it is the lag of the reading itself. It keeps growing after the shard has
-        stopped.
+        If every record read so far is done, return the lag of reading. The lag of a stopped shard goes on growing.
         """
         with self.lock:
             arrival_s = self._arrivals.oldest_arrival_s(self._delivery.done_count)
@@ -640,7 +638,7 @@ class ShardRun:
         return ReaderProgress(self.key, self.epoch, progress_text, lag_ms, throughput_kbps, tip)
 
     def _tip(self) -> TipMark | None:
-        """Return the position up to which all is done, and the moment at which no record followed it; None while records wait."""
+        """Return the last done position and a moment at which no record followed it; None if fetched records are not done."""
         done, tip_ms = self._delivery.low_watermark, self._reader.tip_ms
         is_all_done = done.is_record and done >= self._taken_through and not self._raw_records
         return TipMark(done, tip_ms) if is_all_done and not self._has_dropped and tip_ms is not None else None

@@ -1,4 +1,4 @@
-"""The shards of a worker that stopped for a failure: kept in sight for as long as their leases are held."""
+"""The shards of a worker that have stopped for a failure, for its reports and its health."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def describe_shard_failure(shard_id: str, failure: BaseException) -> str:
 
 
 def without_ended_iteration(failures: Mapping[str, PenstockError]) -> dict[str, PenstockError]:
-    """Return the failures of shards without those that only the end of an iteration over the consumer has stopped."""
+    """Return the failures, without those of shards that stopped because an iteration over the consumer has ended."""
     return {
         shard_id: failure
         for shard_id, failure in failures.items()
@@ -29,7 +29,7 @@ def without_ended_iteration(failures: Mapping[str, PenstockError]) -> dict[str, 
 
 
 class StoppedShards:
-    """The shards of a worker that stopped for a failure. Safe to use from several threads, and in a signal handler."""
+    """Collects the shards of a worker that stopped for a failure. Safe to use from several threads and in a signal handler."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -57,7 +57,7 @@ class StoppedShards:
                 self._runs = {key: run for key, run in self._runs.items() if (run.key, run.epoch) in places}
 
     def freeze(self) -> None:
-        """Keep the stopped runs from now on: the worker releases its leases, and reports afterwards why they stopped."""
+        """Keep all stopped shards from now on, although the worker releases their leases: it reports them at its end."""
         self._is_frozen = True
 
     def runs(self) -> list[ShardRun]:
@@ -71,7 +71,7 @@ class StoppedShards:
         return {run.key: run.failure or HandlerFailed(f"shard {run.key} has stopped") for run in self.runs()}
 
     def make_error(self, stream: str, worker_id: str) -> ShardsStopped | None:
-        """Return the error of a worker whose shards have all stopped; None if only an iteration over the consumer has ended."""
+        """Return the error of a worker whose shards have all stopped; None if each stopped because an iteration has ended."""
         failures = without_ended_iteration(self.failures)
         if not failures:
             return None

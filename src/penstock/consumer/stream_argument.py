@@ -35,7 +35,7 @@ class NamedStream(Struct, frozen=True):
         name: Name or ARN.
         start: Where its shards begin when they are read for the first time.
         start_text: The start as the user wrote it, for messages.
-        kcl_id: The id that Java workers give it, if the user named it so; None: it follows from the stream itself.
+        kcl_id: The id `account:stream:epoch`, if the user has named the stream by it; else None.
     """
 
     name: str
@@ -49,12 +49,12 @@ class ConsumedStream(Struct, frozen=True):
 
     Args:
         name: Name or ARN.
-        start: Where its shards begin when they are read for the first time; shards are named by their lease keys.
-        stream_id: The prefix of its lease keys; empty if it is the only stream of the lease table.
-        identity: Distinguishes the stream from others of its name; leases of others are refused. None compares nothing.
-        retention_s: How long it keeps a record, or None when unknown.
-        open_shard_count: Open shards when the consumer started, or None when unknown.
-        registration: The consumer whose subscriptions bring the records, always or when needed; None: GetRecords is polled.
+        start: Where its shards begin when they are read for the first time; the shards in it are named by lease keys.
+        stream_id: The prefix of its lease keys; empty if the lease table is in the form for one stream.
+        identity: Distinguishes the stream from others of the same name, whose leases are refused. None: nothing is compared.
+        retention_s: How long the stream keeps a record; None if unknown.
+        open_shard_count: Open shards when the consumer started; None if unknown.
+        registration: The registered consumer for enhanced fan-out, with `fan-out` and `auto`; None with `polling`.
     """
 
     name: str
@@ -67,7 +67,7 @@ class ConsumedStream(Struct, frozen=True):
 
     @property
     def labels(self) -> dict[str, str]:
-        """Labels of metrics about the whole stream: its name, unless all of the consumer's metrics have it as a label."""
+        """Labels of metrics about the whole stream: its name. No labels if the lease table is in the form for one stream."""
         return {"stream": self.name} if self.stream_id else {}
 
 
@@ -76,7 +76,7 @@ class ConsumedStreams(Struct, frozen=True):
 
     Args:
         streams: At least one.
-        are_several: Whether the lease table has the form for several streams, even if only one is named now.
+        are_several: Whether the lease table has the form for several streams, which also a list of one stream selects.
     """
 
     streams: tuple[NamedStream, ...]
@@ -88,11 +88,11 @@ class ConsumedStreams(Struct, frozen=True):
         return tuple(stream.name for stream in self.streams)
 
     def check_starts(self, now_ms: int, fetch_shards: Callable[[str], ShardListing]) -> None:
-        """Check that no stream starts in the future. If one does by this machine's clock, the service's decides.
+        """Check that no stream starts in the future. A start that is later than this machine's clock is compared with the service's.
 
         Args:
-            now_ms: By this machine's clock.
-            fetch_shards: Lists the shards of a stream, and has the service's time.
+            now_ms: Time by this machine's clock.
+            fetch_shards: Lists the shards of a stream; the answer has the service's time.
 
         Raises:
             PositionError: A stream starts in the future.
@@ -112,7 +112,7 @@ class ConsumedStreams(Struct, frozen=True):
         """Fetch the description of every stream.
 
         Args:
-            register: Returns the registered consumer of the stream with an ARN; None if none is used.
+            register: Returns the registered consumer for a stream's ARN; None if the stream is only polled.
 
         Raises:
             NotFound, AccessDenied: A stream cannot be used.
@@ -124,7 +124,7 @@ class ConsumedStreams(Struct, frozen=True):
             identity = summary.identity
             stream_id = _id_of(stream, identity) if self.are_several else ""
             for twin_id, twin in found.items():
-                # An id may have another epoch than the stream's own, and means the same stream all the same.
+                # An id with another epoch than the stream's still means this stream.
                 if stream_id == twin_id or (twin.identity is not None and twin.identity.arn == identity.arn):
                     raise UsageError(
                         f"stream {twin.name} ({twin_id}) and stream {stream.name} ({stream_id}) are the same: name it once"
@@ -156,8 +156,8 @@ def parse_start(start: Start, option: str) -> StartingPosition:
     """Return a starting position as a value.
 
     Raises:
-        PositionError: None of the accepted forms, or a moment without a time zone or before the service began.
-        OptionError: A position in one shard, which has no meaning in the others.
+        PositionError: The text has none of the accepted forms, or a moment has no time zone or is before the service began.
+        OptionError: The value is a position in one shard, which has no meaning in the others, or has another type.
     """
     if isinstance(start, str):
         return parse_starting(start, option)
@@ -191,9 +191,9 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     """Return the streams that the argument `stream` names.
 
     Args:
-        given: A name or ARN; several of them; or several with a starting position for each. One of several may also be
-            named by the id that Java workers give it, `account:stream:epoch`.
-        starting_position: The position of streams that have none of their own.
+        given: A name or ARN; several of them; or several with a starting position for each. A stream may also be named
+            by the id that Java workers give it, `account:stream:epoch`.
+        starting_position: The position of streams for which `given` has none.
 
     Raises:
         UsageError: No stream is named, one is named twice, or they are in several regions.

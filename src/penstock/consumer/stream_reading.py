@@ -1,4 +1,4 @@
-"""How the shards of one stream are read: where they begin, by which steps, and by which calls."""
+"""The reading of one stream's shards: where they begin, and whether they are polled or pushed."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class StreamReading:
     """Reads the shards of one stream, for their runs.
 
     Args:
-        parts: Shared with other streams.
-        subscriptions: Bring the pages by enhanced fan-out, always or when needed; None: GetRecords is polled.
+        parts: Parts shared with other streams.
+        subscriptions: The stream's subscriptions for `fan-out` and `auto`; None: GetRecords is polled.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class StreamReading:
             self._pushed = AutoFetcher(self._fetcher, subscriptions, parts, auto)
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        """Do one step of reading, or begin it; the run gets the answer."""
+        """Do or begin one step of reading. The run gets the answer."""
         (self._pushed or self._fetcher).fetch(run, fetch)
 
     def end_subscription(self, run: ShardRun) -> None:
@@ -74,7 +74,7 @@ class StreamReading:
             self._pushed.end_subscription(run)
 
     def with_moment(self, effect: StartReader) -> StartReader:
-        """Add the moment to an AT_TIMESTAMP: the KCL keeps it in its configuration, not in the lease table."""
+        """Add the moment to a position AT_TIMESTAMP of a lease. The KCL keeps the moment in its configuration, not in the lease table."""
         position = with_moment(effect.position, self.stream.start.of(effect.key))
         if position == effect.position:
             return effect

@@ -1,6 +1,6 @@
-"""A worker that runs: both loops and their pools, joined.
+"""A worker: the lease loop, the delivery loop and their pools.
 
-Apart from `Consumer` so that tests can drive the same parts by hand, with inline pools and a virtual clock.
+It is separate from `Consumer`, so that tests can drive its parts by hand, with inline pools and a virtual clock.
 """
 
 from __future__ import annotations
@@ -54,20 +54,20 @@ class WorkerDriver(Protocol):
     def wrap_user_code(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-        """Return the user code as the worker calls it: the same, or with the driver's own code around it."""
+        """Return the user code as the worker shall call it: unchanged, or wrapped in code of the driver."""
 
     def start(self, worker: Worker) -> None:
         """Begin to drive a worker, and return."""
 
     def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
-        """User code is about to wait for a checkpoint, which is under way."""
+        """Handle a checkpoint that was requested: user code is about to wait for it."""
 
 
 class ThreadDriver:
     """Drives a worker by threads.
 
     Args:
-        options: How many there are.
+        options: Has the numbers of threads.
     """
 
     def __init__(self, options: ConsumerOptions) -> None:
@@ -93,18 +93,18 @@ class ThreadDriver:
 
 
 def _ignore(_: PendingCheckpoint) -> None:
-    """Do nothing."""
+    """Default of `on_checkpoint_begun`."""
 
 
 class Worker:
     """One worker: the loop that keeps its leases, and the loop that reads and delivers.
 
     Args:
-        streams: Those whose shards are read: one, or several that share the lease table.
-        pools: Where work is done.
-        dead_letter: For records that failed for good.
+        streams: The streams to read: one, or several that share the lease table.
+        pools: The threads that do the work of the loops.
+        dead_letter: Called with records that failed for good.
         is_lifecycle_called: Whether user code is also called when a shard starts, ends, stops or is lost.
-        home: The process whose threads these are; None: this one.
+        home: The process in which the worker's threads run; None: this process.
         on_checkpoint_begun: Called when user code is about to wait for a checkpoint.
     """
 
@@ -222,7 +222,7 @@ class Worker:
             self.leases.post(StopRequested())
 
     def _on_standstill(self) -> None:
-        """Stop the worker: it holds only shards that user code has stopped, and shards that wait for those."""
+        """Stop the worker, because it holds only stopped shards, and shards that wait for stopped parents."""
         self._fail_at_standstill()
         if self.failure is not None:
             log.critical("%s", self.failure)
@@ -233,13 +233,13 @@ class Worker:
             self.failure = self.delivery.stopped.make_error(self._stream, self._worker_id)
 
     def fail(self, failure: PenstockError) -> None:
-        """Stop the worker for a failure: of user code, or because the lease table cannot be used."""
+        """Stop the worker for a failure of user code or of the lease table."""
         if self.failure is None:
             self.failure = failure
         self.request_stop()
 
     def set_paused(self, keys: Collection[str], *, is_paused: bool) -> None:
-        """Pause or resume the shards of these leases, or all if none is named.
+        """Pause or resume the shards of these leases; without keys, all shards.
 
         Raises:
             UsageError: A key cannot be that of a shard of these streams.
@@ -264,7 +264,7 @@ class Worker:
         held = [(lease.key, lease.epoch, lease.phase) for lease in leases.held]
         left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
         shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
-        # Leases that were released while the worker ends: stopped shards are still reported.
+        # While the worker ends, it releases the leases of stopped shards. These shards are still reported.
         shards += [
             shard
             for key, epoch, phase in left
@@ -307,7 +307,7 @@ class Worker:
     # --- ending ---
 
     def finish(self) -> None:
-        """End the delivery and the pools: the coordinator has stopped."""
+        """End the delivery and the pools. Called when the coordinator has stopped."""
         self.delivery.finish()
         self._end_subscriptions()
         self._pools.close()
@@ -319,7 +319,9 @@ class Worker:
     def _watch(self, leases: LoopThread, delivery: LoopThread) -> None:
         leases.join()
         self.delivery.finish()
-        delivery.join(_JOIN_S)  # a defect there must be noted before the worker reports its end
+        delivery.join(
+            _JOIN_S
+        )  # an internal error of delivery must be noted before the worker reports its end
         self.finish()
 
     def _on_crash(self, error: BaseException) -> None:
