@@ -15,22 +15,22 @@ from penstock.producer.receipts import Acknowledgement
 from penstock.runtime.loop_tasks import running_loop
 from penstock.runtime.threads import begin_on_daemon
 
-_ROOM_CHECK_S: Final = 0.01  # about as long as a request takes, which is what frees room
+_ROOM_CHECK_S: Final = 0.01  # about the time of a request, whose answer makes room
 _Result = TypeVar("_Result")
 
 
 class AsyncProducer:
     """A `Producer` for asyncio: `await put(...)` returns when the record is acknowledged.
 
-    Puts are accepted in the order in which they were called, also if they have to wait for room: `gather` keeps the order of a
-    key. A put that is cancelled while it waits for room is not written. Once a record is accepted, cancelling its put
-    only ends the wait for the acknowledgement: the record is written.
+    Puts are accepted in the order of their calls, also if they have to wait for room: `gather` keeps the order of a key. If a
+    put is cancelled while it waits for room, its record is not written. If it is cancelled later, only the wait for the
+    acknowledgement ends: the record is written.
 
     Args:
-        producer: Does the work; it is closed with this.
+        producer: Does the work. Closing this object closes it too.
 
     Raises:
-        UsageError: It is something else, for instance the name of a stream.
+        UsageError: `producer` is something else, for instance the name of a stream.
     """
 
     @overload
@@ -63,12 +63,12 @@ class AsyncProducer:
         return await (await self.submit(data, partition_key, explicit_hash_key))
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """As `Producer.flush`, after the puts that were called before."""
+        """Wait until the puts called before are accepted, then flush as `Producer.flush`."""
         await self._queue.wait_until_empty()
         await _in_thread(lambda: self._producer.flush(timeout_s))
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """As `Producer.close`, after the puts that were called before."""
+        """Wait until the puts called before are accepted, then close as `Producer.close`."""
         await self._queue.wait_until_empty()
         await _in_thread(lambda: self._producer.close(timeout_s))
 
@@ -92,10 +92,10 @@ class AsyncProducer:
 
 
 class _PutQueue:
-    """The puts of one event loop, in the order of their calls. Used on the loop's thread only.
+    """Accepts the puts of one event loop in the order of their calls. Used on the loop's thread only.
 
-    Whoever has the turn opens the producer, or waits for room; the lock hands it on in the order of the calls, which is also that
-    of the deadlines.
+    The put that holds the lock opens the producer, or waits for room. The lock goes from put to put in the order of the calls,
+    which is also the order of the deadlines.
 
     Args:
         producer: Accepts the records.
@@ -106,8 +106,8 @@ class _PutQueue:
         self._loop = loop
         self._turn = asyncio.Lock()
         self._waiting_count = 0
-        self._opening: asyncio.Task[None] | None = None  # of the producer, under way
-        self._opening_error: Exception | None = None  # of the last one, for the puts that waited for it
+        self._opening: asyncio.Task[None] | None = None  # the opening of the producer that is under way
+        self._opening_error: Exception | None = None  # of the last opening, for the puts that waited for it
         self._opening_trace: TracebackType | None = None
         self._opening_ended_s = -math.inf
 
@@ -138,17 +138,17 @@ class _PutQueue:
             pass
 
     async def _wait_until_open(self, called_s: float) -> None:
-        """Open the producer on a thread; if that fails, all puts fail that were called before it did."""
+        """Wait until the producer is open. If opening it fails, raise the error in every put that was called before the failure."""
         while not self._producer.is_open:
             if self._opening_error is not None and called_s <= self._opening_ended_s:
-                # Without the frames of the puts that have raised it before.
+                # The traceback is reset: other puts have raised this error and added their frames.
                 raise self._opening_error.with_traceback(self._opening_trace)
             if self._opening is None:
                 self._opening = self._loop.create_task(self._open())
             await asyncio.wait([self._opening])
 
     async def _open(self) -> None:
-        """Open the producer; on a task of its own, since the put that began it may be cancelled."""
+        """Open the producer. This is a separate task, because the put that began it may be cancelled."""
         try:
             await _in_thread(self._producer.open)
         except Exception as error:  # noqa: BLE001 - each waiting put raises it
@@ -176,5 +176,5 @@ class _PutQueue:
 
 
 async def _in_thread(function: Callable[[], _Result]) -> _Result:
-    """Return the result of a blocking call, made on a new thread: the loop's executor may be full of waiting calls."""
+    """Make a blocking call on a new thread and return its result. The loop's executor may be full of waiting calls."""
     return await asyncio.wrap_future(begin_on_daemon("penstock-async-put", function))

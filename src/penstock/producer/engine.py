@@ -1,7 +1,7 @@
-"""The threads of a producer: a few of them share one batcher under one lock.
+"""The threads of a producer: a few threads share one batcher under one lock.
 
-Each thread asks the batcher for the next step and carries it out without the lock, through `sender`. Futures are
-resolved outside the lock, on the thread that got the answer, so a callback may put again.
+Each thread takes the next step from the batcher and carries it out without the lock, through a `Sender`. The thread that got
+the answer resolves the futures without the lock, so a callback may put again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REPORTS_APART_S: Final = 60.0
 
 
 class _Flush(Struct, eq=False):
-    """A flush under way: it waits for `left` more records, whose numbers are at most `number_max`."""
+    """A flush under way. It waits until `left` more records with numbers up to `number_max` are settled."""
 
     number_max: int
     left: int
@@ -56,7 +56,7 @@ class Engine:
         fetch_placement: Fetches again how the stream places records.
         thread_count: Requests that may be in flight at once.
         buffer_bytes_max: Memory for records that are not acknowledged.
-        record_ttl_s: A record that has waited this long fails; None for never.
+        record_ttl_s: A record that has waited this long fails; None: records do not expire.
     """
 
     def __init__(
@@ -80,7 +80,9 @@ class Engine:
         self._request_record_count_max = batcher.settings.request_record_count_max
         self._has_metrics = type(ports.metrics) is not NoMetrics
         self._buffer_bytes_max = buffer_bytes_max
-        self._lock = threading.RLock()  # not to be entered twice, but to know its owner
+        self._lock = (
+            threading.RLock()
+        )  # not entered twice; an RLock knows whether the current thread holds it
         self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
         self._is_held_here: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
         self._work_is_due = threading.Condition(self._lock)  # notified if a request may be due
@@ -89,12 +91,12 @@ class Engine:
         self._open_receipts: deque[Any] = deque()
         """Receipts in the order of arrival: all that are not settled, and settled ones until they are removed.
 
-        If the batcher fails, these receipts fail with it.
+        If the batcher has an internal error, these receipts fail.
         """
         self._requests: set[PutRequest] = set()
         """The requests that a thread is working on."""
         self._defect: BaseException | None = None
-        """The internal error, if there was one: the batcher is not used after it."""
+        """The internal error after which the batcher is not used any more; None if there was none."""
         self._flushes: list[_Flush] = []  # calls of `flush` under way
         self._is_closing = False
         self._failed_count = 0
@@ -124,7 +126,7 @@ class Engine:
     def put(
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
     ) -> Future[Acknowledgement] | None:
-        """Add one checked record and return its future; None when there was no room for it in time."""
+        """Add one checked record and return its future; None if there was no room for the record in time."""
         if self._is_held_here():
             self.check_not_interrupted()
         record = Receipt(data, partition_key, explicit_hash_key)
@@ -150,8 +152,8 @@ class Engine:
                 if needs_sender or batcher.waiting_count % self._request_record_count_max == 0:
                     self._work_is_due.notify()
             except BaseException:
-                # Ctrl-C, in the middle of anything. The caller has no future, so the record must not be sent; and if it
-                # stayed counted and in no queue, the next flush would wait for it for ever.
+                # Ctrl-C may come at any point. The caller gets no future, so the record must not be sent. Nor may it stay
+                # counted: the next flush would wait for it for ever.
                 self._open_count = open_count
                 if self._open_receipts and self._open_receipts[-1] is record:
                     self._open_receipts.pop()
@@ -164,9 +166,9 @@ class Engine:
         return not self._is_closing and self._defect is None
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Wait until every record put before is acknowledged or failed; return False when the time was over first.
+        """Wait until every record put before is acknowledged or has failed; return False if the timeout passes first.
 
-        Without a timeout the wait still ends: waiting records fail when nothing is acknowledged for too long.
+        Also without a timeout the wait ends: if nothing is acknowledged for too long, the waiting records fail.
         """
         bound_s = None if timeout_s is None else min(timeout_s, threading.TIMEOUT_MAX)
         with self._lock:
@@ -180,14 +182,14 @@ class Engine:
                 self._flushes.remove(flush)
 
     def take_failures(self) -> tuple[int, BaseException | None]:
-        """Return how many records failed since the last call, and the first cause."""
+        """Return how many records failed since the last call, and the error of the first of them."""
         with self._lock:
             found = (self._failed_count, self._first_failure)
             self._failed_count, self._first_failure = 0, None
             return found
 
     def stop(self, timeout_s: float) -> int:
-        """End the threads; return how many records were left. Their futures fail."""
+        """End the threads. The futures of unacknowledged records fail; return the number of these records."""
         with self._lock:
             self._is_closing = True
             self._work_is_due.notify_all()
@@ -196,11 +198,11 @@ class Engine:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
-        # A request that was in flight while the queues were emptied may have put refused records back.
+        # Requests that were in flight at the first drop may have put refused records back into the queues.
         return left_count + self._drop_waiting()
 
     def _drop_waiting(self) -> int:
-        """Fail the futures of records that wait when the producer is closed; return how many."""
+        """Fail the futures of the records that wait while the producer is closed; return their number."""
         if self._defect is not None:
             return self._fail_lost()
         try:
@@ -218,10 +220,10 @@ class Engine:
         return len(left)
 
     def check_not_interrupted(self) -> None:
-        """Refuse a call of code that has interrupted this thread in the middle of another call.
+        """Refuse a call by a signal handler or `__del__` that has interrupted another call on this thread.
 
         Raises:
-            UsageError: It has. To wait for the lock would be to wait for itself.
+            UsageError: This thread holds the lock already, and would wait for itself.
         """
         if self._is_held_here():
             raise UsageError(
@@ -231,7 +233,7 @@ class Engine:
 
     @property
     def is_own_thread(self) -> bool:
-        """Whether this is asked on a thread that sends, as a callback of a future is called on."""
+        """Whether the current thread is one of the engine's, which also run the callbacks of futures."""
         return threading.current_thread() in self._threads
 
     @property
@@ -249,7 +251,7 @@ class Engine:
     def _run(self) -> None:
         while self._make_step():
             pass
-        # The thread that closed the producer may have left before this thread's last request was over.
+        # The thread that closes the producer may have returned before this thread's last request ended.
         self._drop_waiting()
 
     def _make_step(self) -> bool:
@@ -260,7 +262,7 @@ class Engine:
             if step is not None:
                 self._do_step(step)
         except BaseException as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
-            # A defect, not an outcome: every future must be resolved.
+            # An internal error. All futures must be resolved nevertheless.
             _log.exception("stream %s: the sender failed", self._stream)
             self._recover(step, error)
             return True
@@ -275,8 +277,8 @@ class Engine:
     def _recover(
         self, step: PutRequest | FetchShards | NoProgress | _ExpiredRecords | None, error: BaseException
     ) -> None:
-        """Fail the records of a failed step; all records if the batcher may have lost some."""
-        # Until a request is settled the batcher has not handled its failure, and is intact.
+        """Fail the records of a step that ended with an internal error; fail all records if the batcher may be damaged."""
+        # Before a request is settled, the batcher has handled nothing of its outcome, so it is intact.
         is_sound = isinstance(step, FetchShards | NoProgress) or (
             isinstance(step, PutRequest) and not step.is_ended
         )
@@ -310,7 +312,7 @@ class Engine:
         )
 
     def _fail_lost(self) -> int:
-        """Fail the futures of all records that no thread has in hand, after a defect; return how many."""
+        """After an internal error, fail the futures of all records outside requests in flight; return their number."""
         with self._lock:
             in_hand = {
                 id(record)
@@ -339,7 +341,7 @@ class Engine:
                     return expired
                 step = self._batcher.plan_step(now_s, flushes=bool(self._flushes))
                 if not isinstance(step, WaitUntil):
-                    # `put` may have woken only this thread for several records, and it is busy now: wake another one.
+                    # `put` may have woken only this thread for several records. It is busy now, so it wakes another one.
                     self._work_is_due.notify()
                     if isinstance(step, PutRequest):
                         self._requests.add(step)
@@ -351,7 +353,7 @@ class Engine:
         return None
 
     def _take_expired(self, now_s: float) -> _ExpiredRecords | None:
-        """Drop the records whose time to live is over, if that is due; None if there is nothing to do."""
+        """Drop and return expired records, at most once per interval; None if it is too early or no record has expired."""
         ttl_s = self._record_ttl_s
         if ttl_s is None or now_s < self._expiry_due_s:
             return None
@@ -454,7 +456,7 @@ class Engine:
             self._failed_count += len(records)
             self._all_failed_count += len(records)
             self._first_failure = self._first_failure or error
-            # A program that puts and forgets asks no future. Those of `close` it raises itself.
+            # A program may never look at its futures, so failures are logged. `close` raises an error itself.
             is_reported = now_s >= self._report_due_s and not self._is_closing
             if is_reported:
                 self._report_due_s = now_s + _REPORTS_APART_S
@@ -470,12 +472,12 @@ class Engine:
                 self._log_settling_error(trouble)
                 raised = raised or trouble
         self._count_settled(records)
-        # Ctrl-C, while the closing thread fails the remaining records.
+        # Ctrl-C came while the closing thread failed the remaining records.
         if isinstance(raised, KeyboardInterrupt) and threading.current_thread() not in self._threads:
             raise raised
 
     def _log_settling_error(self, error: BaseException) -> None:
-        """Log an error of settling a receipt: a callback ended its thread, or the receipt was settled before."""
+        """Log an error of settling a receipt: its callback has raised, or the receipt was settled elsewhere before."""
         if isinstance(error, InvalidStateError):
             _log.error("stream %s: a future of this producer was settled elsewhere: %s", self._stream, error)
         else:
@@ -487,8 +489,7 @@ class Engine:
             )
 
     def _count_settled(self, records: list[PendingRecord]) -> None:
-        """Count records as settled."""
-        # The futures were resolved first and are counted now: when a flush returns, they are all done.
+        # The futures are resolved before the records are counted, so they are all done when a flush returns.
         with self._lock:
             self._open_count -= len(records)
             assert self._open_count >= 0 or self._defect is not None
@@ -501,7 +502,9 @@ class Engine:
         receipts = self._open_receipts
         while receipts and receipts[0].done():
             receipts.popleft()
-        if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # an old one still waits before them
+        if (
+            len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX
+        ):  # an old unsettled receipt is before them
             self._open_receipts = deque([each for each in receipts if not each.done()])
 
     # --- metrics ------------------------------------------------------------------------------------------

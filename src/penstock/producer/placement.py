@@ -21,11 +21,11 @@ class Placement(Struct, frozen=True):
     """How a stream places records.
 
     Args:
-        may_aggregate: Whether aggregates reach their readers.
+        may_aggregate: Whether writers may aggregate. If not, readers would drop the aggregates as misplaced.
         predicts: Whether a hash key determines the shard.
         record_bytes_max: The stream's limit on data and partition key of one record.
         shard_count: Open shards.
-        is_assumed: Whether these are the values of most streams, because the policy forbids describing this one.
+        is_assumed: Whether the stream could not be described, for lack of permission, and these values are usual ones.
     """
 
     may_aggregate: bool
@@ -36,18 +36,18 @@ class Placement(Struct, frozen=True):
 
 
 PLACED_BY_KEY: Final = Placement(may_aggregate=True, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
-"""The placement of nearly every stream; assumed if a mistake does no harm."""
+"""The placement of nearly every stream. Writers without aggregation assume it without a call."""
 
 _REMEMBERED_S: Final = 60.0
 _REMEMBERED_COUNT_MAX: Final = 256
 
 
 class PlacementCache:
-    """Remembers placements for a minute, so that a process's tasks ask once. Safe to use from several threads."""
+    """Caches placements for a minute, so that the tasks of a process share one call. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # Strong references: each task opens its own service, and a weak one would go with the task that asked.
+        # These are strong references: each task opens a `Kinesis`, and a weak reference would end with that task.
         self._found: dict[tuple[Kinesis, str, bool, bool], tuple[float, Placement]] = {}
 
     def fetch(
@@ -80,12 +80,11 @@ PLACEMENTS: Final = PlacementCache()
 def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool) -> Placement:
     """Fetch how the stream places records.
 
-    If the service places them by itself, aggregates land in shards whose readers drop them, so records are not
-    aggregated. The same holds if the answer lacks this (no permission, or an on-demand stream without the field),
-    unless aggregation is forced.
+    If the service chooses the shards by itself, readers would drop the aggregates, so records are not aggregated. Unless
+    aggregation is forced, the same holds if this is unknown: no permission, or an on-demand stream without the field.
 
     Raises:
-        NotFound, Throttled, Unavailable, Rejected: No answer.
+        NotFound, Throttled, Unavailable, Rejected: The stream cannot be described.
         AccessDenied: The credentials are missing, unknown or too old. If the policy forbids the call, a placement is assumed.
     """
     summary: StreamSummary | None

@@ -1,4 +1,4 @@
-"""The end of the process that holds an open producer: the hook that closes it, and the processes without one.
+"""The end of a process that has an open producer: the hook that closes the producer, and the processes without a hook.
 
 | process | end | hook |
 |---|---|---|
@@ -31,17 +31,19 @@ from typing import Any, Final
 from penstock.errors import UsageError
 
 _log: Final = logging.getLogger("penstock.producer")
-_FIRST: Final = 100  # before the finalizers of queues and pools, which end threads that user code may need
+_FIRST: Final = (
+    100  # runs before the finalizers of queues and pools, which end threads that user code may need
+)
 _TERMINATED: Final = 128 + signal.SIGTERM
 _CALLED: Final = b"\0"
-"""Is written by the handler. No signal has this number."""
+"""The handler writes this to the pipe. No signal has this number."""
 
 
 class EndHook:
-    """Calls a function when this process ends, unless it is cancelled before.
+    """Calls a function when this process ends, unless `cancel` is called before.
 
     Args:
-        close: Called once by each hook that the process has; must do nothing when called again.
+        close: Called by each kind of hook that the process has, so several times. Later calls must do nothing.
     """
 
     def __init__(self, close: Callable[[], None]) -> None:
@@ -52,8 +54,8 @@ class EndHook:
         self.add_pool_hooks()
 
     def add_pool_hooks(self) -> None:
-        """Add the hooks of a pool's process, if it is one by now: it is none yet while it imports the program's main module."""
-        # A child of multiprocessing has the module; importing it in every other process would cost milliseconds.
+        """Add the hooks of a pool's process, if this process is one. It becomes one after importing the program's main module."""
+        # In a child of multiprocessing the module is loaded already. In other processes importing it would cost milliseconds.
         if self._finalizer is None and _is_pool_child():
             from multiprocessing.util import Finalize
 
@@ -71,13 +73,13 @@ class EndHook:
             self._finalizer.cancel()
 
     def end(self) -> None:
-        """Call the function, while no termination can end the process."""
+        """Call the function. A termination waits until it has returned."""
         with _terminations.closing:
             self._close()
 
 
 _hooks: Final[dict[EndHook, None]] = {}
-"""Those that are not cancelled, in the order in which they were made."""
+"""The hooks that are not cancelled, in the order in which they were made."""
 
 
 def _end_all(*_: object, **__: object) -> None:
@@ -87,13 +89,13 @@ def _end_all(*_: object, **__: object) -> None:
 
 
 class _InterpreterExit:
-    """The last `atexit` hook of this module, which runs after those of modules and programs that were registered later.
+    """The `atexit` hook of this module. It is registered early, so it runs after the hooks of modules that were loaded later.
 
-    A hook that is registered while they run is never called, so this one closes the producers that they open.
+    Hooks that are registered during the exit are never called, so this hook closes producers that other hooks open.
     """
 
     def __init__(self) -> None:
-        # Imported after the main thread has ended: whether hooks still run is unknown.
+        # If the main thread has ended before this import, hooks may not run any more.
         self.is_over = not threading.main_thread().is_alive()
         atexit.register(self._on_exit)
 
@@ -106,7 +108,7 @@ _interpreter_exit: Final = _InterpreterExit()
 
 
 def _is_pool_child() -> bool:
-    """Return whether this process was made by multiprocessing, or by billiard, which shares its finalizers."""
+    """Return whether this process was made by multiprocessing or by billiard, which uses multiprocessing's finalizers."""
     loaded, billiard = sys.modules.get("multiprocessing"), sys.modules.get("billiard.process")
     if loaded is not None and loaded.parent_process() is not None:
         return True
@@ -116,20 +118,20 @@ def _is_pool_child() -> bool:
 class _Terminations:
     """Closes the producers of a child of multiprocessing at SIGTERM, then ends the process.
 
-    On a thread of its own: the main one may be blocked, or go on after `SystemExit`, and `Pool` waits for its processes without a
-    deadline.
+    A separate thread does this: the main thread may be blocked, or go on after `SystemExit`, and `Pool` waits for its processes
+    without a deadline.
     """
 
     def __init__(self) -> None:
         self.closing = threading.RLock()
-        """Held while a hook closes: a process that is terminated meanwhile ends only after it."""
+        """Held while a hook closes producers: a process that is terminated meanwhile ends after that."""
         self.has_warned = False
-        """Whether the log has warned of a termination without a hook. It does so once: a thread may make many producers."""
+        """Whether a warning of a termination without a hook was logged. It is logged once per process."""
         self._pipe: tuple[int, int] | None = None
         os.register_at_fork(after_in_child=self._on_forked)
 
     def handle(self) -> None:
-        """Handle the signal, unless the program does, or this is not the main thread, which alone may set a handler."""
+        """Handle SIGTERM, unless the program handles it. Only the main thread may set a handler; on others nothing happens."""
         is_main = threading.current_thread() is threading.main_thread()
         if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             if self._pipe is None:
@@ -139,9 +141,9 @@ class _Terminations:
     def _start(self) -> tuple[int, int]:
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
-        # The interpreter writes each signal's number here at once; a handler waits until the main thread is not blocked.
+        # The interpreter writes each signal's number to this pipe at once. A handler would wait for a blocked main thread.
         before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        if before != -1:  # an event loop has it
+        if before != -1:  # an event loop has set its own descriptor: keep that
             signal.set_wakeup_fd(before, warn_on_full_buffer=False)
         threading.Thread(target=self._run, args=(reading,), name="penstock-terminated", daemon=True).start()
         return reading, writing
@@ -150,12 +152,12 @@ class _Terminations:
         del frame
         if self._pipe is not None:
             os.write(self._pipe[1], _CALLED)
-        else:  # a handler of the program has called this one, in a forked child without a producer of its own
+        else:  # a handler of the program has called this handler, in a forked child that has opened no producer
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     def _run(self, reading: int) -> None:
-        # While the program has a handler of its own, a number says nothing: that handler may call this one, or go on.
+        # If the program has set another handler, a number does not end the process: that handler may go on, or call this one.
         while (read := os.read(reading, 1)) != _CALLED:
             if read == bytes([signal.SIGTERM]) and self._is_handler():
                 break
@@ -168,7 +170,7 @@ class _Terminations:
         return signal.getsignal(signal.SIGTERM) == self._on_signal
 
     def _on_forked(self) -> None:
-        """Undo `handle` in a forked child: a signal to the child must reach neither the parent nor a thread that is not there."""
+        """Undo `handle` in a forked child, which shares the pipe with the parent and lacks the thread."""
         self.closing = threading.RLock()
         if self._pipe is None:
             return
@@ -186,7 +188,7 @@ _terminations: Final = _Terminations()
 
 
 def refuse_open_end(stream: str) -> None:
-    """Refuse a producer outside a `with` block in a process that ends without any hook.
+    """Refuse a producer outside a `with` block if this process ends without calling any hook.
 
     Raises:
         UsageError: This process runs a task of Spark or belongs to billiard's Pool, or it is ending.
@@ -211,13 +213,15 @@ def refuse_open_end(stream: str) -> None:
 
 
 def warn_of_open_end(stream: str) -> None:
-    """Warn of a producer outside a `with` block if the process may end without any hook.
+    """Warn of a producer outside a `with` block if this process may end without calling a hook.
 
-    In a server of uvicorn, a shutdown hook of the program has to close it. In a process of a pool, only the main thread may set
-    the handler that ends the process in order. Elsewhere a function around this call may end the process by `os._exit`.
+    In a server of uvicorn, a shutdown hook of the program must close the producer. In a process of a pool, only the main thread
+    can set the handler of SIGTERM. Elsewhere a caller of this function may end the process by `os._exit`.
     """
     servers = sys.modules.get("uvicorn.server")
-    owner = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)  # of the handler's method
+    owner = getattr(
+        signal.getsignal(signal.SIGTERM), "__self__", None
+    )  # the object whose method handles the signal
     if servers is not None and isinstance(owner, servers.Server):
         _log.warning(
             "stream %s: uvicorn ends its process by the signal itself once its shutdown is over, and no hook closes this producer "
@@ -244,9 +248,9 @@ def warn_of_open_end(stream: str) -> None:
 
 
 def _exiting_caller() -> str | None:
-    """Return the name of a caller whose code can still reach `os._exit`, if it or a caller above it has passed a fork.
+    """Return the name of a caller whose code can still reach `os._exit`, if that caller or one above it has passed a fork.
 
-    Forks are found in the code and not counted: in a child that is the first to import this module, as one of RQ is, the count would be 0.
+    Forks are found in the callers' code. A counter of forks would be 0 in a child that first imports this module, such as RQ's.
     """
     found = None
     frame = inspect.currentframe()
@@ -286,6 +290,6 @@ def _is_after_hooks() -> bool:
         return True
     loaded = sys.modules.get("multiprocessing")
     if loaded is None or loaded.parent_process() is None:
-        return False  # here multiprocessing ends before the hook of this module
+        return False  # in this process multiprocessing's finalizers run before the hook of this module
     util = sys.modules.get("multiprocessing.util")
     return util is not None and bool(util.is_exiting())

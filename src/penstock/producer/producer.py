@@ -56,7 +56,7 @@ _JOIN_S: Final = 30.0
 _END_S: Final = 60.0
 """How long the end of a process waits for the records of an open producer."""
 _MANY_OPEN: Final = 32
-"""So many open producers in one process are hardly meant: there is one for a stream, or a few."""
+"""Number of open producers in one process from which a warning is logged: most programs need one for each stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,9 @@ class Producer:
         self._chance = chance or random.SystemRandom()
         self._metrics = guard_metrics(metrics)
         self._has_own_metrics = isinstance(metrics, MetricsTally | LabelledMetrics)
-        self._lock = threading.RLock()  # a signal or log handler may come back while its thread holds it
+        self._lock = (
+            threading.RLock()
+        )  # a signal or log handler may call again while its thread holds the lock
         self._engine: Engine | None = None
         self._record_bytes_max = 0
         self._is_closed = False
@@ -221,7 +223,7 @@ class Producer:
             ServiceError: Only for the first record: the stream cannot be described.
             UsageError: A signal handler, a log handler or a `__del__` puts it in the middle of another call of its thread.
         """
-        # In this order: in a forked child another thread may begin anew meanwhile, and drops the parent's engine first.
+        # The order matters: in a forked child another thread may restart the producer now, which drops the parent's engine first.
         is_open = self._home.is_here and not self._is_closed
         engine = self._engine if is_open else None
         if engine is None:
@@ -304,7 +306,7 @@ class Producer:
             if self._engine is not None:
                 self._engine.stop(_JOIN_S)
             self._has_ended = True
-            self._end_hook.cancel()  # only now: a process that ends while another thread closes waits in it
+            self._end_hook.cancel()  # only now: if the process ends while a thread closes, the hook waits for that
 
     @property
     def waiting_count(self) -> int:
@@ -313,7 +315,7 @@ class Producer:
         return 0 if engine is None else engine.waiting_count
 
     def __enter__(self) -> Self:
-        self._restart_in_child()  # in a forked child; else its first put would forget that it is in a block
+        self._restart_in_child()  # in a forked child: a restart at the first put would reset `_is_entered`
         self._is_entered = True
         return self
 
@@ -321,11 +323,11 @@ class Producer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not self._home.is_here:
-            return  # a forked child that has put nothing leaves the block; the records are the parent's
+            return  # this is a forked child that has put nothing: the waiting records are the parent's
         if error is None:
             self.close()
             return
-        try:  # the error of the block is raised; records put before it are delivered all the same
+        try:  # records put before the block's error are delivered; then that error is raised
             self.close()
         except DeliveryFailed as failure:
             _log.error("%s", failure)
@@ -336,7 +338,7 @@ class Producer:
         return self._home.is_here and not self._is_closed and self._engine is not None
 
     def open(self) -> None:
-        """Describe the stream and start the threads now; the first `put` does it otherwise.
+        """Describe the stream and start the threads. Without this call the first `put` does it.
 
         Raises:
             DeliveryFailed: The producer was closed.
@@ -353,9 +355,9 @@ class Producer:
         self._end_hook = _close_at_end(self, self._home)
 
     def _restart_in_child(self) -> None:
-        """In a forked child, begin without the threads and the waiting records, which are the parent's."""
+        """In a forked child, drop the threads and waiting records, which are the parent's, and begin anew."""
         if self._home.is_here or self._has_own_metrics:
-            return  # without the lock, for which a flush would wait while another thread opens the producer
+            return  # before the lock: a flush would wait for it while another thread opens the producer
         with self._lock:
             if not self._home.is_here:
                 self._engine = None
@@ -366,8 +368,8 @@ class Producer:
         """Restart the producer in a forked child.
 
         Raises:
-            UsageError: The metrics are of `penstock.metrics`: a thread of the parent serves or sends them, and a child's would have the
-                parent's counts.
+            UsageError: In the child, if the producer has metrics of `penstock.metrics`: the parent's thread serves or sends them,
+                and the child's would begin with the parent's counts.
         """
         self._restart_in_child()
         self._home.refuse_fork()
@@ -386,7 +388,7 @@ class Producer:
             )
 
     def _open(self) -> Engine:
-        """Return the engine; at the first call describe the stream and create it."""
+        """Return the engine. At the first call, describe the stream and create the engine."""
         self._check_home()
         with self._lock:
             self._check_not_closed()
@@ -419,7 +421,7 @@ class Producer:
         options = self.options
         placement = self._fetch_placement()
         self._record_bytes_max = placement.record_bytes_max
-        self._check_not_closed()  # by a signal handler of this thread
+        self._check_not_closed()  # a signal handler on this thread may have closed the producer meanwhile
         batcher = Batcher(
             batcher_settings_of(
                 options,
@@ -457,7 +459,7 @@ _engines_of_environment: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDiction
 
 
 def _on_forked() -> None:
-    """Forget, in a forked child, the parent's engines, and locks that a thread of the parent may hold."""
+    """In a forked child, forget the parent's engines, and replace the locks that a thread of the parent may hold."""
     _engines_of_environment.clear()
     for producer in living(_producers):
         producer._lock = threading.RLock()  # noqa: SLF001 - of this module

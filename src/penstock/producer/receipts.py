@@ -1,11 +1,10 @@
-"""A record that was put, and the future of its acknowledgement: one object is both.
+"""Receipts: one object is a record that was put and the future of its acknowledgement.
 
-Every waiting record has one, so it is made without the parts that most of them never need. A `Future` has a condition (two
-locks and a queue) and two lists: ten objects and 1,600 bytes, which each garbage collection visits.
-A receipt makes them for the first wait or callback.
+Every waiting record has a receipt, so receipts are small. A `Future` has a condition (two locks and a queue) and two lists:
+ten objects and 1,600 bytes, which each garbage collection visits. A receipt makes them only for the first wait or callback.
 
 The settling thread first stores the outcome and then checks for waiting threads. A waiting thread first registers and
-then checks for an outcome. So one of the two sees the other, and neither needs a lock.
+then checks for an outcome. So at least one of them notices the other, and neither needs a lock.
 """
 
 from __future__ import annotations
@@ -21,16 +20,16 @@ from penstock.core.writing.packing import PendingRecord
 
 _log: Final = logging.getLogger("penstock.producer")
 _FUTURE_ATTRIBUTES: Final = {"_condition", "_state", "_result", "_exception", "_waiters", "_done_callbacks"}
-"""The attributes of a future in this Python that receipts have."""
+"""The attributes that `LightReceipt` expects of a future. A Python whose futures have others gets `FullReceipt`."""
 
 
 class Acknowledgement(NamedTuple):
     """Where an acknowledged record is.
 
     Args:
-        shard_id: The shard that took it.
+        shard_id: The shard that took the record.
         sequence_number: Sequence number of the Kinesis record, as the service's text.
-        sub_sequence_number: Its place inside an aggregate; 0 for a plain record.
+        sub_sequence_number: Place of the user record inside an aggregate; 0 for a plain record.
         is_aggregated: Whether other user records share the Kinesis record.
     """
 
@@ -46,14 +45,14 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
     __slots__ = ("_exception", "_result", "_state")
 
     _is_watched = False
-    """Whether a thread waits, or a callback was added; stored before the state is read."""
+    """Whether a thread waits or a callback was added. A waiting thread stores this before it reads the state."""
 
     def __init__(self, data: bytes, partition_key: str, explicit_hash_key: str | None) -> None:
         PendingRecord.__init__(self, data, partition_key, explicit_hash_key)
-        # Not a future's own `__init__`, which makes all that a receipt does without.
+        # `Future.__init__` is not called: it makes the parts that a receipt makes later.
         self._state = PENDING
 
-    # `Future`, `wait` and `as_completed` ask for these two.
+    # `Future`, `wait` and `as_completed` read these two properties.
     @property
     def _condition(self) -> Condition:  # type: ignore[override]  # only `Future.__init__` writes it, which is not called
         condition: Condition = self._make_once("condition", Condition)
@@ -68,7 +67,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         """Return an attribute that only waiting threads need; make it at the first use."""
         self._is_watched = True
         found = self.__dict__.get(name)
-        # Two threads begin to wait at once: with `setdefault`, one of them wins.
+        # If two threads begin to wait at once, `setdefault` gives both the same object.
         return self.__dict__.setdefault(name, make()) if found is None else found
 
     def cancel(self) -> bool:
@@ -88,13 +87,13 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         return self._state == FINISHED
 
     def result(self, timeout: float | None = None) -> Acknowledgement:
-        """Return the record's shard and sequence number, as soon as it is acknowledged.
+        """Wait until the record is acknowledged, and return its shard and sequence number.
 
         Args:
-            timeout: Seconds to wait; None waits as long as the producer does.
+            timeout: Seconds to wait; None: as long as the producer waits.
 
         Raises:
-            TimeoutError: It was not settled in time.
+            TimeoutError: The record was not settled in time.
             DeliveryFailed: The record failed.
         """
         error = self.exception(timeout)
@@ -102,20 +101,19 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
             assert self._result is not None, "an acknowledged receipt has its acknowledgement"
             return self._result
         try:
-            # All records that failed together have one error: each raise would add to its traceback, which holds every
-            # frame that it went through.
+            # Records that failed together share one error object. Without this its traceback would grow with each raise.
             raise error.with_traceback(None)
         finally:
             del error  # no cycle of the traceback, this frame and the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the record's failure, or None, as soon as it is settled.
+        """Wait until the record is settled, and return its failure; None if it was acknowledged.
 
         Args:
-            timeout: Seconds to wait; None waits as long as the producer does.
+            timeout: Seconds to wait; None: as long as the producer waits.
 
         Raises:
-            TimeoutError: It was not settled in time.
+            TimeoutError: The record was not settled in time.
         """
         return self._exception if self._state == FINISHED else super().exception(timeout)
 
@@ -127,7 +125,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
             self._call_back(callbacks)
 
     def set_result(self, result: Acknowledgement) -> None:
-        """Settle it: the record is acknowledged. Only the producer calls this."""
+        """Settle the record as acknowledged. Only the producer calls this."""
         if self._state != PENDING:
             raise InvalidStateError(f"{self._state}: {self!r}")
         self.data = b""  # a kept receipt must not keep the record's data
@@ -138,7 +136,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
             self._run_callbacks()
 
     def set_exception(self, exception: BaseException | None) -> None:
-        """Settle it: the record failed. Only the producer calls this."""
+        """Settle the record as failed. Only the producer calls this."""
         if self._state != PENDING:
             raise InvalidStateError(f"{self._state}: {self!r}")
         self.data = b""
@@ -162,7 +160,9 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         while callbacks:
             try:
                 callback = callbacks.pop(0)
-            except IndexError:  # it was left just when the receipt was settled, and the other thread took it
+            except (
+                IndexError
+            ):  # the callback was added while the receipt was settled, and the other thread took it
                 return
             try:
                 callback(self)
@@ -171,7 +171,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
 
 
 class FullReceipt(PendingRecord, Future[Acknowledgement]):
-    """A receipt that is a usual future, for a Python whose futures have other attributes than `LightReceipt` expects."""
+    """A receipt with all parts of a `Future`, for a Python whose futures have other attributes than `LightReceipt` expects."""
 
     def __init__(self, data: bytes, partition_key: str, explicit_hash_key: str | None) -> None:
         PendingRecord.__init__(self, data, partition_key, explicit_hash_key)
@@ -186,4 +186,4 @@ Receipt: Final[type[LightReceipt | FullReceipt]] = (
     LightReceipt if vars(Future()).keys() == _FUTURE_ATTRIBUTES else FullReceipt
 )
 RECEIPT_BYTES: Final = 420 if Receipt is LightReceipt else 1_600
-"""Memory of a receipt with one callback, measured (CPython 3.11, 64 bit); without, it takes 100 bytes."""
+"""Measured memory of a receipt with one callback (CPython 3.11, 64 bit). A light receipt without a callback takes 100 bytes."""

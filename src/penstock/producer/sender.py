@@ -1,7 +1,7 @@
-"""Carries out a batcher's steps: one PutRecords, one listing of the shards, and the batcher's inputs that follow from each.
+"""Carries out a batcher's steps, PutRecords and the listing of shards, and passes each outcome to the batcher.
 
-The batcher decides which entries are sent, when they are sent again and how long to pause. The owner of a sender handles a
-final failure: the producer fails futures, the task writer raises.
+The batcher decides which entries are sent, when they are sent again and how long to pause. The owner of a sender handles
+final failures: the producer fails futures, the task writer raises.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RETRIED: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome, Unknown
 
 
 class SenderPorts(Struct, frozen=True):
-    """The outside world of a sender."""
+    """The ports of a sender."""
 
     kinesis: Kinesis
     clock: Clock
@@ -49,7 +49,7 @@ class Sender:
 
     Args:
         stream: Name or ARN.
-        batcher: Plans the steps and gets their outcomes; in the attribute `batcher`.
+        batcher: Plans the steps and gets their outcomes.
         fetch_placement: Fetches again how the stream places records.
         lock: Held while the batcher gets an outcome, never during a call.
     """
@@ -113,7 +113,7 @@ class Sender:
                 )
                 with self._lock:
                     return self.batcher.on_listing_denied(ports.clock.monotonic_s())
-            # Whatever it is: the batcher waits for this listing, and must not wait for ever.
+            # The batcher waits for this listing, so it gets every kind of failure.
             now_s, chance = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:
                 self.batcher.on_listing_failed(str(error), now_s, chance)

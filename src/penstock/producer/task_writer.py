@@ -1,7 +1,6 @@
-"""Writes a bounded set of records and returns when every one is acknowledged, as a Spark task needs it.
+"""Writes a bounded set of records and returns when all are acknowledged, as a Spark task needs it.
 
-One thread, one request in flight, bounded memory: the thread that writes carries out the batcher's steps, one after the
-other.
+The calling thread carries out the batcher's steps, one after the other. So one request is in flight, and memory is bounded.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ from penstock.runtime.system_clock import SystemClock
 
 _SEND_BYTES: Final = 2**20
 _NO_COMPANY_S: Final = 1e9
-"""A task's records linger until a request is full, the task ends, or memory runs short."""
+"""The linger time of a task's records, which is practically endless: a full request, scarce memory or the task's end sends them."""
 
 _GATHER_S: Final = 0.2
-"""While shards pause, a request that is not full waits for them this long: otherwise each shard's records would be sent on their own."""
+"""How long a request that is not full waits for paused shards. Without it each shard would get a request to itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +47,9 @@ class TaskWriterOptions:
         rate_limit_percent: Percent of each shard's capacity that this writer may use, or None for no limit before the
             service refuses.
         request_record_count_max: Kinesis records in one request, 1 to 500.
-        buffer_bytes_max: Bytes of memory for records that are not acknowledged, about 300 each beside data and key; for
-            a writer that shares no `TaskMemory`.
-        no_progress_deadline_s: When a shard acknowledged nothing for this long, writing fails.
+        buffer_bytes_max: Bytes of memory for records that are not acknowledged; each takes about 300 beside data and key.
+            Without effect for a writer with a shared `TaskMemory`.
+        no_progress_deadline_s: If a shard acknowledges nothing for this long, writing fails.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
         force_aggregation: Aggregate also if it is unknown how the stream places records.
@@ -71,7 +70,7 @@ class TaskWriterOptions:
 
 
 class TaskMemory:
-    """The bound on the bytes that all writers of one task hold together. Not thread-safe: one task, one thread.
+    """Bounds the bytes that all writers of one task hold together. Not thread-safe: a task has one thread.
 
     Args:
         bytes_max: Bytes of memory for records that are not acknowledged; the last record may exceed it.
@@ -83,11 +82,11 @@ class TaskMemory:
         self._writers: list[TaskWriter] = []
 
     def add(self, writer: TaskWriter) -> None:
-        """Add a writer to make room with. It counts its own records in `used_bytes`."""
+        """Add a writer, which `make_room` may have send. The writer counts its records in `used_bytes`."""
         self._writers.append(writer)
 
     def make_room(self) -> None:
-        """Send until the bound is kept, first from the writer that uses most memory.
+        """Send until the bound is kept. The writer that uses most memory sends first.
 
         Raises:
             DeliveryFailed: As `TaskWriter.write`.
@@ -102,13 +101,13 @@ class TaskMemory:
                     waits.clear()
                     break
                 waits.append((wait_s, writer))
-            if waits:  # no stream accepts anything just now
+            if waits:  # every stream is paused
                 wait_s, writer = min(waits, key=lambda pair: pair[0])
                 writer.pause(wait_s)
 
 
 class TaskWriter:
-    """Writes records to one stream. Not thread-safe: one task, one writer.
+    """Writes records of one task to one stream. Not thread-safe.
 
     Args:
         kinesis: The service.
@@ -144,7 +143,7 @@ class TaskWriter:
         self._record_bytes_max = 0
         self._has_fetched_limit = False
         self._is_limit_assumed = False
-        self._due_s = -math.inf  # nothing can be sent before
+        self._due_s = -math.inf  # nothing can be sent before this moment
         self.report = WriteReport()
 
     def write(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> None:
@@ -174,7 +173,7 @@ class TaskWriter:
         self._memory.used_bytes += batcher.waiting_bytes - before_bytes
         while now_s >= self._due_s and self._is_request_full(batcher):
             wait_s = self._do_step(sender, flushes=False)
-            if wait_s > 0:  # nothing can be sent just now, but there may still be room for more
+            if wait_s > 0:  # nothing can be sent now, but memory may have room for more records
                 if wait_s < _NO_COMPANY_S:
                     self._due_s = now_s + min(wait_s, _GATHER_S)
                 break
@@ -219,9 +218,9 @@ class TaskWriter:
     # --- opening -------------------------------------------------------------------------------------------
 
     def _open(self) -> Sender:
-        """Create the batcher and its sender; with aggregation this describes the stream first."""
+        """Create the batcher and its sender. With aggregation, the stream is described first."""
         options = self._options
-        # Thousands of tasks share 20 calls of DescribeStreamSummary per second. Without aggregation none is needed.
+        # Thousands of tasks share 20 calls of DescribeStreamSummary per second. Without aggregation no call is needed.
         placement = self._fetch_placement() if options.aggregation else PLACED_BY_KEY
         self._record_bytes_max = placement.record_bytes_max
         batcher = Batcher(
@@ -246,7 +245,7 @@ class TaskWriter:
         return self._sender
 
     def _fetch_record_limit(self) -> None:
-        """Fetch once how large a record may be; called when one is larger than the default."""
+        """Fetch the stream's limit on a record, once. Called when a record is larger than the default limit."""
         if not self._has_fetched_limit:
             placement = self._fetch_placement()
             self._has_fetched_limit = True
@@ -282,7 +281,7 @@ class TaskWriter:
     # --- sending ------------------------------------------------------------------------------------------
 
     def _do_step(self, sender: Sender, *, flushes: bool) -> float:
-        """Carry out the batcher's next step; return the seconds to wait before the one after it."""
+        """Carry out the batcher's next step, and count its memory; return the seconds to wait before the following step."""
         before_bytes = sender.batcher.waiting_bytes
         try:
             return self._carry_out(sender, flushes=flushes)
@@ -291,7 +290,7 @@ class TaskWriter:
             assert self._memory.used_bytes >= 0
 
     def _carry_out(self, sender: Sender, *, flushes: bool) -> float:
-        """Carry out the batcher's next step; return the seconds to wait before the one after it."""
+        """Carry out the batcher's next step; return the seconds to wait before the following step."""
         now_s = self._ports.clock.monotonic_s()
         step = sender.batcher.plan_step(now_s, flushes=flushes)
         match step:
@@ -313,13 +312,13 @@ class TaskWriter:
             case WaitUntil(until_s, why):
                 if until_s is not None:
                     return max(1e-4, until_s - now_s)
-                # One thread: nothing is in flight here, so with a flush every wait has an end.
+                # No other thread has a request in flight, so with `flushes` every wait has an end.
                 assert not flushes, f"{sender.batcher.waiting_count} records wait for nothing: {why}"
                 return _NO_COMPANY_S
         return 0.0
 
     def _on_result(self, result: PutResult) -> None:
-        """Count the outcomes; raise an error for the first record that is refused for good."""
+        """Count the outcomes. If a record was refused for good, raise DeliveryFailed."""
         report = self.report
         for each in result.delivered_entries:
             report.on_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.data))

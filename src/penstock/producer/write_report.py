@@ -21,14 +21,14 @@ class WriteReport:
     Args:
         user_record_count: Acknowledged user records.
         kinesis_record_count: Acknowledged Kinesis records.
-        bytes_count: Their bytes of data.
+        bytes_count: Bytes of data in the acknowledged records.
         request_count: PutRecords calls.
         refused_count: Entries that were refused and sent again.
         possible_duplicate_count: User records that were sent again after a request without an answer, or to another
             shard after a reshard.
         pause_s: Time in which nothing could be sent because of refusals.
         refused_by_reason: The refused entries by the service's code.
-        by_shard: Acknowledged by each shard.
+        by_shard: The acknowledged records of each shard.
     """
 
     user_record_count: int = 0

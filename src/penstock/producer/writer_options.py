@@ -41,7 +41,7 @@ def batcher_settings_of(
     gather_s: float = 0.0,
     is_brief: bool = False,
 ) -> BatcherSettings:
-    """Return the batcher's settings for checked options; the other arguments are its settings of the same names."""
+    """Return the batcher's settings for checked options. The other arguments are fields of the settings."""
     percent = options.rate_limit_percent
     return BatcherSettings(
         aggregates=aggregates,
