@@ -23,7 +23,7 @@ def shell_statuses(*signals: signal.Signals) -> dict[signal.Signals, int]:
 
 @contextlib.contextmanager
 def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
-    """Raise SystemExit in the body when a signal arrives. Does nothing on any thread but the main one.
+    """Raise SystemExit in the body when a signal arrives. Outside the main thread, do nothing.
 
     Args:
         statuses: The exit status of each signal.
@@ -34,7 +34,7 @@ def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
 
     def end(number: int, _frame: FrameType | None) -> None:
         for each in statuses:
-            signal.signal(each, signal.SIG_IGN)  # a second one must not interrupt the unwinding
+            signal.signal(each, signal.SIG_IGN)  # a second signal must not interrupt the unwinding
         raise SystemExit(statuses[signal.Signals(number)])
 
     before = {each: signal.signal(each, end) for each in statuses}

@@ -13,9 +13,9 @@ CONSUMER_LOGGERS: Final = ("penstock.leases", "penstock.consumer")
 
 
 def is_without_leases(record: logging.LogRecord) -> bool:
-    """Return False for reports about leases and about the end of all shards, for a command that has no leases and reports its end.
+    """Return False for log records about leases and about the end of all shards: a command without leases reports its own end.
 
-    An unexpected error is shown with its traceback.
+    Records with a traceback pass, since they are unexpected errors.
     """
     is_of_lease = record.name == "penstock.leases" and "stopped" in record.getMessage()
     return bool(record.exc_info) or (record.levelno < logging.CRITICAL and not is_of_lease)

@@ -1,4 +1,4 @@
-"""`penstock init`: writes a project to start from."""
+"""`penstock init`: write a project to start from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SUFFIX: Final = ".template"
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,99}")
 _STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,122}")
 _UNSAFE_IN_PATHS: Final = re.compile(r"[\x00-\x1f;\\#%?*\[\]{}]")
-"""Derby's addresses, properties files and Hadoop's paths give these a meaning of their own."""
+"""Characters with a special meaning in Derby's addresses, properties files or Hadoop's paths."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the project; 0 when all of its files are there.
+    """Write the project; return 0.
 
     Raises:
         OptionError: A name cannot be used.
@@ -82,7 +82,7 @@ def write_pipeline(folder: Path, name: str, stream: str) -> list[str]:
     Args:
         folder: Absolute; created if it does not exist.
         name: Name of the pipeline and of its leases.
-        stream: Name of the stream that it reads.
+        stream: Name of the stream that the pipeline reads.
     """
     state = folder / "state"
     words = {
@@ -90,7 +90,7 @@ def write_pipeline(folder: Path, name: str, stream: str) -> list[str]:
         "stream": stream,
         "sink": f"{stream}-large",
         "state": str(state),
-        # Hadoop reads the text of a path as it is: no percent signs, unlike in a URI. A JSON string is one of YAML, too.
+        # Hadoop does not decode percent signs in a path, so none are written. A JSON string is valid YAML, too.
         "storage": json.dumps(f"file://{state}/checkpoints", ensure_ascii=False),
     }
     written = []

@@ -1,4 +1,4 @@
-"""Write a reset of an application's checkpoints, and the backup file that takes it back."""
+"""Reset the checkpoints of an application, and keep a backup file with which a reset is undone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -
 
 
 def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:
-    """Do the write that `write_of` returns for a row; read the row again if it has changed since. A missing row is done."""
+    """Do the write `write_of(row)`. If the row has changed, fetch it and try again; if it is missing, do nothing."""
     for _ in range(_ATTEMPTS):
         write: LeaseWrite = write_of(row)
         outcome = table.write(write)
@@ -97,7 +97,7 @@ def read_backup(path: Path, table_name: str | None) -> tuple[Lease, ...]:
     """Read a backup.
 
     Args:
-        table_name: The table that it must be a backup of; None accepts any, as for a table without leases.
+        table_name: The table that the file must be a backup of; None accepts a backup of any table.
 
     Raises:
         OptionError: The file is not a backup, or a backup of another table.

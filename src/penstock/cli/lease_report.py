@@ -1,4 +1,4 @@
-"""A report on a lease table: states, ages, shares. Pure, except for the scans that it compares."""
+"""A report on a lease table: states, ages, shares. Pure, except for `watch`, which scans the table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
 
 
 def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
-    """Return the leases whose rows make them their own ancestors; they do not wait for each other."""
+    """Return the leases that are their own ancestors by the parents in the rows. Such leases do not wait for each other."""
     return find_cycles(parents_of_unfinished_leases(leases.values()))
 
 
@@ -79,7 +79,7 @@ def state_of(
 
     Args:
         vanished: Shards that the stream does not list any more.
-        circular: Leases whose rows make them their own ancestors.
+        circular: Leases that are their own ancestors by the parents in the rows.
     """
     lease = sighting.lease
     if sighting.owner_state is OwnerState.ENDED:
@@ -113,7 +113,7 @@ def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str
 
 
 def live_owners(sightings: list[Sighting]) -> list[str]:
-    """Return the workers that were seen to be alive."""
+    """Return the owners of leases whose counters changed between scans."""
     return sorted(
         {sighting.lease.reader for sighting in sightings if sighting.has_moved and sighting.lease.reader}
     )

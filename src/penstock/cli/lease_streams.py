@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def streams_of(leases: Sequence[Lease], named: str | None) -> dict[str, str]:
-    """Return the streams of leases, by the prefix of the leases' keys.
+    """Return the name or ARN of each stream that has leases, by the prefix of its lease keys.
 
     Args:
         leases: Of one table.
-        named: Name or ARN of the stream, if no lease names it; None leaves such a stream out. Not used if several streams
-            share the table, since their keys name them.
+        named: Name or ARN to use if no lease names the stream; None leaves this stream out. Not used if several streams
+            share the table, since their lease keys have the names.
     """
     found: dict[str, str] = {}
     for lease in leases:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseScan, LeaseTable
 
 _OBSERVE_S: Final = 4.0
-# The default lease duration, as the KCL's failoverTimeMillis. A row of a KCL worker does not have its own.
+# The default lease duration, as the KCL's failoverTimeMillis. Rows of KCL workers do not have their lease duration.
 _LEASE_S: Final = 10.0
 _BUCKET_LEASE_S: Final = 60.0  # default lease duration of a query with leases in a bucket
 DESCRIPTION = (
@@ -123,15 +123,15 @@ def _check(args: argparse.Namespace) -> None:
 def watch_to_expiry(
     table: LeaseTable, sightings: list[Sighting], asked_s: float | None = None
 ) -> list[Sighting]:
-    """Return the sightings; if they show no renewal, watch the table for the longest lease duration first.
+    """Return the sightings. If they show no renewal, first watch the table again for the longest lease duration.
 
     Long leases, such as those in a bucket, are renewed rarely.
 
     Args:
-        asked_s: For how long the user has asked to watch; None leaves it open.
+        asked_s: The duration of `--observe`; None if it is not given.
 
     Raises:
-        OptionError: That is shorter than the leases last, so a worker without a renewal may be alive.
+        OptionError: `asked_s` is shorter than the leases last, so a worker without a renewal may be alive.
     """
     from penstock.cli.lease_report import live_owners, watch
 
@@ -155,7 +155,7 @@ def watch_to_expiry(
 
 
 def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
-    """Write a backup of all leases, then set those of the stream (all without `--stream`) to a position."""
+    """Write a backup of all leases. Then set the leases of `--stream`, or all if it is not given, to a position."""
     from penstock.cli.lease_backup import apply_reset
     from penstock.cli.lease_streams import choose_stream
     from penstock.core.leases.lease_reset import plan_reset
@@ -207,7 +207,7 @@ def _warn_of_skipped(scan: LeaseScan) -> None:
 def _fetch_lineage(
     args: argparse.Namespace, stream_id: str, position: Position
 ) -> tuple[tuple[Shard, ...] | None, frozenset[str]]:
-    """List the stream's shards, if it is named, and those that were open at the position's moment."""
+    """Return the shards of `--stream`, None if it is not given; and the ids of the shards open at the position's moment."""
     from penstock.core.leases.lease import keyed_shard
     from penstock.core.position import Sentinel
     from penstock.ports.kinesis import ShardFilter
@@ -231,7 +231,7 @@ def _fetch_lineage(
 
 
 def _stream_of(args: argparse.Namespace, stream_id: str) -> str:
-    """Return the name of the stream that `--stream` names, perhaps by the prefix of its lease keys."""
+    """Return the name or ARN of the stream that `--stream` names; the option may also be the prefix of its lease keys."""
     from penstock.core.leases.lease import stream_name_of
 
     named: str = args.stream
@@ -319,7 +319,7 @@ def _print_report(document: Mapping[str, Any], *, has_lag: bool) -> None:
 
 
 def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
-    """Return the state of a fleet with KCL 3 workers; None if there never was one, or its rows cannot be read."""
+    """Return the state of a fleet with KCL 3 workers; None if it has no rows, or its rows cannot be read."""
     from penstock.cli.lease_report import describe_fleet
 
     tables = wiring.open_kcl3_tables(args.application, options_of(args))

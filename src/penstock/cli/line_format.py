@@ -1,4 +1,4 @@
-r"""The output format of `tail -f`: text with fields in it, in the words of kcat.
+r"""The output format of `tail -f`: a text with fields, which have kcat's letters.
 
 `%s` data, `%S` its length, `%k` partition key, `%K` its length, `%p` shard, `%o` sequence number, `%t` stream, `%T` arrival
 in milliseconds, `%%` a percent sign; `\n`, `\r`, `\t`, `\\` and `\x1f` as in C. No line end is added. A record of a queue has no shard;
@@ -60,7 +60,7 @@ class LineFormat:
 
 
 def parse_format(text: str, fields: _Fields = STREAM_FIELDS) -> LineFormat:
-    """Read a format as the user wrote it.
+    """Parse the text of `--format`.
 
     Args:
         fields: The fields of the records.

@@ -1,8 +1,8 @@
 """`penstock`: finds the commands, runs one, and turns errors into one clear line.
 
 Every command is a module: `DESCRIPTION` and `add_arguments(parser)` describe it and must be cheap, `run(args)` runs it and returns the
-exit status. Heavy and optional packages are imported in `run`. If a module has `OPTION_FLAGS`, it names the flag
-behind each field of an options value, so that errors name the typed flag.
+exit status. Heavy and optional packages are imported in `run`. If a module has `OPTION_FLAGS`, this mapping has the flag
+of each field of an options value, so that errors name the typed flag.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _COMMANDS: Final = {
     "dashboard": "penstock.cli.dashboard_command",
     "local": "penstock_local.command",
     "simulate": "penstock_sim.command",
-    "demo": "penstock_demo.command",  # by name, as the two before it: other distributions bring them
+    "demo": "penstock_demo.command",  # imported by name, as the two above: other distributions bring them
     "init": "penstock.cli.init_command",
     "options": "penstock.cli.options_command",
     "completion": "penstock.cli.completion_command",
@@ -92,7 +92,7 @@ def command_names() -> tuple[str, ...]:
 
 
 def _add_logging(parser: Any) -> None:
-    # SUPPRESS: a missing flag here must not undo the one before the command.
+    # SUPPRESS: a flag that is missing after the command must not undo the same flag before the command.
     for names in (("-v", "--verbose"), ("--log-json",)):
         parser.add_argument(*names, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
@@ -144,7 +144,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        raise  # an OSError that is not the command's
+        raise  # `main` handles it: this OSError is not the command's
     except ModuleNotFoundError as error:
         return _fail(args, _missing_package_text(args.command, error), EXIT_ERROR, error)
     except UsageError as error:
@@ -169,12 +169,12 @@ def _near_stream(args: argparse.Namespace, missing: str) -> str:
 
 
 def _drop_output() -> None:
-    """Discard the buffer, so that the interpreter does not write it at its end."""
+    """Discard the buffered output, so that the interpreter does not write it at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of an unexpected error, whose text may be from outside."""
+    """Print the traceback of an unexpected error, escaped, since its text may be from outside."""
     for line in "".join(traceback.format_exception(kind, error, trace)).rstrip("\n").split("\n"):
         warn(line)
 

@@ -24,14 +24,14 @@ FORMS: Final = "ISO 8601, in the time zone of this machine if it names none"
 
 
 class MachineZone(tzinfo):
-    """The time zone of this machine, for local times alone."""
+    """The time zone of this machine, for parsing local times."""
 
     def utcoffset(self, local: datetime | None) -> timedelta | None:
         """Return the offset that this machine's clock has at a local time."""
         return None if local is None else local.replace(tzinfo=None).astimezone().utcoffset()
 
     def dst(self, _local: datetime | None) -> timedelta | None:
-        """Return None: unknown, and part of the offset."""
+        """Return None: daylight saving is a part of `utcoffset`."""
         return None
 
     def tzname(self, _local: datetime | None) -> str:
@@ -69,7 +69,7 @@ def _wall_ms() -> int:
 
 
 def parse_position(text: str, option: str) -> StartingPosition:
-    """Return a starting position as it was typed.
+    """Parse a starting position that the user typed.
 
     Raises:
         PositionError: The text cannot be parsed.
@@ -101,7 +101,7 @@ def parse_age_or_moment(text: str, option: str, now_ms: Callable[[], int]) -> in
 
 
 def moments_of(start: StartingPosition) -> dict[str, int]:
-    """Return the moment of each shard that the position names; the moment of all other shards has an empty name."""
+    """Return the moments of a starting position by shard id; an empty id stands for all other shards."""
     positions = {"": start.default, **start.by_shard}
     return {name: at.timestamp_ms for name, at in positions.items() if at.timestamp_ms is not None}
 

@@ -1,4 +1,4 @@
-"""The stream service for a reader of some shards only: all others have no records."""
+"""A Kinesis port that returns the records of some shards only."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _UNREAD: Final = "not read: "
 
 @dataclass(frozen=True, slots=True)
 class OnlyShards:
-    """A Kinesis with the records of some shards; the others have only their place in the lineage.
+    """A Kinesis port with the records of some shards; the others are skipped: they are listed, but have no records.
 
     A skipped shard that was closed when it was listed ends at its first read, so that its descendants can be read. Other skipped
     shards return empty pages. Neither costs a call.
 
     Args:
         shard_ids: The shards to read.
-        unread: The page that each of the other shards returns.
+        unread: The only page of each skipped shard that was closed when it was listed.
     """
 
     inner: Kinesis
@@ -59,10 +59,10 @@ class OnlyShards:
 
 
 def only_shards(kinesis: Kinesis, stream: str, shard_ids: frozenset[str]) -> OnlyShards:
-    """Return a service of which only some shards are read.
+    """Return a port that reads only these shards.
 
     Raises:
-        OptionError: The stream has no shard of this name.
+        OptionError: The stream lacks one of these shards.
     """
     shards = kinesis.fetch_shards(stream).shards
     missing = sorted(shard_ids - {shard.shard_id for shard in shards})

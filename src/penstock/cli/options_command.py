@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the table."""
+    """Print the options; return 1 if no option has the words."""
     from penstock.spark.options.option_docs import option_rows, render_markdown
 
     rows = [row for row in option_rows() if _matches(row, args.words)]

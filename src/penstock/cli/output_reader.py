@@ -18,7 +18,7 @@ _CHECK_INTERVAL_S: Final = 0.25
 
 @contextlib.contextmanager
 def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading.Event]:
-    """Ask for a stop when the other end of the pipe that is our output has gone, as in `... | head`.
+    """Request a stop when the output is a pipe whose reader has gone, as in `... | head`.
 
     A pipe reports this only to a writer, and a quiet stream gives nothing to write: a worker would keep its
     leases for a reader that left.

@@ -1,4 +1,4 @@
-"""`penstock plan`: whether a stream has the right size, and what each choice costs."""
+"""`penstock plan`: show whether a stream has the right size, and the cost of each choice."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _warn_if_unknown(args: argparse.Namespace, application: str) -> None:
-    """Warn of an application without leases: the name may be mistyped, but readers like Flink or Lambda have none either."""
+    """Warn of an application without leases. Its name may be mistyped, but readers such as Flink or Lambda have no leases."""
     with contextlib.suppress(ServiceError):  # a user who may plan need not be allowed to read leases
         try:
             if wiring.open_lease_table(application, options_of(args)).scan().leases:

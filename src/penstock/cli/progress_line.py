@@ -12,7 +12,7 @@ _WIDTH: Final = 30
 
 
 class ProgressLine:
-    """A line on stderr, drawn at most ten times a second; nothing if stderr is not a terminal, or a dumb one.
+    """A line on stderr, drawn at most ten times a second. It is not drawn if stderr is not a terminal, or is a dumb one.
 
     Args:
         is_shown: Whether the line is wanted.
@@ -24,7 +24,7 @@ class ProgressLine:
         self._drawn_s = 0.0
 
     def draw(self, text: str, done: float | None = None) -> None:
-        """Show a text, behind a bar if the done share is given."""
+        """Show a text. If `done`, a share from 0 to 1, is given, a bar precedes the text."""
         now_s = time.monotonic()
         if not self._is_shown or now_s - self._drawn_s < 0.1:
             return

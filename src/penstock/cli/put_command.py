@@ -31,12 +31,12 @@ DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when ever
 _IDLE_S: Final = 0.2
 _READ_BYTES: Final = 65_536
 _PAYLOAD_BYTES_MAX: Final = 16 * 1024 * 1024
-"""More than any stream takes in a record: the rest of such a line or file is not read, and the writer refuses it."""
+"""More than a record of any stream may have. A longer line or file is not read to its end, and the writer refuses it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
-    # It has a default, since otherwise it would count as required.
+    # Without a default, argparse would require at least one file.
     parser.add_argument(
         "files", nargs="*", default=[], metavar="FILE", help="what to write; - or nothing is standard input"
     )
@@ -56,13 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write everything; 0 when all is acknowledged.
+    """Write all records; return 0 when all are acknowledged.
 
     Raises:
         UsageError: `--key` and `--key-field` together, or a file that cannot be read.
         Unavailable, NotFound: There is no service, or no such stream.
         DeliveryFailed: Not everything is acknowledged; the message has the number.
-        RecordError: A record can never be written; those before it are acknowledged, nothing after it was sent.
+        RecordError: A record can never be written. The records before it are acknowledged, and none after it was sent.
         SystemExit: SIGTERM, with 143, after the number of acknowledged records is printed.
     """
     from penstock.producer.task_writer import TaskWriter, TaskWriterOptions
@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
         aggregation=args.aggregate, rate_limit_percent=args.rate_limit, no_progress_deadline_s=60.0
     )
     _check_files(args.files)
-    # The stream is reached before the first record: the writer itself would wait for a minute. A user who may write need not
-    # be allowed to describe.
+    # An unreachable stream is an error at once, for which the writer would wait a minute. A user who may write need not be
+    # allowed to describe.
     with contextlib.suppress(AccessDenied, Throttled):
         wiring.open_kinesis(options_of(args)).fetch_summary(args.stream)
     kinesis = wiring.open_kinesis(options_to_put(args))
@@ -119,7 +119,7 @@ def _write(args: argparse.Namespace, writer: TaskWriter, data: bytes, place: str
     try:
         writer.write(data, _key_of(args, data))
     except RecordError as error:
-        writer.finish()  # the records before this one: they need not be put again
+        writer.finish()  # so that the records before this one need not be put again
         raise RecordError(f"{place}: {error}; {_acknowledged_count(writer)} acknowledged before") from error
 
 
@@ -197,7 +197,7 @@ def _lines(descriptor: int) -> Iterator[bytes | None]:
 def _key_of(args: argparse.Namespace, data: bytes) -> str:
     if args.key is not None:
         return str(args.key)
-    if args.key_field is None or len(data) > _PAYLOAD_BYTES_MAX:  # cut off, so it may be no JSON any more
+    if args.key_field is None or len(data) > _PAYLOAD_BYTES_MAX:  # cut off, so perhaps not JSON
         return f"{random.getrandbits(64):016x}"
     try:
         document: Any = json.loads(data)

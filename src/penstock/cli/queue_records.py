@@ -56,7 +56,7 @@ def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
 
 
 def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
-    """Show the dead letters of a queue that a filter lets pass; restore or acknowledge them if that is the action."""
+    """Find the dead letters of a queue that match the filters; show, restore or acknowledge them."""
     pattern = pattern_of(args)
     ids = None if args.record is None else frozenset(args.record)
     found: list[ReceivedRecord] = []
@@ -94,7 +94,7 @@ def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescri
 def _sweep(
     queues: Queues, queue_arn: str, count_max: int | None, visibility_s: int, *, is_dead: bool
 ) -> Iterator[ReceivedRecord]:
-    """Yield visible records until there are no more, or `count_max` are yielded."""
+    """Receive and yield records, at most `count_max`, until no record is visible any more."""
     left = count_max
     while left is None or left > 0:
         limit = RECORDS_PER_CALL_MAX if left is None else min(RECORDS_PER_CALL_MAX, left)

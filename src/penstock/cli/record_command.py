@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Record; return the exit status, after a signal 128 plus its number. The same command then continues the recording."""
+    """Record; return 0, or 128 plus the number of a signal. After a signal, the same command continues the recording."""
     from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
     from penstock.runtime.stop_signals import StopSignals, received_signal
 
@@ -106,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _asked_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options that must be the same when a recording goes on."""
+    """Return the options that must be the same in a run that continues the recording."""
     return {
         "--since": args.since,
         "--until": args.until,
@@ -150,7 +150,7 @@ def _report(
 
 @contextlib.contextmanager
 def _progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
-    """Show how far the recording is, in a line of a terminal that vanishes at the end."""
+    """Show the progress of the recording in a line of the terminal, which is removed at the end."""
     began_s = time.monotonic()
     with ProgressLine(is_shown=is_shown) as line:
 

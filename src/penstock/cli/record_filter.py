@@ -19,7 +19,7 @@ class RecordFilter:
     """A filter of the records to show; a field that is None matches all.
 
     Args:
-        pattern: Matches somewhere in the data.
+        pattern: The pattern is found somewhere in the data.
         until_ms: The record arrived before this moment.
     """
 
@@ -58,7 +58,7 @@ def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def filter_of(args: argparse.Namespace) -> RecordFilter:
-    """Return the filter that was asked for.
+    """Return the filter that the options describe.
 
     Raises:
         OptionError: The pattern is not a regular expression.
@@ -71,7 +71,7 @@ def pattern_of(args: argparse.Namespace) -> re.Pattern[bytes] | None:
     """Return the pattern of `--grep`. Bytes of the argument that are not UTF-8 find the same bytes.
 
     Raises:
-        OptionError: It is not a regular expression.
+        OptionError: The argument is not a regular expression.
     """
     try:
         return None if args.grep is None else re.compile(args.grep.encode("utf-8", "surrogateescape"))

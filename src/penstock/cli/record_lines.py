@@ -39,7 +39,7 @@ def add_format_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def format_of(args: argparse.Namespace) -> RecordFormat:
-    """Return the format that was asked for.
+    """Return the format that the options describe.
 
     Raises:
         OptionError: `--format` cannot be read.
@@ -94,13 +94,13 @@ def record_text(record: Record, *, names_stream: bool = False) -> str:
 
 
 class RecordPrinter:
-    """Prints batches, one at a time, and counts.
+    """Prints records, one batch at a time, and counts them.
 
     Args:
         record_format: `columns` for people, `json` for one document per line, `data` for the data alone, or a format.
-        count_max: Stop printing after this many; None prints all.
+        count_max: Stop printing after this many records; None prints all.
         record_filter: Which records are printed; None: all.
-        names_streams: Whether each line names its stream, since there are several.
+        names_streams: Whether each line names the record's stream.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class RecordPrinter:
 
     @property
     def is_full(self) -> bool:
-        """Whether everything that was asked for is printed."""
+        """Whether `count_max` records are printed."""
         return self._count_max is not None and self.count >= self._count_max
 
     def print_batch(self, batch: Batch) -> None:
-        """Print a batch and hand it to the operating system before it counts as done."""
+        """Print a batch and flush the output, before the batch counts as done."""
         with self._lock:
             for record in batch:
                 if self.is_full:

@@ -27,7 +27,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def connection_of(args: argparse.Namespace, stream: str | None = None) -> dict[str, Any]:
-    """Return the fields of `AwsOptions` that were set, or follow from the ARN of a stream or queue.
+    """Return the fields of `AwsOptions` that the user has set or that follow from the ARN of a stream or queue.
 
     Args:
         stream: The name or ARN of a stream that no argument names.
@@ -41,7 +41,7 @@ def connection_of(args: argparse.Namespace, stream: str | None = None) -> dict[s
 
 
 def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
-    """Return the connection options that were set, as arguments of another command; an address is without user and password."""
+    """Return the connection options that were set, as arguments of another command. User and password are removed from the endpoint."""
     from penstock.core.endpoint import without_user
 
     fields = connection_of(args)
@@ -53,7 +53,7 @@ def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
 
 
 def options_of(args: argparse.Namespace, stream: str | None = None) -> AwsOptions:
-    """Return the connection of a command whose user waits for each answer, as `connection_of` does."""
+    """Return the connection options, with short timeouts since a user waits for each answer."""
     return AwsOptions(
         **connection_of(args, stream),
         connect_timeout_s=_PATIENCE_S,

@@ -57,7 +57,7 @@ def _print_tree(output: Output, stream: str, shards: tuple[Shard, ...]) -> None:
         below.setdefault(known[0] if known else "", []).append((shard, known))
         listed.add(shard.shard_id)
     output.line(stream, style="bold")
-    # A loop, since a stream that was split and merged often is deeper than Python's stack.
+    # A loop, since the lineage of an old stream may be deeper than Python's stack.
     last, inner, beside = _BRANCHES if shows("".join(_BRANCHES)) else _ASCII_BRANCHES
     left = _with_last(below.get("", []), "")
     while left:
@@ -70,7 +70,7 @@ def _print_tree(output: Output, stream: str, shards: tuple[Shard, ...]) -> None:
 def _with_last(
     children: list[tuple[Shard, list[str]]], indent: str
 ) -> list[tuple[str, bool, Shard, list[str]]]:
-    """Return children for a stack: the last one first."""
+    """Return children to push on a stack, last first: indent, whether it is the last child, shard, and listed parents."""
     return [(indent, place == 0, shard, known) for place, (shard, known) in enumerate(reversed(children))]
 
 

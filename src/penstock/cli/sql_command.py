@@ -182,7 +182,7 @@ def _write(query: Query, name: str, output: str | None) -> None:
 
 
 def _results(query: Query) -> Iterator[Any]:
-    """Yield results that another thread computes: this one stays free for signals, and shows how much has been read meanwhile."""
+    """Yield results that another thread computes. This thread handles signals, and shows how much has been read."""
     from penstock.cli.progress_line import ProgressLine
     from penstock.sql.stream_rows import StreamRows
 

@@ -33,7 +33,7 @@ def check_follow(args: argparse.Namespace, name: str) -> None:
     """Check the options of `--follow`.
 
     Raises:
-        OptionError: An option does not go with it.
+        OptionError: The interval is too short, or the format needs `--output`.
     """
     if args.follow and args.refresh < _REFRESH_MIN_S:
         raise OptionError(f"--refresh {args.refresh:g}: expected at least {_REFRESH_MIN_S:g} seconds")
@@ -45,8 +45,8 @@ def follow_query(planned: Query, args: argparse.Namespace, name: str, sql: str) 
     """Print results until a signal, or until the reader of the output has gone.
 
     Raises:
-        OptionError: Rows without an end cannot be written in this format.
-        BrokenPipeError: The reader has gone.
+        OptionError: The query reads no stream, or rows without an end cannot be written in this format.
+        BrokenPipeError: The reader of the output has gone.
     """
     if not any(isinstance(table.source, StreamRows) for table in planned.tables):
         raise OptionError("--follow: the query reads no stream, so its result does not change")
@@ -101,7 +101,7 @@ def _write(rows: pa.Table, writer: ResultWriter) -> None:
 
 
 def _print_whole(rows: pa.Table, name: str, path: Path | None) -> None:
-    """Print a whole result: to a file in place of the one before, to stdout after it."""
+    """Write a whole result. In a file, it replaces the previous result; on stdout, it follows the previous result."""
     if path is not None:
         part = path.with_name(f"{path.name}.part")
         writer = open_writer(name, part)

@@ -42,14 +42,14 @@ class ResultWriter(Protocol):
         """Write a batch."""
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write the rest; close the file, but not stdout."""
 
 
 def format_of(given: str | None, output: str | None) -> str:
     """Return the format: the given one, or that of the file's name; without a file a table.
 
     Raises:
-        OptionError: The file's name shows none, or the format is written to files only.
+        OptionError: The file's name shows no format, or the format is written to files only.
     """
     if given == "parquet" and output is None:
         raise OptionError("--format parquet: name a file with --output")
@@ -189,7 +189,7 @@ class _CsvWriter(_TextWriter):
 
 
 class _JsonWriter(_TextWriter):
-    """One JSON document to a line; bytes are Base64, documents of the type JSON are part of it."""
+    """One JSON document to a line; bytes are Base64, and values of the type JSON are embedded."""
 
     def write(self, rows: pa.RecordBatch) -> None:
         for text in json_rows(rows):

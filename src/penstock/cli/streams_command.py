@@ -185,7 +185,7 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             "such changes in 24 hours"
         )
     elif args.action == "mode" and args.mode == _mode(summary):
-        said = f"{summary.name} is {args.mode} already"  # another call could be one of the two
+        said = f"{summary.name} is {args.mode} already"  # a needless call could count as one of the two in 24 hours
     elif args.action == "mode":
         control.set_mode(summary.arn, on_demand=args.mode == "on-demand")
         cost = (

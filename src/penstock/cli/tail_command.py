@@ -1,4 +1,4 @@
-"""`penstock tail`: print a stream's records as they arrive, without leases and without a trace."""
+"""`penstock tail`: print a stream's records as they arrive. Nothing is stored, not even leases or checkpoints."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print until SIGINT or SIGTERM, or until the requested count, moment or end; return the exit status.
 
-    After a signal that is 0 if there was no requested end, otherwise 128 plus the signal's number.
+    After a signal, the status is 0 if no end was requested, otherwise 128 plus the signal's number.
 
     Raises:
-        ShardsStopped: A shard stopped before that, so some requested records are not printed.
+        ShardsStopped: A shard stopped early, so some requested records are not printed.
     """
     from penstock.cli.caught_up import when_caught_up
     from penstock.cli.filtered_logs import filtered_logs, is_without_leases
@@ -148,7 +148,7 @@ def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOp
     from penstock.core.reading.reader_options import ErrorAdvice
 
     class TailOptions(ConsumerOptions):
-        """Options whose errors have the advice for a reader without an application."""
+        """Consumer options whose error messages advise the user of `penstock tail`."""
 
         _error_advice = ErrorAdvice(of_loss="The command goes on", of_new_stream="start the command again")
 

@@ -21,7 +21,7 @@ from penstock.runtime.own_loggers import bounded_trace
 
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
 """Unicode's categories that are not text: controls, formats, lone surrogates, unassigned, line ends."""
-_JOINERS: Final = frozenset("\u200c\u200d")  # formats that words and emoji are made with
+_JOINERS: Final = frozenset("\u200c\u200d")  # format characters that are parts of words and emoji
 _WIDTH_UNWATCHED: Final = 220
 
 
@@ -31,12 +31,12 @@ def _acts_on_terminal(character: str) -> bool:
 
 
 def prepare_output() -> None:
-    """Make stdout and stderr take any text, whatever their encoding, and stdin a file; for the whole process.
+    """Make sure that stdin, stdout and stderr exist and that both outputs accept any text; for the whole process.
 
     A character that the encoding does not have (`PYTHONIOENCODING=latin-1`, `LANG=C`) is spelled out by its code. If the
     shell has closed an output (`>&-`) or the input (`<&-`), Python has no file for it: prints are discarded, and the input is empty.
     """
-    if sys.stdin is None:  # first of all: the next file that is opened gets its descriptor
+    if sys.stdin is None:  # first: the next opened file gets the free descriptor of stdin
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - for as long as the process
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -67,7 +67,7 @@ def bar(length: int) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things."""
+    """Return a number with its noun, for instance `1 shard` or `2 shards`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
@@ -98,7 +98,7 @@ def safe_json_text(text: str) -> str:
     """Return the text of a JSON document in which every character that could act on a terminal is escaped."""
     if text.isascii() and "\x7f" not in text:
         return text  # JSON itself has escaped the other controls
-    # A line end stands between the parts of a document: inside of its texts JSON itself has escaped it.
+    # A line end can only be between the parts of a document: inside texts, JSON itself has escaped line ends.
     return "".join(
         json.dumps(character)[1:-1] if character != "\n" and _acts_on_terminal(character) else character
         for character in text
@@ -170,7 +170,7 @@ class Output:
 
         Args:
             counts: By name.
-            none: Printed if there are none.
+            none: Printed if `counts` is empty.
         """
         self.line("")
         self.line(title, style="bold")
@@ -184,12 +184,12 @@ class Output:
 
 
 class SafeFormatter(logging.Formatter):
-    """Formats log records so that each is one line, and its traceback the lines of a traceback."""
+    """Formats each log record as one escaped line, followed by the lines of its traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line and the traceback."""
         if record.exc_info:
-            record.exc_text = None  # it would be shown as it is: our loggers set it if a traceback is long or no valid Unicode
+            record.exc_text = None  # a text that is set would not be escaped: our loggers set it if a traceback is long or no valid Unicode
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name

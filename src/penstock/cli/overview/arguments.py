@@ -66,7 +66,7 @@ def add_watch_arguments(parser: argparse.ArgumentParser, interval_s: float) -> N
 
 
 def check_watch_arguments(args: argparse.Namespace) -> None:
-    """Check the values of these arguments.
+    """Check the values of the arguments that `top` and `dashboard` share.
 
     Raises:
         OptionError: A number is out of range.

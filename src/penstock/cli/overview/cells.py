@@ -1,4 +1,4 @@
-"""The cells of the tables that show a snapshot, as text without anything that acts on a terminal. Pure."""
+"""The cells of the tables that show a snapshot, as text that is escaped for a terminal. Pure."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def arrow(row: ShardRow) -> str:
 
 
 def duration(lag_ms: int | None) -> str:
-    """Return a lag for people, rounded to tenths of a unit."""
+    """Return a lag for people, rounded to tenths of a unit; `-` if it is unknown."""
     if lag_ms is None:
         return "-"
     seconds = lag_ms / 1000

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def changes_between(before: ApplicationSnapshot, after: ApplicationSnapshot) -> list[Event]:
-    """Return the changes, in the order of the shards; none if the table could not be read for either snapshot."""
+    """Return the changes, in the order of the shards; none if one of the snapshots has no shards."""
     if not before.shards or not after.shards:
         return []
     return [Event(after.taken_ms, shard, text) for shard, text in _texts(before, after)]

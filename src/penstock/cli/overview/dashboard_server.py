@@ -70,7 +70,7 @@ class Contents:
         interval_s: Seconds between two snapshots.
         fetch_stream_snapshot: Takes a stream and its shards; returns the stream's newest snapshot, or None before the first.
         fetch_next: Takes a stream, a shard and a checkpoint; returns the records after the checkpoint.
-        shows_records: Whether their keys and payloads are shown.
+        shows_records: Whether the keys and payloads of records are shown.
     """
 
     newest: Callable[[], Snapshot | None]
@@ -160,7 +160,7 @@ def _readers_of(snapshot: Snapshot, stream: str) -> list[ApplicationSnapshot]:
 
 
 def _shards_of(readers: Sequence[ApplicationSnapshot], stream: str) -> Sequence[Shard]:
-    """Return the shards from the newest snapshot."""
+    """Return the stream's shards from the newest snapshot that has any."""
     listed = [(each.taken_ms, each.shards_by_stream[stream]) for each in readers]
     return max((known for known in listed if known[1]), key=lambda known: known[0], default=listed[0])[1]
 
@@ -199,7 +199,7 @@ class Gate:
             refusal = refusal_of(headers)
             return None if refusal is None else Answer(403, _TEXT, f"{refusal}\n")
         if path == "/" and self._is_token(query.get("token", [""])[0]):
-            # The browser keeps the token, and the address that stays in its history is without it.
+            # The browser keeps the token as a cookie. After the redirect, the address in its history has no token.
             cookie = f"{_cookie_name(port)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             return Answer(303, _TEXT, "", (("Location", "/"), ("Set-Cookie", cookie)))
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -221,15 +221,14 @@ def _cookie_name(port: int) -> str:
 def _cookies_of(headers: Mapping[str, str], name: str) -> list[str]:
     """Return the values of all cookies of a name.
 
-    Other programs of the host may have set malformed cookies, and `http.cookies` leaves out all that follow
-    such a one.
+    `http.cookies` would leave out all cookies after a malformed one, which another program of the host may have set.
     """
     pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
     return [value for key, _, value in pairs if key == name]
 
 
 class DashboardServer(HttpService):
-    """Serves until it is closed.
+    """The HTTP server of the dashboard; serves until it is closed.
 
     Args:
         contents: The pages and documents.
@@ -263,7 +262,7 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     """Return the reason why a request without the token is refused; None if it is answered.
 
     Requests of this machine are answered, unless a web page of another host makes them. A browser sends requests to loopback for any page
-    that asks it to. Such a request has the page's `Origin`, or, if the site's own name was pointed to loopback, a foreign `Host`.
+    that asks it to. Such a request has the page's `Origin`, or, if the site's name resolves to loopback, a foreign `Host`.
 
     Args:
         headers: The request's, names in lower case.

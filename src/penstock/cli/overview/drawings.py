@@ -30,7 +30,7 @@ LEGEND: Final = (
     ("ended", "read to its end"),
     ("unread", "closed, without a lease"),
 )
-"""The classes of shards by colour, and what each means."""
+"""The CSS class of each colour of shards, and its meaning."""
 
 
 def html_text(text: str) -> str:
@@ -39,10 +39,10 @@ def html_text(text: str) -> str:
 
 
 def colour_of(row: ShardRow | None, limit_s: float) -> str:
-    """Return the class of a shard's colour.
+    """Return the CSS class of a shard's colour.
 
     Args:
-        row: None if the application has no lease for it.
+        row: None if the application has no lease for the shard.
         limit_s: A shard that is further behind is in trouble.
     """
     if row is None:

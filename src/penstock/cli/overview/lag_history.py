@@ -19,9 +19,9 @@ class LagPoint:
     """The lags of one snapshot of an application.
 
     Args:
-        at_ms: When, milliseconds since the epoch.
-        worst_ms: The largest of its shards.
-        median_ms: Half of the shards that are not read to their end have less.
+        at_ms: When the snapshot was taken, milliseconds since the epoch.
+        worst_ms: The largest lag of a shard.
+        median_ms: The median of the lags that are known.
     """
 
     at_ms: int
@@ -30,14 +30,14 @@ class LagPoint:
 
 
 class LagHistory:
-    """Remembers the last `POINTS_MAX` snapshots. Safe to use from several threads."""
+    """Keeps the lags of the last `POINTS_MAX` snapshots of each application. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._points: dict[str, deque[LagPoint]] = {}
 
     def add(self, snapshot: Snapshot) -> None:
-        """Remember a snapshot. Applications that it does not have are forgotten."""
+        """Add the lags of a snapshot. Applications that the snapshot does not have are removed."""
         with self._lock:
             before, self._points = self._points, {}
             for each in snapshot.applications:

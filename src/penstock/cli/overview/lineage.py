@@ -1,4 +1,4 @@
-"""Where each shard of a stream is drawn: hash keys downwards, splits and merges in order to the right. Pure."""
+"""The place of each shard in the drawing of a stream: hash keys downwards, splits and merges in order to the right. Pure."""
 
 from __future__ import annotations
 

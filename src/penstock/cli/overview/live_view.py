@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     FetchStreamSnapshot = Callable[[str, Sequence[Shard]], StreamSnapshot | None]
 
 _Row = TypeVar("_Row")
-_DRAW_EVERY_S: Final = 0.5  # a new snapshot, or a terminal of another size
+_DRAW_EVERY_S: Final = 0.5  # shows a new snapshot, or a new size of the terminal
 _FRAME_LINES: Final = 5  # heading, empty line, names of columns, empty line, keys
 _EVENTS_SHOWN: Final = 6
 _WORKERS_SHOWN: Final = 5
@@ -105,7 +105,7 @@ def run_live(snapshots: WatchThread, place: Place, fetch_stream_snapshot: FetchS
 
 @contextlib.contextmanager
 def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
-    """Switch a terminal to single keys while the body runs; yield the function that waits for some."""
+    """Switch a terminal to single keys while the body runs; yield a function that waits for keys."""
     import termios
     import tty
 
@@ -131,7 +131,7 @@ def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
 def render(
     snapshot: Snapshot, place: Place, height: int, fetch_stream_snapshot: FetchStreamSnapshot
 ) -> RenderableType:
-    """Return a page that fits into this many lines."""
+    """Return a page that fits into `height` lines."""
     application = place.application_of(snapshot)
     if place.page is Page.APPLICATIONS or application is None:
         body = _applications(snapshot, place, height)
@@ -149,7 +149,7 @@ def _line(text: str, style: str = "") -> Text:
 
 
 def _whole_text(text: str) -> Text:
-    """Return a text that is folded, and not cut off."""
+    """Return a text that wraps at the end of a line instead of being cut off."""
     return Text(escape_text(text))
 
 
@@ -243,7 +243,7 @@ def _shards(
 
     rows = application.shards
     at = [each.shard for each in rows].index(row.shard)
-    # On a small terminal, the lines below are left out first: the shards have at least half of it if they need that.
+    # On a small terminal, the lines below are left out first: the shards keep at least half of the lines if they need them.
     lines_max = height - _FRAME_LINES
     room = max(lines_max - len(below), min(len(rows), lines_max // 2))
     left = lines_max - min(room, len(rows))

@@ -1,4 +1,4 @@
-"""The newest of something that a view shows and that costs money to read: read on a thread, at most once a minute."""
+"""Keeps the newest overview for a view. A thread reads it at most once a minute, since a read costs money."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Newest(Generic[_Overview]):
     """Keeps the newest overview. Thread-safe.
 
     Args:
-        pool: Reads the next one.
+        pool: The threads that read overviews.
         clock: The clock for the pauses.
     """
 
@@ -31,11 +31,11 @@ class Newest(Generic[_Overview]):
         self._is_being_read = False
 
     def take(self, read: Callable[[_Overview | None], _Overview], wait_s: float) -> _Overview | None:
-        """Return the newest one, and start the next one if it is older than a minute.
+        """Return the newest overview, None if there is none yet. If it is older than a minute, start to read the next.
 
         Args:
-            read: Reads the next one, given the one before; must not raise.
-            wait_s: Wait at most this long for one that is being read. If it is not ready then, return the one before.
+            read: Reads the next overview, given the previous one; must not raise.
+            wait_s: Wait at most this long for an overview that is being read. After that, return the previous one.
         """
         with self._condition:
             age_s = self._clock.monotonic_s() - self._read_s

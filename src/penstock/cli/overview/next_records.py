@@ -65,7 +65,7 @@ class Following:
 
 @dataclass(slots=True)
 class _ReadShard:
-    """A shard and its newest records; `lock` is held while it is read."""
+    """The cached records of one shard; `lock` is held during a read."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     found: Following | PenstockError | None = None
@@ -76,8 +76,8 @@ class _ReadShard:
 class NextRecordReader:
     """Reads and caches the records after checkpoints: an open page asks for them at each reload. Thread-safe.
 
-    A shard is read at the first request for it, and again only after its checkpoint has moved, at most once in five seconds.
-    A shard that returned fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
+    A shard is read at its first request. Once its checkpoint has moved, it is read again, at most once in five seconds.
+    If there were fewer than `RECORDS_MAX` records, or an error, it is also read again after half a minute.
     """
 
     def __init__(self, kinesis: Kinesis, clock: Clock) -> None:
@@ -111,7 +111,7 @@ class NextRecordReader:
                     found = error
                 kept.found, kept.checkpoint, kept.read_s = found, checkpoint, self._clock.monotonic_s()
         if isinstance(found, PenstockError):
-            raise found.with_traceback(None)  # or it grows with each raise
+            raise found.with_traceback(None)  # otherwise the traceback grows with each raise
         return found
 
     def _is_due(self, kept: _ReadShard, checkpoint: str) -> bool:
@@ -138,7 +138,7 @@ def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: st
     for _ in range(_PAGES_MAX):
         if iterator is None or len(found) >= RECORDS_MAX:
             break
-        # The first record may be the checkpoint's own.
+        # One more, since the first record may be the one at the checkpoint.
         page = kinesis.fetch_records(stream, iterator, RECORDS_MAX + 1)
         for record in page.records:
             found += _records_after(record, position)

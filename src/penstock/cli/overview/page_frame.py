@@ -25,7 +25,7 @@ _KINDS: Final = dict.fromkeys(_NUMBERS, " number") | {
     "data": " long",
     "value": " long",
 }
-"""Further classes of columns, by name."""
+"""Further CSS classes of a column, by its name."""
 
 
 def _source_of(text: str) -> str:
@@ -36,7 +36,7 @@ CONTENT_SECURITY_POLICY: Final = (
     f"default-src 'none'; style-src {_source_of(_STYLE)}; script-src {_source_of(_SCRIPT)}; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""Nothing runs but our own script, and nothing is fetched but from the server itself."""
+"""Only the page's own script runs, and it fetches only from the dashboard's server."""
 
 
 def address_of(application: str, shard: str | None = None) -> str:
@@ -51,13 +51,13 @@ def stream_address(stream: str) -> str:
 
 
 def frame(title: str, summary: str, taken_ms: int | None, body: str, interval_s: float) -> str:
-    """Return a whole page.
+    """Return a whole HTML page.
 
     Args:
         summary: The text beside the name of the program.
-        taken_ms: When the contents were read; None if nothing was.
+        taken_ms: When the contents were read; None if nothing was read.
         body: HTML.
-        interval_s: Seconds after which the browser reloads it.
+        interval_s: Seconds after which the browser reloads the page.
     """
     taken = "" if taken_ms is None else f"{moment_of(taken_ms)[:19]}Z"
     return (
@@ -90,8 +90,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], of_rows: Iterab
     """Return a table.
 
     Args:
-        rows: The cells of each, which are HTML.
-        of_rows: The class of each row.
+        rows: The cells of each row, as HTML.
+        of_rows: The CSS class of each row.
     """
     classes = [f'class="{name.replace(" ", "-")}{_KINDS.get(name, "")}"' for name in columns]
     head = "".join(f"<th {kind}>{name}</th>" for name, kind in zip(columns, classes, strict=True))

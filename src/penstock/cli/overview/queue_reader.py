@@ -45,14 +45,14 @@ class QueueReader:
         """Return the newest overview, and start the next one if it is older than a minute.
 
         Args:
-            wait_s: Wait at most this long for an overview that is being taken. If it is not ready then, return the previous or an empty one.
+            wait_s: Wait at most this long for an overview that is being taken. After that, return the previous one, or an empty one.
         """
         return self._newest.take(self._read, wait_s) or QueueOverview()
 
     def _read(self, before: QueueOverview | None) -> QueueOverview:
         try:
             overview = fetch_queues(self._queues, self._cloudwatch, self._clock.wall_ms())
-        except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
+        except Exception as error:  # noqa: BLE001 - the view shows it, and the next read may succeed
             _log.exception("the snapshot of the queues failed")
             overview = QueueOverview(problems=(describe_error(error),))
         if overview.problems and not overview.rows and before is not None:

@@ -19,7 +19,7 @@ _IN_FLIGHT_HIGH: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 
 
 class Workers(Enum):
-    """The work that CloudWatch's figures show. The service keeps no list of workers."""
+    """The activity of a queue's workers, from CloudWatch's figures: the service keeps no list of workers."""
 
     WORKING = "working"
     RECEIVING = "receiving"
@@ -121,7 +121,7 @@ def figures_of(sums: Mapping[str, Mapping[int, float] | None]) -> dict[str, Any]
 
 
 def queue_document(row: QueueRow, moment: str | None) -> dict[str, Any]:
-    """Return a queue as JSON has it.
+    """Return a queue as a JSON document.
 
     Args:
         moment: `measured_ms` as text.

@@ -76,8 +76,8 @@ class Place:
 
     Args:
         page: The page on display.
-        application: The one that is selected, or shown; None for the first.
-        shard: The one that is selected, or shown; None for the first.
+        application: The application that is selected or shown; None: the first.
+        shard: The shard that is selected or shown; None: the first.
     """
 
     page: Page = Page.APPLICATIONS
@@ -115,7 +115,7 @@ class Place:
         """Return the application that is selected or shown; None if there is none."""
         named = [each for each in snapshot.applications if each.application == self.application]
         if self.page is Page.APPLICATIONS or self.application is None:
-            named += snapshot.applications  # one that has gone is not selected any more
+            named += snapshot.applications  # if the selected one has gone, the first is selected
         return named[0] if named else None
 
     def shard_of(self, snapshot: Snapshot) -> ShardRow | None:
@@ -140,7 +140,7 @@ def _step(names: Sequence[str], selected: str | None, key: Key) -> str | None:
 
 
 def window_of(rows: Sequence[_Row], selected: int, count_max: int) -> tuple[Sequence[_Row], int]:
-    """Return as many rows as there is room for, the selected one among them, and the place of the first."""
+    """Return at most `count_max` rows, at least one, with the selected row among them; and the index of the first."""
     count = max(1, count_max)
     first = max(0, min(selected - count // 2, len(rows) - count))
     return rows[first : first + count], first

@@ -26,7 +26,7 @@ class KnownLag:
     """A measured lag, and how it changed since the measurement before.
 
     Args:
-        change: Seconds by which it grows in a second; None after the first measurement.
+        change: Seconds by which the lag grows in a second; None if it is unknown.
     """
 
     lag: ShardLag
@@ -43,10 +43,10 @@ def shard_rows(
     """Return a row for every lease, and for every shard that should have one; trouble first.
 
     Args:
-        sightings: The leases, watched.
+        sightings: The watched leases.
         lags: By shard.
-        checkpoints_unmoved_s: By shard: for how long its checkpoint has not moved.
-        graph: The stream's shards; none if it is unknown.
+        checkpoints_unmoved_s: By shard: seconds for which its checkpoint has not moved.
+        graph: The stream's shards; empty if the stream is unknown.
         limits: Thresholds of problems.
     """
     leases = {sighting.lease.key: sighting.lease for sighting in sightings}

@@ -34,7 +34,7 @@ class Trouble(Enum):
 
     @property
     def rank(self) -> int:
-        """Its place: 0 is the worst."""
+        """The place in the order of problems: 0 is the worst."""
         return _RANKS[self]
 
 
@@ -54,16 +54,16 @@ class ShardRow:
         next_owner: The worker that gets it, during a hand-over.
         unmoved_s: Seconds since the lease was last renewed, or since it was first watched.
         has_moved: Whether the counter was seen to change.
-        checkpoint: Everything up to and including it is done.
+        checkpoint: The records up to and including this position are done.
         checkpoint_stands_s: Seconds since the checkpoint last moved, or since it was first watched.
         lag_ms: The age of the oldest record that is not done; None when unknown.
         lag_change: Seconds by which the lag grows in a second; None when unknown.
         why_lag_unknown: The service's error, if the lag could not be measured.
         kb_per_s: The throughput that its reader reports, in KiB a second; None without a report.
-        is_throttled: Whether the service refused our own small read of the shard.
+        is_throttled: Whether the service refused a read that measures the lag.
         stopped_reason: Why its owner does not read it, or None.
         waits: Whether its parents have to be read first.
-        why: The same in a sentence.
+        why: The shard's `trouble` in a sentence; empty if it has none.
     """
 
     shard: str
@@ -88,7 +88,7 @@ class ShardRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One worker: how many unfinished leases it has, how many of them are in trouble, and how far behind it is."""
+    """One worker: its number of unfinished leases, how many of these are in trouble, and its largest lag."""
 
     worker: str
     lease_count: int
@@ -118,7 +118,7 @@ class ApplicationSnapshot:
 
     Args:
         application: The lease table's name.
-        stream: Name or ARN, or None if the leases do not name it; of several, their names.
+        stream: Name or ARN of the stream, or the names of several; None if it is unknown.
         shards: Trouble first.
         workers: Most leases first.
         lineage: The stream's shards, parents before children; empty if the stream is unknown.
@@ -139,7 +139,7 @@ class ApplicationSnapshot:
 
     @property
     def shards_by_stream(self) -> dict[str, tuple[Shard, ...]]:
-        """The listed shards by name or ARN of their stream, with the ids that the service has for them."""
+        """The listed shards by name or ARN of their stream, with the service's shard ids."""
         if not self.streams:
             return {} if self.stream is None else {self.stream: self.lineage}
         return {
@@ -158,7 +158,7 @@ class ApplicationSnapshot:
 
     @property
     def trouble_count(self) -> int:
-        """How many shards are in trouble; none of an application that does not run."""
+        """The number of shards in trouble. Shards without a lease owner do not count if no worker runs."""
         return sum(row.trouble not in (Trouble.NONE, Trouble.IDLE) for row in self.shards)
 
     @property
@@ -168,7 +168,7 @@ class ApplicationSnapshot:
 
     @property
     def state(self) -> str:
-        """Whether it runs, in a word or three: `finished` if every shard is read to its end."""
+        """Whether the application runs, as text; `finished` if every shard is read to its end."""
         if self.is_unreadable:
             return UNREADABLE
         if self.shards and not self.unfinished_count:
@@ -206,7 +206,7 @@ class Snapshot:
 
 
 def document_of(snapshot: Snapshot) -> dict[str, Any]:
-    """Return a snapshot as JSON has it."""
+    """Return a snapshot as a JSON document."""
     return {
         "taken_at": moment_of(snapshot.taken_ms),
         "applications": [application_document(each) for each in snapshot.applications],
@@ -220,7 +220,7 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def application_document(snapshot: ApplicationSnapshot) -> dict[str, Any]:
-    """Return a snapshot of one application as JSON has it."""
+    """Return a snapshot of one application as a JSON document."""
     trouble = snapshot.worst.value if snapshot.trouble_count else None
     return {
         "application": snapshot.application,

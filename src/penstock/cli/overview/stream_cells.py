@@ -46,7 +46,7 @@ def _per_s_text(quota: Quota, per_s: float) -> str:
 
 
 def bytes_text(per_s: float) -> str:
-    """Return bytes in a second."""
+    """Return a rate in bytes per second as text."""
     return f"{per_s / MIB:,.2f} MiB/s" if per_s >= MIB else f"{per_s / KIB:.1f} KiB/s"
 
 
@@ -56,12 +56,12 @@ def sent_text(load: Load) -> str:
 
 
 def share_text(share: float | None) -> str:
-    """Return a part of a quota."""
+    """Return the used part of a quota as a percentage; `-` if it is unknown."""
     return "-" if share is None else f"{share:.0%}"
 
 
 def count_text(count: int | None) -> str:
-    """Return how many were refused."""
+    """Return the number of refused records or reads; `-` if it is unknown."""
     return "-" if count is None else f"{count:,}"
 
 

@@ -65,10 +65,10 @@ _READ_BYTES: Final = Quota("read bytes", "GetRecords.Bytes", None, SHARD_READ_BY
 _READS: Final = Quota("reads", "GetRecords.Success", None, GET_RECORDS_PER_S_MAX)
 QUOTAS: Final = (_WRITTEN_BYTES, _WRITTEN_RECORDS, _READ_BYTES, _READS)
 SENT_BYTES: Final = "OutgoingBytes"
-"""The bytes that a shard sends to all readers. It includes fan-out, which has 2 MiB/s for each consumer, so no quota bounds it.
+"""The metric of the bytes that a shard sends to all readers. No quota bounds them: fan-out has 2 MiB/s for each consumer.
 
 Source:
-    The developer guide's page on monitoring with CloudWatch: it includes GetRecords and SubscribeToShard.
+    The developer guide's page on monitoring with CloudWatch: the metric includes GetRecords and SubscribeToShard.
 """
 STREAM_METRICS: Final = (*(quota.stream_metric for quota in QUOTAS), WRITES_REFUSED, READS_REFUSED)
 SHARD_METRICS: Final = (
@@ -86,9 +86,9 @@ class Load:
 
     Args:
         per_s: By the name of the quota: the mean of the busiest minute. Unknown rates are missing.
-        writes_refused: Records in all minutes; None when unknown.
-        reads_refused: Calls in all minutes; None when unknown.
-        shard_count: How many shards' quotas it has.
+        writes_refused: Refused records in all minutes; None when unknown.
+        reads_refused: Refused calls in all minutes; None when unknown.
+        shard_count: The number of shards whose quotas are added up; 0 if the stream's shards are unknown.
         sent_bytes_per_s: Bytes that a shard sends by polling and fan-out together; None when unknown.
     """
 
@@ -151,7 +151,7 @@ class StreamSnapshot:
 
     Args:
         stream: Name or ARN.
-        on_demand: Whether the service makes its shards; None when unknown.
+        on_demand: Whether the stream is on-demand; None when unknown.
         load: Traffic of the whole stream; None if CloudWatch was not queried.
         shards: The open ones, by hash key.
         history: The minutes of the last hour, oldest first; empty before the first whole minute.
@@ -187,7 +187,7 @@ def load_of(sums: Mapping[str, Mapping[int, float]], now_ms: int, shard_count: i
 
     Args:
         sums: By metric, then by the minute.
-        now_ms: The figures of the running minute count too, though incomplete.
+        now_ms: The current time. The running minute counts too, though its figures are incomplete.
         shard_count: Number of a stream's shards; None for the traffic of a shard.
     """
     since_ms = now_ms - PEAK_MINUTES * MINUTE_MS
@@ -261,8 +261,8 @@ def advise(
         stream: Name or ARN.
         load: Traffic of the whole stream.
         shards: The open shards.
-        on_demand: Whether the service makes them.
-        connection: The options by which the command reaches the same service.
+        on_demand: Whether the stream is on-demand; None when unknown.
+        connection: The options with which an advised command reaches the same service.
     """
 
     def command(action: str, argument: str) -> str:
@@ -321,7 +321,7 @@ def _way_out(load: Load) -> str:
 
 
 def stream_document(snapshot: StreamSnapshot) -> dict[str, Any]:
-    """Return a snapshot of a stream as JSON has it."""
+    """Return a snapshot of a stream as a JSON document."""
     return {
         "stream": snapshot.stream,
         "taken_at": moment_of(snapshot.taken_ms),

@@ -36,7 +36,7 @@ _ROWS_MAX: Final = 100
 _WIDTH: Final = 1000
 _HEIGHT: Final = 120
 _EDGES_MAX: Final = 200
-"""With more shards, lines between them would hide them."""
+"""With more shards than this, lines between the shards would hide the shards."""
 LEGEND: Final = (
     ("lag0", "less than a quarter of a quota"),
     ("lag1", "less than half"),
@@ -45,7 +45,7 @@ LEGEND: Final = (
     ("bad", "writes refused"),
     ("unknown", "unknown"),
 )
-"""The classes of shards by colour, and what each means."""
+"""The CSS class of each colour of shards, and its meaning."""
 
 
 def page_of_stream(
@@ -56,7 +56,7 @@ def page_of_stream(
     Args:
         snapshot: The stream's snapshot; None while the first one is under way.
         stream: Name or ARN.
-        applications: Those that read it.
+        applications: The applications that read the stream.
         interval_s: Seconds between two snapshots.
     """
     readers = ", ".join(
@@ -110,7 +110,7 @@ def _quotas(load: Load) -> str:
 
 
 def colour_of_share(share: float) -> str:
-    """Return the class of the colour for a part of a quota."""
+    """Return the CSS class of the colour for a used part of a quota."""
     return next((name for name, end in (("lag0", 0.25), ("lag1", 0.5), ("lag2", HOT)) if share < end), "lag3")
 
 

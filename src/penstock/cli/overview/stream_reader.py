@@ -43,13 +43,13 @@ _log: Final = logging.getLogger("penstock.overview")
 
 
 class StreamReader:
-    """Reads streams while they are on display. Thread-safe.
+    """Reads snapshots of the streams that are on display. Thread-safe.
 
     Args:
         kinesis: Returns the stream's mode, and which metrics CloudWatch has for each shard.
         cloudwatch: Returns the figures; each query costs money.
         clock: The clock for pauses, and for the minutes of the figures.
-        connection: The options by which a command that is advised reaches the same service.
+        connection: The options with which an advised command reaches the same service.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class StreamReader:
 
         Args:
             stream: Name or ARN.
-            shards: As last listed; those that are closed are left out.
-            wait_s: Wait at most this long for a snapshot that is being taken. If it is not ready then, return the previous one.
+            shards: As last listed; closed shards are left out.
+            wait_s: Wait at most this long for a snapshot that is being taken. After that, return the previous one.
 
         Returns:
             None while the first snapshot is under way.
@@ -98,7 +98,7 @@ class StreamReader:
                 self._clock.wall_ms(),
                 connection=self._connection,
             )
-        except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
+        except Exception as error:  # noqa: BLE001 - the view shows it, and the next read may succeed
             _log.exception("the snapshot of stream %s failed", stream)
             return StreamSnapshot(stream, self._clock.wall_ms(), problems=(describe_error(error),))
 
@@ -112,14 +112,14 @@ def fetch_stream(
     *,
     connection: Sequence[str] = (),
 ) -> StreamSnapshot:
-    """Take a snapshot of a stream: DescribeStreamSummary, and GetMetricData for 500 metrics each.
+    """Take a snapshot of a stream: one DescribeStreamSummary, and one GetMetricData for each 500 metrics.
 
     Failed calls are listed in its problems.
 
     Args:
         stream: Name or ARN.
-        open_shards: By hash key.
-        connection: The options by which a command that is advised reaches the same service.
+        open_shards: In the order of hash keys.
+        connection: The options with which an advised command reaches the same service.
     """
     problems: list[str] = []
     summary: StreamSummary | None = None
@@ -144,7 +144,7 @@ def fetch_stream(
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
         return replace(snapshot, shards=loads, problems=tuple(problems))
     problems += left_out
-    if summary is None:  # then only values show which metrics there are
+    if summary is None:  # then only metrics with values are known to exist
         known = {name for name in asked if any(sums.get(name) for sums in of_shards)}
         of_shards = [{name: sums[name] for name in sums if name in known} for sums in of_shards]
     if of_stream and not any(of_stream.values()):
@@ -177,7 +177,7 @@ def _fetch_sums(
     shard_metrics: Sequence[str],
     now_ms: int,
 ) -> tuple[dict[str, Sums], list[dict[str, Sums]], list[str]]:
-    """Return the stream's sums of the last hour, each shard's sums of the last quarter of an hour, both by metric, and the problems.
+    """Return the stream's sums of the last hour by metric, those of each shard in the last 15 minutes, and the problems.
 
     A metric whose query failed is left out.
     """

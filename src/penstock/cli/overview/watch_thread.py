@@ -79,7 +79,7 @@ class WatchThread:
         self._thread.start()
 
     def _run(self) -> None:
-        """Take snapshots until `close`, or until one raises."""
+        """Take snapshots until `close` is called or a snapshot fails."""
         while True:
             try:
                 snapshot = self._watcher.take_snapshot()

@@ -93,7 +93,7 @@ class ApplicationWatcher:
     def take_snapshot(self) -> ApplicationSnapshot:
         """Take a snapshot. Failed calls are listed in its problems."""
         try:
-            # Rows may be a second old; consistent ones cost twice as much.
+            # Rows may be a second old; a consistent scan costs twice as much.
             scan = self._table.scan(WHOLE_TABLE)
         except ServiceError as error:
             return self._with_events(self.failed_snapshot(error))
@@ -111,7 +111,7 @@ class ApplicationWatcher:
         )
 
     def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
-        """Watch until every owner was seen to renew, at most for `silent_after_s`.
+        """Scan the table until every owner has renewed its leases, for at most `silent_after_s`.
 
         Raises:
             ServiceError: The table cannot be read.
@@ -132,7 +132,7 @@ class ApplicationWatcher:
         )
 
     def _with_events(self, snapshot: ApplicationSnapshot) -> ApplicationSnapshot:
-        """Return a snapshot with the events up to it."""
+        """Add the changes since the last snapshot to the events; return the snapshot with all events."""
         if self._last_snapshot is not None:
             self._events.extendleft(changes_between(self._last_snapshot, snapshot))
         if snapshot.shards:
@@ -248,7 +248,7 @@ class FleetWatcher:
     """Takes snapshots of several applications: those that are named, or all whose tables are found.
 
     Args:
-        names: Their names; empty to find them.
+        names: Names of the applications; if empty, the finder finds them.
         finder: Used if no names are given.
         take_queues: Returns the queues, given how long to wait for them; called if no names are given.
     """
@@ -270,10 +270,10 @@ class FleetWatcher:
         self._found_s: float | None = None
         self._problems: tuple[str, ...] = ()
         self._watchers: dict[str, ApplicationWatcher] = {}
-        self._failures: dict[str, str] = {}  # logged already, by application
+        self._failures: dict[str, str] = {}  # failures that are logged already, by application
 
     def take_snapshot(self) -> Snapshot:
-        """Take a snapshot of all of them. A failure of one is listed in its problems."""
+        """Take a snapshot of all applications. If an application fails, its snapshot has only the problem."""
         self._choose()
 
         def snapshot(name: str) -> ApplicationSnapshot:
@@ -284,10 +284,10 @@ class FleetWatcher:
         )
 
     def take_last_snapshot(self) -> Snapshot:
-        """Take the only snapshot of a command that takes one: up to 64 tables are watched at the same time."""
+        """Take the only snapshot of a command. At most 64 tables are watched at the same time."""
         self._choose()
         if not self._names:
-            self._take_queues(0.0)  # begins; the tables are watched meanwhile
+            self._take_queues(0.0)  # starts the read; the tables are watched meanwhile
 
         def watch(name: str) -> tuple[list[Sighting], LeaseScan] | ApplicationSnapshot:
             try:
