@@ -27,7 +27,7 @@ from penstock.schemas.avro_cost import (
 
 _FLOAT_INFINITIES: Final = (struct.pack("<f", math.inf), struct.pack("<f", -math.inf))
 NESTING_MAX: Final = 100
-"""How deep a value of a schema that contains itself may be nested when it is written."""
+"""The most levels of nesting in a value to be written, if its schema contains itself."""
 
 
 def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Any:
@@ -56,7 +56,7 @@ def load_avro(definition: str | Mapping[str, Any] | Sequence[Any]) -> Any:
 
 
 def is_bare_name(definition: str) -> bool:
-    """Return whether a schema is the name of a primitive type without quotes, which no JSON is."""
+    """Return whether a schema is the name of a primitive type without the quotes of JSON."""
     return definition.strip()[:1] not in ("{", "[", '"')
 
 
@@ -83,8 +83,8 @@ class AvroCodec:
     Args:
         schema: The writer's schema, as `parse_avro` returns it.
         what: The payloads' owner, for messages.
-        reader_schema: The schema that a payload is read into, by Avro's rules of resolution; without it the writer's.
-        names_branches: Whether a value of a union that has a named type is read as the pair of name and value.
+        reader_schema: The schema that a payload is read into, by Avro's rules of resolution; None: the writer's.
+        names_branches: Whether a union's value is read as the pair (name, value) if its branch is a named type.
         value_count_max: A payload with more values is refused.
     """
 
@@ -115,8 +115,8 @@ class AvroCodec:
         """Return the datum of a payload.
 
         Raises:
-            SchemaMismatch: The payload does not fit the schema, or the two schemas do not fit each other; or it has too many
-                values.
+            SchemaMismatch: The payload does not fit the schema, the payload has too many values, or the two schemas do not
+                fit each other.
         """
         source = io.BytesIO(payload)
         try:
@@ -143,8 +143,8 @@ class AvroCodec:
         """Return the payload of a datum.
 
         Raises:
-            SchemaMismatch: The value does not fit the schema. A field that the schema does not have counts, and so does a
-                missing one without a default.
+            SchemaMismatch: The value does not fit the schema. It must have every field without a default, and no field that
+                the schema does not have.
         """
         if not self._is_bounded and _is_nested_deeper(value, NESTING_MAX):
             raise SchemaMismatch(

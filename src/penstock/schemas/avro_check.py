@@ -129,7 +129,7 @@ def _of_decimal(precision: int, scale: int, path: str) -> Check:
 
 
 def check_exponents(value: Any) -> None:
-    """Refuse a decimal of a large exponent anywhere in a value: fastavro would write all of its zeros first.
+    """Refuse a decimal with a large exponent anywhere in a value, because fastavro would write out all of its zeros.
 
     Raises:
         ValueError: The value has such a decimal.

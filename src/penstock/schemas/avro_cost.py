@@ -15,9 +15,9 @@ import fastavro
 from fastavro.read import LOGICAL_READERS
 
 DECIMAL_DIGITS_MAX: Final = 10_000
-"""Digits of a decimal whose schema permits more. The time for one grows with the square of its digits."""
+"""The most digits of a decimal, also if its schema permits more. The time to convert it grows with the square of this number."""
 VALUE_COUNT_MAX: Final = 4_000_000
-"""Values of one payload: a record, an array, a map, and each of their members count."""
+"""The most values of one payload. Every record, array and map counts, and so does each of their members."""
 _MARKS_OF_FASTAVRO: Final = frozenset({"__fastavro_parsed", "__named_schemas"})
 _DECIMAL: Final = "penstock-decimal"
 _DIGITS_SHOWN_MAX: Final = 100
@@ -63,7 +63,7 @@ def _renamed_schema(schema: Any) -> Any:
 
 
 def unmarked(schema: Any) -> Any:
-    """Return a schema without the marks of one that fastavro has parsed."""
+    """Return a schema without the marks that fastavro's parser adds."""
     if isinstance(schema, Mapping):
         return {name: each for name, each in schema.items() if name not in _MARKS_OF_FASTAVRO}
     return [unmarked(each) for each in schema] if isinstance(schema, list | tuple) else schema
@@ -85,12 +85,12 @@ def unscaled_decimal(data: bytes, precision: int) -> int:
     """Return the unscaled number of a decimal; the time does not depend on the length of the data.
 
     Raises:
-        ValueError: It has more digits than its schema's precision, or than `DECIMAL_DIGITS_MAX`.
+        ValueError: The number has more digits than its schema's precision, or than `DECIMAL_DIGITS_MAX`.
     """
     digits = min(precision, DECIMAL_DIGITS_MAX)
     end, bytes_max = _end_of(digits)
     if len(data) > bytes_max:
-        # A careless writer repeats the sign in front.
+        # Some writers put needless bytes of the sign in front.
         shorter = data.lstrip(b"\xff" if data[0] & 0x80 else b"\0")
         if len(shorter) > bytes_max:
             raise ValueError(f"a decimal of {len(data)} bytes has more than {digits} digits")
@@ -120,7 +120,7 @@ class ValueBound:
 
     Args:
         schema: The writer's schema, as `parse_avro` returns it.
-        contains_itself: Whether a datum may be nested without a bound; each payload is counted then.
+        contains_itself: Whether a datum may be nested without a bound. If so, the values of every payload are counted.
         count_max: Values that a payload may have.
     """
 
@@ -135,14 +135,14 @@ class ValueBound:
 
         Raises:
             TooManyValuesError: The payload has too many values.
-            EOFError, ValueError, IndexError, RecursionError: It does not fit the schema.
+            EOFError, ValueError, IndexError, RecursionError: The payload does not fit the schema.
         """
         if len(payload) > self._uncounted_bytes_max:
             _Count(payload, self._named, self._count_max).walk(self._schema)
 
 
 def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
-    """Return the size up to which a payload has at most `count_max` values and need not be counted; -1 if none has."""
+    """Return the largest size of a payload that cannot have more than `count_max` values; -1 if every payload must be counted."""
     for ratio in _RATIOS:
         excess = _ValueExcess(ratio)
         first = excess.of(schema)
@@ -164,7 +164,7 @@ class _ValueExcess:
         self.of_items: list[int] = []
 
     def of(self, schema: Any) -> int:
-        """Return the largest number of values of a datum, minus `ratio` for each byte that it has at least."""
+        """Return the largest excess of a datum: its number of values, minus `ratio` times the fewest bytes that it can have."""
         if isinstance(schema, list):
             return max(map(self.of, schema), default=0) - self._ratio
         kind = schema if isinstance(schema, str) else schema["type"]

@@ -1,4 +1,4 @@
-"""`SchemaDecoder`: from the data of a record to its value, with the schema that it was written with."""
+"""`SchemaDecoder` turns the data of a record into a value, by the schema with which the record was written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Decoded(NamedTuple):
     Args:
         data: The value, in the Python types of the Avro schema or of JSON. The record's bytes, unchanged,
             if the record has no header.
-        version: The schema's version that the record was written with; None if it has no header.
+        version: The schema's version that the record was written with; None if the record has no header.
     """
 
     data: Any
@@ -51,26 +51,26 @@ class Decoded(NamedTuple):
 class SchemaDecoder:
     """Decodes records that were written with the AWS Glue Schema Registry. Safe to use from several threads.
 
-    Each version of a schema is fetched once and kept: versions never change. An error has the way out for the
-    record. A `SchemaError` is raised whenever this record is decoded, so skip it or set it aside. A
-    `ServiceError` is about the registry (`Throttled`, `Unavailable`, `AccessDenied`) and not about the record.
+    Each version of a schema is fetched once and kept: versions never change. Decoding a record again after a
+    `SchemaError` raises the same error, so skip the record or set it aside. A `ServiceError` is about the
+    registry (`Throttled`, `Unavailable`, `AccessDenied`) and not about the record.
 
     Args:
-        reader_schema: Avro records are read into this schema, by Avro's rules, whatever version they were written with;
-            without it each has the form of its own version.
+        reader_schema: Avro records are read into this schema, by Avro's rules, whatever version they were written with.
+            None: each record has the form of the version that it was written with.
         without_header: The handling of a record that does not begin with the registry's header: `error` raises
             `NoSchemaHeader`; `pass` returns its bytes, as the KCL does.
-        validate_json: Whether JSON records are checked against their schema when they are read. They were when they were
-            written.
-        payload_bytes_max: A compressed record that becomes larger is refused.
-        value_count_max: A record with more values is refused: records, arrays, maps, and each of their members.
-        version_count_max: Versions that are kept, the ones used last.
-        unknown_kept_s: How long a version that cannot be used is not asked for again.
+        validate_json: Whether JSON records are checked against their schema when they are read. Their writer has usually
+            checked them before.
+        payload_bytes_max: A record whose payload is larger after decompression is refused.
+        value_count_max: A record with more values is refused. Records, arrays, maps and each of their members count.
+        version_count_max: How many versions are kept; the ones used last stay.
+        unknown_kept_s: Seconds for which a version that cannot be used is not requested again.
         region: Region of the registry; as for `Consumer`.
         endpoint_url: Endpoint of Glue.
         connection: Further connection options (docs/api.md).
         registry: Another registry than AWS's, for instance `MemorySchemaRegistry`.
-        clock: Measures the age of a refusal.
+        clock: Measures how long ago a version was refused.
 
     Raises:
         OptionError: An option has a bad value.
@@ -122,12 +122,12 @@ class SchemaDecoder:
         """Return the value of a record's data, and the schema's version that it was written with.
 
         Raises:
-            NoSchemaHeader: It has no header, and `without_header` is `error`.
+            NoSchemaHeader: The data has no header, and `without_header` is `error`.
             UnknownSchema: The registry does not have the version.
             UnsupportedSchema: The schema is Protobuf, or cannot be read.
             SchemaMismatch: The payload is damaged, does not fit the schema, or is over a bound (docs/schemas.md).
             Throttled, Unavailable: The registry gave no answer, after the last retry. The record may be decoded later.
-            AccessDenied: The registry may not be asked (`glue:GetSchemaVersion`).
+            AccessDenied: The credentials do not permit `glue:GetSchemaVersion`.
             UsageError: The data is not bytes.
         """
         if not isinstance(data, bytes | bytearray | memoryview):

@@ -1,4 +1,4 @@
-"""`SchemaEncoder`: from a value to the data of a record, which begins with a header that names the schema."""
+"""`SchemaEncoder` turns a value into the data of a record, which begins with a header that names the schema's version."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from penstock.schemas.registry_opening import DEFAULT_REGISTRY, open_registry
 from penstock.schemas.version_cache import VersionCache
 
 _CHECK_BACKOFF: Final = Backoff(0.5, 3.0)
-_CHECKS_MAX: Final = 10_000  # the deadline is the bound
+_CHECKS_MAX: Final = 10_000  # never reached: `available_within_s` ends the checks first
 _CALLS_WITHIN_S: Final = 400.0
 _REFUSAL_KEPT_S: Final = 10.0
 
@@ -42,7 +42,7 @@ _REFUSAL_KEPT_S: Final = 10.0
 class SchemaEncoder:
     """Encodes values for records that others read with the AWS Glue Schema Registry. Safe to use from several threads.
 
-    The id of the schema's version is looked up by the definition when the first value is encoded, and kept.
+    When the first value is encoded, the id of the schema's version is looked up by the definition. It is kept.
 
     Args:
         schema_name: Name of the schema in the registry.
@@ -50,10 +50,10 @@ class SchemaEncoder:
         data_format: AVRO or JSON (JSON Schema).
         register: Whether a definition that the registry does not have is added to it: to the schema of this name, or as a
             new schema.
-        compatibility: Of a schema that is created: BACKWARD, BACKWARD_ALL, FORWARD, FORWARD_ALL, FULL, FULL_ALL, NONE or
-            DISABLED. A schema that exists keeps its own.
+        compatibility: Rule for the versions of a new schema: BACKWARD, BACKWARD_ALL, FORWARD, FORWARD_ALL, FULL, FULL_ALL,
+            NONE or DISABLED. An existing schema keeps its rule.
         compression: `none` or `zlib`.
-        available_within_s: How long a new version may take until the registry has checked it.
+        available_within_s: Longest wait until the registry has checked a new version.
         registry_name: Registry that the schema is in.
         region: Region of the registry; as for `Producer`.
         endpoint_url: Endpoint of Glue.
@@ -64,7 +64,7 @@ class SchemaEncoder:
 
     Raises:
         OptionError: An option has a bad value.
-        UnsupportedSchema: The definition is not one of its format.
+        UnsupportedSchema: The definition is not valid in `data_format`.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class SchemaEncoder:
 
     @property
     def schema_version_id(self) -> UUID:
-        """The id of the schema's version, looked up or registered now if it was not before; raises what `encode` does."""
+        """The id of the schema's version. The first use looks it up or registers it, and may raise the errors of `encode`."""
         return self._ids.get(self._definition)
 
     def encode(self, value: Any) -> bytes:
@@ -136,11 +136,11 @@ class SchemaEncoder:
 
         Raises:
             SchemaMismatch: The value does not fit the schema. The registry was not asked.
-            UnknownSchema: The registry does not have the definition, and it is not to be registered.
-            SchemaRefused: The registry does not take the definition.
+            UnknownSchema: The registry does not have the definition, and `register` is false.
+            SchemaRefused: The registry does not accept the definition.
             ResourceBusy: The registry has not checked the definition in time.
             Throttled, Unavailable, UnknownOutcome: The registry gave no answer, after the last retry.
-            AccessDenied: The registry may not be asked, or not be written to.
+            AccessDenied: The credentials do not permit to read the registry, or to write to it.
         """
         payload = self._codec.encode(value)
         return add_header(self.schema_version_id.bytes, payload, compress=self._compresses)

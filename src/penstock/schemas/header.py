@@ -22,11 +22,11 @@ _ZLIB: Final = 5
 
 
 class Framed(NamedTuple):
-    """A payload that was taken out of its header.
+    """A payload, and the schema version that its header named.
 
     Args:
         version_id: The 16 bytes of the schema version's id.
-        payload: Plain, whether it was compressed or not.
+        payload: The payload, decompressed if it was compressed.
     """
 
     version_id: bytes
@@ -34,7 +34,7 @@ class Framed(NamedTuple):
 
 
 def has_header(data: bytes) -> bool:
-    """Return whether data begins with a header, by the reference's own rule: its length and its first two bytes."""
+    """Return whether data begins with a header. As in the reference, the data's length and first two bytes decide."""
     return len(data) >= HEADER_BYTES and data[0] == _VERSION and data[1] in (_PLAIN, _ZLIB)
 
 
@@ -57,7 +57,7 @@ def split_header(data: bytes, payload_bytes_max: int) -> Framed:
 
     Args:
         data: As `add_header` returns it.
-        payload_bytes_max: A compressed payload that becomes larger is refused: a few kilobytes may hold gigabytes.
+        payload_bytes_max: A payload that is larger after decompression is refused. A few kilobytes may hold gigabytes.
 
     Raises:
         NoSchemaHeader: The data does not begin with a header.

@@ -10,7 +10,7 @@ from jsonschema import Draft7Validator, ValidationError, validators
 from penstock.schemas.patterns import search_of
 
 PATTERN_CHARACTERS_MAX: Final = 10_000
-"""A longer text or name is not matched with a pattern, whose time may grow with the square of its length."""
+"""Longer texts and names are refused by patterns: the time of a match may grow with the square of the length."""
 _SHOWN_MAX: Final = 200
 _standard_additional_properties: Final = Draft7Validator.VALIDATORS["additionalProperties"]
 
@@ -58,7 +58,7 @@ def _additional_properties(
         yield from _standard_additional_properties(validator, wanted, value, schema) or ()
         return
     if any(len(name) > PATTERN_CHARACTERS_MAX for name in value):
-        return  # `_pattern_properties` yields the error
+        return  # `_pattern_properties` reports the long name
     searches = [search_of(pattern) for pattern in patterns]
     known = schema.get("properties", {})
     rest = [name for name in value if name not in known and not any(search(name) for search in searches)]

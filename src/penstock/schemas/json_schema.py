@@ -25,11 +25,11 @@ class JsonCodec:
         definition: The JSON Schema as text, or parsed. Draft 7, unless its `$schema` names another.
         what: The payloads' owner, for messages.
         value_count_max: A payload with more values is refused.
-        checks: Whether values are checked against the schema. A writer has to; the Java reference does not when it
-            reads.
+        checks: Whether values are checked against the schema. Writers must check; readers need not, and those of the Java
+            reference do not.
 
     Raises:
-        UnsupportedSchema: It is not a JSON Schema.
+        UnsupportedSchema: The definition is not a JSON Schema.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class JsonCodec:
         """Return the value of a payload.
 
         Raises:
-            SchemaMismatch: It is not JSON, or does not fit the schema.
+            SchemaMismatch: The payload is not JSON, or does not fit the schema.
         """
         if len(payload) > self._value_count_max and _count_values(payload) > self._value_count_max:
             raise SchemaMismatch(
@@ -69,7 +69,7 @@ class JsonCodec:
         """Return the payload of a value.
 
         Raises:
-            SchemaMismatch: It cannot be JSON, or does not fit the schema.
+            SchemaMismatch: The value cannot be JSON, or does not fit the schema.
         """
         try:
             payload = msgspec.json.encode(value)

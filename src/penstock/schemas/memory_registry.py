@@ -19,13 +19,13 @@ from penstock.ports.schema_registry import (
 
 
 class MemorySchemaRegistry:
-    """A schema registry in memory, for tests. A copy in another process keeps the schemas that there were when it was copied.
+    """A schema registry in memory, for tests. A pickled copy has the schemas of the moment at which it was pickled.
 
-    It does not check whether versions are compatible: `checked` decides the outcome.
+    The registry does not check whether versions are compatible: `checked` decides the outcome.
 
     Args:
-        pending_fetch_count: How often a version that was added to a schema is fetched as PENDING before it is checked.
-        checked: The status of a version that was added to a schema.
+        pending_fetch_count: How often a version that was added by `register_version` is PENDING when it is fetched.
+        checked: The status of such a version after that.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class MemorySchemaRegistry:
         """Add a version that is available at once, and return its id.
 
         Args:
-            schema_name: An old schema, or a new one.
-            definition: As text, or as JSON values.
+            schema_name: Name of an existing schema, or of a new one.
+            definition: The schema, as text or as JSON values.
             data_format: AVRO, JSON or PROTOBUF.
-            version_id: Its id; without it a random one.
+            version_id: Id of the version; None: a random one.
         """
         text = definition if isinstance(definition, str) else json.dumps(definition)
         with self._lock:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable, Sequence
-from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # typeshed knows them by their old names only
+from re import _compiler, _constants, _parser  # type: ignore[attr-defined]  # typeshed has only their old names
 from typing import Any, Final, TypeAlias
 
 Search: TypeAlias = Callable[[str], bool]
@@ -21,14 +21,14 @@ _REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 _CHARACTERS: Final = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
 _PLACES: Final = (_constants.AT, _constants.ASSERT, _constants.ASSERT_NOT)
 _MANY: Final = 10
-"""A repeat of more rounds counts as one without an end."""
+"""A repeat of a variable number of rounds is long if it may have more rounds than this."""
 _LONG_REPEATS_MAX: Final = 2
-"""If more of them follow each other, the time of `re` grows with more than the third power of a text's length."""
+"""If more long repeats follow each other, the time of `re` grows with more than the third power of a text's length."""
 _STATE_COUNT_MAX: Final = 10_000
 
 
 class _NotSupportedError(Exception):
-    """The pattern needs what a set of states cannot do: a reference to a group, or too many states."""
+    """A set of states cannot match the pattern, which has a reference to a group, or would need too many states."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -36,7 +36,7 @@ def search_of(pattern: str) -> Search:
     """Compile a pattern; the returned function returns whether a text has a match.
 
     Raises:
-        re.error: It is not a regular expression.
+        re.error: The pattern is not a regular expression.
     """
     parsed = _parser.parse(pattern)
     if _is_costly(parsed):
@@ -53,9 +53,9 @@ def _is_costly(parsed: Any) -> bool:
 
 
 def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
-    """Return the number of long repeats that follow each other; above the limit if a repeat or a choice is inside a repeat.
+    """Return the number of long repeats that follow each other. Any repeat or choice inside a repeat exceeds the limit alone.
 
-    `re` tries every combination of their lengths, so few of them are left to it.
+    `re` tries every combination of the repeats' lengths, so it is used only for patterns with few of them.
     """
     found = 0
     for code, argument in items:
@@ -78,10 +78,10 @@ def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
 
 
 class _States:
-    """A pattern as states. Each has a test, of a character or of a place, and the states that follow.
+    """A pattern as states. Each state has a test, of a character or of a place, and the states that follow it.
 
-    They are added from the pattern's end to its beginning: the methods that add states get the state that follows, `end`, and
-    return the first of the new ones.
+    States are added from the pattern's end to its beginning. A method that adds states gets `end`, the state that follows them,
+    and returns the first of the new states.
 
     Raises:
         _NotSupportedError: States cannot do what the pattern needs.
@@ -112,7 +112,7 @@ class _States:
         raise AssertionError("a text ends")
 
     def _reach(self, states: Sequence[int], text: str, at: int) -> set[int]:
-        """Return these states, and all that follow from them without consuming a character."""
+        """Return these states, and all states that they lead to without consuming a character."""
         found: set[int] = set()
         left = list(states)
         while left:

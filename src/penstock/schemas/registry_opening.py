@@ -1,4 +1,4 @@
-"""Which registry an encoder or a decoder asks: one that it is given, or AWS's."""
+"""Opens the registry of an encoder or a decoder: the one that the user gives, or AWS's."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def open_registry(
     endpoint_url: str | None,
     connection: dict[str, Any] | None,
 ) -> SchemaRegistry:
-    """Return the registry that is given, or the AWS Glue Schema Registry with this connection. Makes no call yet.
+    """Return the given registry, or without one the AWS Glue Schema Registry with this connection. Makes no call yet.
 
     Raises:
-        UsageError: A registry and a connection are given.
+        UsageError: Both a registry and a connection are given.
         OptionError: A field of the connection is unknown or has a bad value.
     """
     fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)

@@ -20,14 +20,14 @@ _Value = TypeVar("_Value")
 
 
 class VersionCache(Generic[_Key, _Value]):
-    """Values that never change, and refusals for a while. Safe to use from several threads.
+    """Keeps values, and for a while the `SchemaError` of a refusal. Safe to use from several threads.
 
-    Failures other than a `SchemaError` are not kept: the next caller asks again.
+    After any other failure, the next caller fetches again.
 
     Args:
         fetch: Fetches a missing version; called by one thread at a time for one key.
-        count_max: Values that are kept, the ones used last; and as many refusals.
-        refusal_kept_s: How long a `SchemaError` is raised again without asking.
+        count_max: How many values are kept, and how many refusals; those used last stay.
+        refusal_kept_s: How long a `SchemaError` is raised again without a fetch.
         wait_s: How long a thread waits while another one fetches the same version.
         clock: Measures the age of a refusal.
     """
@@ -52,11 +52,11 @@ class VersionCache(Generic[_Key, _Value]):
         self._under_way: Final[dict[_Key, Future[_Value]]] = {}
 
     def get(self, key: _Key) -> _Value:
-        """Return the value of a key, fetched now if it is not here.
+        """Return the value of a key; fetch it if the cache does not have it.
 
         Raises:
-            SchemaError: Raised by the fetch, now or a while ago.
-            Unavailable: Another thread has asked, and got no answer in time or was interrupted.
+            SchemaError: The fetch raised it, now or a while ago.
+            Unavailable: Another thread was fetching the value, and got no answer in time or was interrupted.
             PenstockError: Any other error of the fetch.
         """
         with self._lock:
