@@ -20,21 +20,21 @@ _ROLE: Final = re.compile(r"arn:[a-z-]+:iam::\d{12}:role/\S+")
 
 @dataclass(frozen=True, slots=True)
 class AwsOptions:
-    """Where and as whom; None follows boto3.
+    """The region, endpoints, credentials and limits of calls to AWS. None leaves a value to boto3.
 
     Args:
         endpoint_url: Endpoint of every service but STS and S3, or of Kinesis alone if it is AWS's own. A user and a password in it are left out.
         profile: Profile of the shared configuration.
         access_key_id: With `secret_access_key`: fixed credentials.
         secret_access_key: Never shown.
-        session_token: Of temporary credentials; never shown.
-        role_arn: Role to assume; its credentials are renewed by themselves.
+        session_token: Session token of temporary credentials; never shown.
+        role_arn: Role to assume; its credentials are renewed automatically.
         connect_timeout_s: Time for a connection.
-        read_timeout_s: How long an answer may be silent. A whole one may take four times as long.
+        read_timeout_s: Longest wait for the next byte of an answer. A whole answer may take four times as long.
         attempts_max: Attempts of one call, the first included.
         retry_base_s: Ceiling of the first pause; it doubles from attempt to attempt.
         retry_cap_s: Highest ceiling.
-        deadline_s: Time in which the last attempt of a call begins; its own timeouts are added.
+        deadline_s: Time in which the last attempt of a call begins. The timeouts of that attempt come on top.
         connection_count_max: Connections kept per client.
     """
 
@@ -76,7 +76,7 @@ class AwsOptions:
     @property
     def backoff(self) -> Backoff:
         """The pauses between attempts."""
-        # One of the two may be set without the other; the cap is the promise.
+        # If only one of the two is set, the base may exceed the cap. The cap counts.
         return Backoff(min(self.retry_base_s, self.retry_cap_s), self.retry_cap_s)
 
     @property

@@ -29,11 +29,11 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
 
     Args:
         namespace: CloudWatch's namespace; the KCL uses the application's name.
-        options: Where and as whom.
+        options: The region, endpoint and credentials.
         dimensions: Added to every metric, for instance `{"WorkerIdentifier": "a"}`.
         interval_s: Seconds between two reports.
-        is_per_shard: Whether metrics with a `shard` label are sent per shard. False sends only their sum (of gauges the
-            largest) over all shards, which costs a thousandth on a stream of a thousand shards.
+        is_per_shard: Whether metrics with a `shard` label are sent per shard. False merges all shards: it sends the sum, or
+            the largest value of a gauge. On a stream of a thousand shards this costs a thousandth.
         client: A boto3 CloudWatch client, for tests; None makes one.
 
     Raises:

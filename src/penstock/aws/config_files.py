@@ -1,4 +1,4 @@
-"""Faults in the files of the AWS configuration for which botocore has no error, or one that names no line."""
+"""Faults in the files of the AWS configuration for which botocore has no error, or an error without a line number."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def check_forms(session: Any, *, is_without_keys: bool) -> None:
     """Refuse a block where a text belongs, and a text where a block belongs.
 
     Args:
-        is_without_keys: botocore searches for credentials, and reads the numbers of that.
+        is_without_keys: Whether the options have no keys: then botocore searches for credentials and reads `_NUMBERS`.
 
     Raises:
-        OptionError: A key of the profile, or of its section of services, has the wrong form, or a number is none.
+        OptionError: A key of the profile or of its section of services has the wrong form, or a number cannot be read.
     """
     profile = session.get_scoped_config()
     named = f"profile {session.get_config_variable('profile') or 'default'}"
@@ -57,7 +57,7 @@ def check_forms(session: Any, *, is_without_keys: bool) -> None:
             raise _wrong_form(named, f"{key}, or AWS_{key.upper()}, is not a whole number") from None
     name = profile.get("services")
     services = session.full_config.get("services", {}).get(name, {})
-    for key in _SERVICES:  # the keys of others are none of ours, and botocore reads only its client's own
+    for key in _SERVICES:  # Penstock opens only these; botocore reads only its client's key
         if not isinstance(services.get(key, {}), dict):
             raise _wrong_form(
                 f"section [services {name}]",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock.aws")
 _RENEWALS_APART_S: Final = 1.0
 _KEYS_REMEMBERED: Final = 8
-_ENDPOINTS_REMEMBERED: Final = 1_000  # more than producers: a profile is read in 20 ms
+_ENDPOINTS_REMEMBERED: Final = 1_000  # more than a process has producers: to read a profile takes 20 ms
 
 _VARIABLES: Final = (
     "AWS_ENDPOINT_URL",
@@ -145,7 +145,7 @@ def _environment_of(service: str) -> int:
 
 
 def credentials_in_use(options: AwsOptions) -> int:
-    """Return which credentials are in use, for `renew_credentials`."""
+    """Return how often the credentials were renewed, which identifies those in use for `renew_credentials`."""
     return _renewals.get(options, (0, 0.0))[0]
 
 
@@ -156,7 +156,7 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
         seen: The result of `credentials_in_use` before the refused call, so that one renewal serves all calls in flight.
 
     Returns:
-        False when that cannot help: the credentials are fixed, or were fetched a moment ago.
+        False if a renewal cannot help: the credentials are fixed, or were fetched a moment ago.
     """
     if options.access_key_id is not None and options.role_arn is None:
         return False
@@ -291,7 +291,7 @@ def settled(options: AwsOptions) -> AwsOptions:
 def _configured_endpoints(options: AwsOptions) -> tuple[str | None, str | None]:
     """Return two endpoints that the environment or the profile names, in the SDK's order, each perhaps None.
 
-    The first is for Kinesis. The second is for all services, and None if one of them has its own.
+    The first is for Kinesis. The second is for all services; it is None if any service has an endpoint of its own.
     """
     get = os.environ.get
     try:

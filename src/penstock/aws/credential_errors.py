@@ -65,7 +65,7 @@ def _of_unreadable(error: Exception) -> str | None:
     modules = _modules_of(error)
     if _has_non_text_key(error, modules):
         return f"A key or its token is not text. {_UNREADABLE}"
-    # An error of ours is that of a log handler that puts the SDK's lines.
+    # A PenstockError here comes from a log handler that writes the SDK's log lines to a stream.
     if isinstance(error, (*_OF_THE_SDK, PenstockError)) or _OF_CREDENTIALS not in modules:
         return None
     if isinstance(error, OSError):

@@ -1,8 +1,8 @@
 """The fast data plane: botocore signs and sends, msgspec reads and writes the bodies.
 
 botocore's own parser makes a dictionary, a `datetime` and a base64 text for every record. Here the bytes of the body
-become flat structs at once, and base64 is decoded on the way. Of a row of DynamoDB it looks each attribute up in its model: a tenth
-of a millisecond, most of the cost of a scan. All other operations, and errors, are left to botocore.
+become flat structs at once, and base64 is decoded on the way. botocore also looks up each attribute of a DynamoDB row in its model:
+a tenth of a millisecond, most of the cost of a scan. All other operations, and errors, are left to botocore.
 """
 
 from __future__ import annotations
@@ -149,9 +149,9 @@ def _check_sender(headers: dict[str, Any], body: bytes) -> None:
 
 
 def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
-    """Refuse an answer that was cut off or is not a JSON document. Only an operation without output answers with nothing.
+    """Refuse an answer that was cut off or is not a JSON document. Only an operation without output may have an empty answer.
 
-    botocore reads the body of such an answer as an empty one, if its status is success: an existing lease would look
+    If the status is success, botocore reads a body that was cut off as an empty document: an existing lease would look
     missing, and an open shard would look ended.
     """
     body = response["body"]
@@ -237,7 +237,7 @@ class PageParser:
         return getattr(self._parser, name)
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
-        """Return an answer as botocore's parser does; that of GetRecords or PutRecords is one value.
+        """Return an answer as botocore's parser does. The answer of GetRecords or PutRecords is one struct, under one key.
 
         Raises:
             ResponseParserError: The answer cannot be read, whatever is wrong with it.

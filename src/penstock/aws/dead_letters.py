@@ -54,7 +54,7 @@ def letter_of(record: Record, error: BaseException) -> str:
 
 
 class _Target:
-    """Called with the records that failed for good; returns when all of their letters are written."""
+    """A target for dead letters: called with the records that failed for good, it returns when their letters are written."""
 
     _service: str
 
@@ -105,8 +105,8 @@ def _check_named(**targets: object) -> None:
 class DeadLetterStream(_Target):
     """Puts each failed record as a JSON object into another stream, under the record's own partition key.
 
-    A letter is a third longer than its record, because the payload is base64. A letter that is larger than a record of a
-    stream may be is an error: use `DeadLetterBucket`, which takes every size.
+    A letter is a third longer than its record, because the payload is base64. A letter above the stream's limit for records
+    is an error: use `DeadLetterBucket`, which takes every size.
 
     Args:
         stream: Name or ARN of the stream for dead letters. It must exist.

@@ -205,7 +205,7 @@ class EventConnection(asyncio.Protocol):
         loop: The loop that it runs on.
         authority: Host, and port if it is not the scheme's own.
         scheme: http or https.
-        on_closed: Called when it stops taking new streams.
+        on_closed: Called when the connection stops taking new streams.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ _PROXY_ANSWER_BYTES_MAX: Final = 16 * 1024
 
 
 class Origin(Struct, frozen=True):
-    """The endpoint of connections, and how they get there.
+    """The endpoint of connections, and the way to it: certificates, proxy and time limit.
 
     Args:
         url: The endpoint, of which the scheme, host and port are used.

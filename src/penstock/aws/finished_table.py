@@ -28,7 +28,7 @@ _KEY: Final = "record"
 _EXPIRES: Final = "expires"
 _KEEP_S_DEFAULT: Final = 7 * 86_400.0
 _ANSWER_WITHIN_S: Final = 3.0
-"""The calls are made before records are handled and before they are acknowledged, while their visibility timeouts run."""
+"""Deadline of a call. Records wait for the calls before they are handled and acknowledged, while their visibility timeouts run."""
 _CREATED_WITHIN_S: Final = 300.0
 _RETRIED: Final = (*TRANSIENT, UnknownOutcome)  # a row may be written twice
 
@@ -39,8 +39,8 @@ class FinishedRecordsTable:
     Each record that is done is one row: the queue and the record's id, and the time at which DynamoDB may delete it. Receives
     of ten records make one strongly consistent BatchGetItem, acknowledgements of ten records one BatchWriteItem.
 
-    A memory that is slow or away delays no record for more than a few seconds: then the consumer logs and counts the failure, and goes on as
-    if the memory were empty.
+    A table that is slow or unreachable delays a record for a few seconds at most. Then the consumer logs and counts the failure, and goes on
+    as if the memory were empty.
 
     Args:
         table: Name of the table. Several queues may share one.

@@ -1,8 +1,8 @@
 """Implement the Kcl3Tables port over DynamoDB.
 
 KCL 3.5 keeps everything in the lease table, distinguished by `entityType`. KCL 3.0 to 3.4 have two separate tables,
-`<application>-CoordinatorState` and `<application>-WorkerMetricStats`; applications that began with those keep them until
-they were moved (row `TableMigration3.5`). Without the index of lease owners there never was a KCL 3 worker.
+`<application>-CoordinatorState` and `<application>-WorkerMetricStats`. Applications that began with these tables keep them until
+the rows are moved (row `TableMigration3.5`). If the lease table has no index of owners, no KCL 3 worker has ever run.
 
 Source:
     KCL 3.5.1: names, types and conditions of every attribute.

@@ -100,5 +100,5 @@ class KeyedTable:
 
 
 def is_usable(table: Any) -> bool:
-    """Return whether a table can be read and written, by its description; None is no table."""
+    """Return whether a table can be read and written, by its description; False for None, a missing table."""
     return table is not None and table["TableStatus"] in _USABLE

@@ -26,7 +26,7 @@ class AwsKinesis:
 
     Args:
         is_patient: Whether a throttled or failed call is retried.
-        stays_off_aws: If the environment names an endpoint now, refuse calls when it names none.
+        stays_off_aws: If the environment names an endpoint now, calls are refused once it no longer names one.
     """
 
     def __init__(self, options: AwsOptions, *, is_patient: bool = True, stays_off_aws: bool = False) -> None:

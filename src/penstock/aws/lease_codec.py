@@ -191,7 +191,7 @@ def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
 
 
 def _past_claim_texts(claim: BatchClaim) -> Iterator[str]:
-    """Yield each earlier batch as distances from the batch after it. Its end is left out if that batch starts there."""
+    """Yield each earlier batch as distances from the next batch. The earlier batch's end is left out if the next one starts there."""
     later = PastClaim(claim.batch, claim.start, claim.end)
     for past in claim.earlier:
         text = f"{later.batch - past.batch},{_distance_text(past.start, later.start)}"
@@ -264,7 +264,7 @@ def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
 def _read_past_claims(
     texts: Iterable[str], planners: Iterable[str | None], batch: int, start: Position
 ) -> Iterator[PastClaim]:
-    """Yield earlier claims, newest first. Each is stored by its distances from the one after it, whose batch and start are given."""
+    """Yield earlier claims, newest first. Each is stored as distances from the next claim; `batch` and `start` are of the current claim."""
     for each, planner in zip(texts, planners, strict=True):
         gap, start_text, *ends = each.split(",")
         end = _read_distance(ends[0], start) if ends else start

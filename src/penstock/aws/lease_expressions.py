@@ -90,7 +90,7 @@ class Update(Struct):
         self.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
 
     def require_stream(self, stream: StreamIdentity | None) -> None:
-        """Require that the row names this stream, or none."""
+        """Require that the row names this stream or no stream; None requires nothing."""
         if stream is not None:
             name, mine = self.name(codec.STREAM), self.value("S", str(stream))
             self.conditions.append(f"(attribute_not_exists({name}) OR {name} = {mine})")
@@ -241,7 +241,7 @@ def _forward_condition(update: Update, position: Position, *, or_same: bool) -> 
     if position.is_shard_end:
         if or_same:
             return f"attribute_exists({checkpoint})"
-        # Nothing may write SHARD_END but `End`; the condition is one that no row meets.
+        # Only `End` may write SHARD_END, so no row meets this condition.
         return f"attribute_not_exists({update.name(codec.KEY)})"
     if not position.is_record:
         return same if or_same else f"attribute_not_exists({update.name(codec.KEY)})"

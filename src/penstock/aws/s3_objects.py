@@ -126,7 +126,7 @@ class S3Objects:
         return ""
 
     def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        """Return the objects whose names end in a suffix, by name; None stands for an unchanged object, whose tag is the known one.
+        """Return the objects whose names end in a suffix, by name; None for an object that still has its tag in `known`.
 
         This costs one listing, and a read for each object that has changed.
         """
