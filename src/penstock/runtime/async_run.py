@@ -26,7 +26,7 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
     Args:
         pull: Passes items to tasks that iterate; None if there is a handler.
         noun: The kind of an item, for messages.
-        log: The consumer's.
+        log: The consumer's logger.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
     # --- starting and stopping ------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+        """Work until the task is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
         Raises:
             PenstockError: The consumer failed.

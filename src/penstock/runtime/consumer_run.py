@@ -55,8 +55,8 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         shutdown_timeout_s: Bound of a graceful stop.
         pull: Passes items to the threads that iterate; None if there is a handler.
         name: Names the worker and what it consumes, for the log.
-        leftover: What becomes of the work of a worker that does not stop in time, for the error.
-        log: The consumer's.
+        leftover: Fate of the work that a worker leaves if it does not stop in time, for the error.
+        log: The consumer's logger.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         """Start the consumer; a stop that was requested before begins at once.
 
         Args:
-            on_threads: Whether it runs by itself, and not in virtual time; then the end of the program warns of it.
+            on_threads: Whether the consumer runs on threads, not in virtual time. If so, it is warned of if it runs at the program's end.
         """
         with self._start_lock:
             if self._running is not None:

@@ -26,7 +26,7 @@ class GuardedMetrics:
     Arguments are passed on as they are given: an argument that is left out has the default of that object.
 
     Args:
-        metrics: Measures.
+        metrics: The program's metrics.
     """
 
     def __init__(self, metrics: Metrics) -> None:

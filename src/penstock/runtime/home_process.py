@@ -52,10 +52,10 @@ _forks: Final = _Forks()
 
 
 class HomeProcess:
-    """The process in which this was made.
+    """The process in which this object was made.
 
     Args:
-        owner: Which has it, for the error.
+        owner: The kind of object that has threads in this process, for the error.
     """
 
     def __init__(self, owner: str = "consumer") -> None:
@@ -69,7 +69,7 @@ class HomeProcess:
         return self._fork_count == _forks.count
 
     def refuse_fork(self) -> None:
-        """Refuse to go on in a forked child, which has none of its threads.
+        """Refuse to go on in a forked child, which has none of the owner's threads.
 
         Raises:
             UsageError: This is another process.

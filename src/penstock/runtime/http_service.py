@@ -21,7 +21,7 @@ _CONNECTION_TIME_MAX_S: Final = 60.0
 
 
 class _Server(ThreadingHTTPServer):
-    """Answers each connection on its own thread, at most `_CONNECTIONS_MAX` at once: others are closed."""
+    """Answers each connection on its own thread. Connections above `_CONNECTIONS_MAX` at once are closed."""
 
     daemon_threads = True
 
@@ -68,7 +68,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Print the traceback of a defect; a client that has gone is none."""
+        """Print the traceback of a defect. A client that has gone is not a defect."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
@@ -113,7 +113,7 @@ class GetHandler(BaseHTTPRequestHandler):
 
 
 class HttpService:
-    """Serves until it is closed.
+    """An HTTP server on threads of its own, which serves until it is closed.
 
     Args:
         port: TCP port; 0 takes a free one, see `port` afterwards.

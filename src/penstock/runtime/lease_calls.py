@@ -100,10 +100,10 @@ FleetEffect: TypeAlias = FetchFleet | ReportWorker | LeaveFleet | FindOwnLeases
 
 
 class Kcl3Calls:
-    """One worker's calls. The coordinator has at most one of each kind in flight.
+    """Makes one worker's calls about the rows of KCL 3. The coordinator has at most one call of each kind in flight.
 
     Args:
-        kcl3: The rows that KCL 3 workers keep beside them.
+        kcl3: The rows that KCL 3 workers keep beside the leases.
     """
 
     def __init__(self, worker: str, table: LeaseTable, kcl3: Kcl3Tables, clock: Clock) -> None:

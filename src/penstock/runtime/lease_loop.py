@@ -108,7 +108,7 @@ class Readers(Protocol):
         """Stop a reader; the answer is an event."""
 
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
-        """A checkpoint is durable."""
+        """Handle that a checkpoint is stored."""
 
     def live_readers(self) -> frozenset[tuple[str, int]]:
         """Return (key, epoch) of every reader that has not posted its last event yet."""
@@ -145,7 +145,7 @@ class LeaseLoop(Loop[Event]):
         renewal_pool: The threads for renewals and nothing else.
         call_pool: The threads for every other call.
         table_option: The user's option that names the lease table.
-        condition: Its thread waits on it; a new one by default.
+        condition: The condition on which the loop's thread waits; None makes one.
         name_checks: By stream id: checks whether the stream's name still means it. Other streams are not checked.
     """
 
@@ -341,7 +341,7 @@ class LeaseLoop(Loop[Event]):
     def _write(self, effect: WriteLease) -> Event:
         began_s = self._clock.monotonic_s()
         if effect.retry_until_s is not None and began_s >= effect.retry_until_s:
-            # It waited too long for a thread: sent now, it could only do harm or nothing.
+            # The write waited too long for a thread. Sent now, it would do harm or nothing.
             late = NotDone(Problem.UNAVAILABLE, "it waited too long to be sent")
             return WriteDone(effect.write_id, effect.write, late)
         try:

@@ -145,7 +145,7 @@ class Loop(Generic[E]):
     Subclasses define `handle_events` and `next_wake_s`.
 
     Args:
-        condition: Its thread waits on it; a new one by default.
+        condition: The condition on which the loop's thread waits; None makes one.
     """
 
     def __init__(self, condition: Condition | None = None) -> None:

@@ -48,7 +48,7 @@ class EventLoopTasks:
         self._tasks: set[asyncio.Task[BaseException | None]] = set()
 
     def open(self) -> asyncio.AbstractEventLoop:
-        """Run calls on the loop that runs now, with its context variables as they are now; return it."""
+        """Choose the running loop and the present context variables for all later calls; return the loop."""
         self._loop = running_loop(self._consumer_name)
         self._context = contextvars.copy_context()
         return self._loop

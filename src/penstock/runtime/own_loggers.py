@@ -38,10 +38,10 @@ class _Guard(partial[Any]):
 def guard_loggers() -> None:
     """Report the errors of log handlers, filters and record factories on stderr, instead of raising them in our threads.
 
-    Tracebacks are cut, and spelled so that UTF-8 can encode them: an exception of user code may have any text. If a formatter of the
-    program has a `formatException` of its own, it gets each of them whole: it may hide secrets.
+    Tracebacks are cut, and spelled so that UTF-8 can encode them: an exception of user code may have any text. A formatter with a
+    `formatException` of its own gets the whole traceback, since it may hide secrets.
 
-    Called before each thread or pool of ours is made, and makes no logger: `logging.config` disables those that exist.
+    Called before each thread or pool of ours is made. It makes no logger, because `logging.config` disables existing loggers.
     """
     for name, logger in list(logging.root.manager.loggerDict.items()):
         if not name.startswith("penstock.") or not isinstance(logger, logging.Logger):
@@ -55,7 +55,7 @@ def guard_loggers() -> None:
 
 
 def warn_if_disabled(logger: logging.Logger, untold: str, stacklevel: int = 4) -> None:
-    """Warn of a logger that is disabled, as `logging.config` leaves those of packages that were imported before.
+    """Warn if a logger is disabled. `logging.config` disables the loggers of packages that were imported before it ran.
 
     Args:
         untold: The facts that are missing from the log.
@@ -114,7 +114,7 @@ def _formats_traces(logger: logging.Logger) -> bool:
 
 
 def _bound_trace(record: logging.LogRecord) -> None:
-    """Set the text of a traceback that is long or no valid Unicode; any other is the formatter's."""
+    """Set the text of a traceback that is long or not valid Unicode; the formatter writes any other traceback."""
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return

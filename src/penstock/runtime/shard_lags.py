@@ -1,4 +1,4 @@
-"""How far behind an application's checkpoints are, asked of the stream itself: a small read or two for each shard."""
+"""Measures how far an application's checkpoints are behind the stream, usually by one or two small reads of each shard."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class ReadEffort:
 
 
 ONE_MEASUREMENT: Final = ReadEffort(pages_max=10, attempts_max=5)
-"""A user waits for one answer."""
+"""For a user who waits for one answer."""
 REPEATED_MEASUREMENT: Final = ReadEffort(pages_max=2, attempts_max=1)
-"""The next measurement follows in a few seconds."""
+"""For measurements that follow each other every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class ShardLag:
         key: Key of the shard's lease.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when unknown.
         why_unknown: The service's error instead of a lag.
-        refused_count: Reads that the service refused: the shard is read as often as it may be.
+        refused_count: Reads that the service throttled, because others use up the shard's read rate.
     """
 
     key: str
@@ -110,7 +110,7 @@ class _Reads:
                 return age_ms(oldest.arrival_s, service_now_ms(self._clock.wall_ms(), page.server_ms))
             if page.next_iterator is None or page.millis_behind_latest == 0:
                 return 0
-            # An empty page, or one of done records: its own figure is about the next record.
+            # The page is empty or has only done records: `millis_behind_latest` is about the next record.
             behind_ms, iterator = page.millis_behind_latest, page.next_iterator
         return behind_ms
 

@@ -79,7 +79,7 @@ def _handler_before(number: int) -> Any:
 
 
 def received_signal() -> int | None:
-    """Return the signal that asked the consumers of this process to end, or None; it is forgotten when others begin."""
+    """Return the signal that asked this process's consumers to end, or None. It is forgotten when the next consumers begin."""
     return _received[0] if _received else None
 
 

@@ -96,7 +96,7 @@ def never_run(result: object, consumer: str = "Consumer") -> UnusableHandlerErro
 
 
 def examinable_error(error: BaseException) -> BaseException:
-    """Return what user code raised, or an error in its place if asking for its class, its text or its traceback raises.
+    """Return the error of user code, or a replacement if reading the error's class, text or traceback raises.
 
     Each later step examines the error (`isinstance`, a log line), and none of them may fail because of it.
     """

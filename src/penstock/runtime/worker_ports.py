@@ -36,6 +36,6 @@ class Pools(Struct, frozen=True):
     handler: Pool
 
     def close(self) -> None:
-        """Take nothing new."""
+        """Accept no further tasks."""
         for pool in (self.renewal, self.call, self.read, self.handler):
             pool.close()
