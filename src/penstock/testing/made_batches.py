@@ -52,7 +52,7 @@ def batch(records: Sequence[Record], *, attempt: int = 1, millis_behind_latest: 
 
     Args:
         records: 1 to 10,000, from `penstock.testing.records` and `aggregate`.
-        attempt: 1, or more when the handler failed on them before.
+        attempt: 1, or more when the handler failed on these records before.
         millis_behind_latest: How far reading is behind the tip of the shard.
 
     Raises:

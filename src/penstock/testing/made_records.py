@@ -118,10 +118,10 @@ def records(
 
     Args:
         payloads: One for each record: bytes, text, or a mapping that becomes JSON.
-        partition_key: Of all of them; `{n}` is replaced by the place of each. None: the stream manages keys by itself.
+        partition_key: Key of every record; `{n}` is replaced by the record's place. None: the stream manages keys by itself.
         sequence_number: Sequence number of the first record; the others follow it. None: the record's place, from 1.
-        arrival: When the service took them in. None: the seconds after the beginning of 2026.
-        shard_id: Where they are read.
+        arrival: When the records arrived in the stream. None: one second apart, from the beginning of 2026.
+        shard_id: The shard that they are in.
         stream: Name or ARN of the stream.
 
     Raises:
@@ -145,11 +145,11 @@ def aggregate(
 
     Args:
         payloads: Two or more; a producer sends a single record as it is.
-        partition_key: Of all of them; `{n}` is replaced by the place of each.
+        partition_key: Key of every record; `{n}` is replaced by the record's place.
         explicit_hash_key: As the producer set it.
         sequence_number: Sequence number of the aggregate. None: its place.
-        arrival: When the service took it in. None: as for `records`.
-        shard_id: Where it is read.
+        arrival: When the aggregate arrived in the stream. None: as for `records`.
+        shard_id: The shard that it is in.
         stream: Name or ARN of the stream.
 
     Raises:

@@ -44,8 +44,8 @@ class MemoryStream:
 
     Args:
         records: User records of one shard, in order.
-        is_closed: Whether the shard was split after them.
-        stored: The Kinesis records that hold them, if they are known; otherwise they are made.
+        is_closed: Whether the shard was split after the records.
+        stored: The Kinesis records that hold the user records; None makes them.
 
     Raises:
         UsageError: The records cannot be in one shard in this order.
@@ -169,7 +169,7 @@ def _store_one(parts: Sequence[Record]) -> StoredRecord:
 
 
 def _start_of(first: Record | None) -> Position:
-    """Return the checkpoint before the first record: inside an aggregate it is the record before."""
+    """Return the checkpoint before the first record. If that is inside an aggregate, the checkpoint is the user record before."""
     if first is None or first.sub_sequence_number == 0:
         return TRIM_HORIZON
     return at_record(first.sequence_number, first.sub_sequence_number - 1)

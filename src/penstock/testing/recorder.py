@@ -53,7 +53,7 @@ class Recorder:
     def __init__(self, clock: Clock, before: Callable[[int], None], after: Callable[[int], None]) -> None:
         self.calls: list[Call] = []
         self.running_calls: set[Future[object]] = set()
-        """Calls that last until these are done."""
+        """Futures that calls returned; such a call lasts until its future is done."""
         self.interruption: BaseException | None = None
         """An error that is not the handler's, but ends the test: Ctrl-C, or `pytest.fail`."""
         self._clock = clock
@@ -65,7 +65,7 @@ class Recorder:
     def wrap_user_code(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-        """Return user code that records each call of the given one."""
+        """Return the given user code, wrapped so that each call is recorded."""
 
         def put_aside(batch: Batch, reason: BaseException) -> object:
             assert dead_letter is not None
@@ -129,7 +129,7 @@ class WatchedProcessor:
         self._run = recorder.run
 
     def on_start(self, shard_id: str, position: Position) -> object:
-        """The shard begins."""
+        """Handle the start of the shard."""
         return self._run(Call("start"), lambda: self._processor.on_start(shard_id, position))
 
     def on_batch(self, batch: Batch) -> object:
@@ -138,13 +138,13 @@ class WatchedProcessor:
         return self._run(call, lambda: self._processor.on_batch(batch))
 
     def on_end(self, shard: ShardCheckpointer) -> object:
-        """The shard was delivered to its end."""
+        """Handle the end of the shard, which follows all its records."""
         return self._run(Call("end"), lambda: self._processor.on_end(shard))
 
     def on_stop(self, shard: ShardCheckpointer) -> object:
-        """No record follows."""
+        """Handle a stop: no record follows."""
         return self._run(Call("stop"), lambda: self._processor.on_stop(shard))
 
     def on_lost(self) -> object:
-        """The shard is gone."""
+        """Handle the loss of the lease."""
         return self._run(Call("lost"), self._processor.on_lost)

@@ -103,7 +103,7 @@ def replay(
             the epoch.
         arrived_until: Only records that arrived before this moment.
         dead_letter: As for `run`.
-        may_fail: Return the replay when the handler has failed for good, instead of raising that.
+        may_fail: Return the replay when the handler has failed for good, instead of raising `HandlerFailed`.
         options: As for `run`.
         single_options: Single options by name. With `max_records=1` a verdict is about one record, not about a batch.
 

@@ -72,7 +72,7 @@ class Run:
 
     @property
     def retries(self) -> list[Call]:
-        """Calls that were repeated after a pause: `wait_s` of each is the longest possible one."""
+        """Calls that were repeated after a pause. Each `wait_s` is the longest pause that the consumer may make."""
         return [call for call in self.calls if call.wait_s > 0]
 
 
@@ -90,8 +90,8 @@ def run(
     """Run a handler of `Consumer` over the records of one shard, without service, threads or waiting.
 
     The consumer's own code reads, delivers, repeats and checkpoints, in virtual time. It begins with the first record, and
-    stops gracefully when all are done. Calls of the handler follow each other, also with `concurrency`: then in the
-    order in which the consumer begins them.
+    stops gracefully when all are done. Calls of the handler never overlap. With `concurrency`, they run in the order in
+    which the consumer begins them.
 
     Args:
         handler: As for `Consumer`.
@@ -99,7 +99,7 @@ def run(
         dead_letter: As for `Consumer`. With `on_failure="dead_letter"` it may be left out: the run has the records.
         shard_ends: Whether the shard was split after the records.
         faults: Faults during the run.
-        may_fail: Return the run when the handler has failed for good, instead of raising that.
+        may_fail: Return the run when the handler has failed for good, instead of raising `HandlerFailed`.
         options: As for `Consumer`. `starting_position` and `retrieval` have no effect.
         single_options: Single options by name, for instance `max_records=1`.
 
@@ -132,7 +132,7 @@ def run_stream(
     """Run a consumer over a stream in memory to its end, as `run` does.
 
     Args:
-        open_consumer: Makes the consumer from its other arguments.
+        open_consumer: Makes the consumer; called with the stream, application, dead-letter handler, options and ports.
 
     Raises:
         HandlerFailed, UsageError: As for `run`.
@@ -222,7 +222,7 @@ async def run_async(
     options: ConsumerOptions | None = None,
     **single_options: Unpack[AsyncConsumerKeywords],
 ) -> Run:
-    """Run a coroutine function of `AsyncConsumer` over records, on the event loop that runs; as `run`.
+    """Run a coroutine function of `AsyncConsumer` over records on the running event loop, as `run` runs a handler.
 
     The consumer's own pauses cost no time; awaits of user code take their real time. With `concurrency`, calls for
     different keys are under way at the same time.

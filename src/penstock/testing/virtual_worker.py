@@ -27,11 +27,11 @@ _LIMIT_S: Final = 30 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """Faults during a run. Calls are those with records, counted from 1, repetitions too.
+    """Faults during a run. Only calls with records are counted, from 1, repeated calls too.
 
     Attributes:
         lease_lost_after: Another worker takes the lease when this call has ended, and before the next one begins.
-        lease_lost_during: The same while this call is under way: before user code reads the batch.
+        lease_lost_during: Another worker takes the lease while this call is under way, before user code reads the batch.
         stop_during: The worker is asked to stop, as by SIGTERM, while this call is under way.
         refused_checkpoints: The lease table refuses this many of the first checkpoints that user code waits for.
 
@@ -207,7 +207,7 @@ class VirtualDriver:
                 return
 
     def _pass_time(self, until_s: float) -> bool:
-        """Move the clock to the moment when something is due next, at most to `until_s`; return whether it is before that."""
+        """Move the clock to the next due moment, at most to `until_s`; return whether that moment is before `until_s`."""
         with self._lock:
             loops = (self.worker.delivery, self.worker.leases)
             wakes_s = [loop.next_wake_s() for loop in loops if not loop.is_finished]

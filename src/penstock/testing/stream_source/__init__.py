@@ -1,4 +1,4 @@
-"""A conformance kit for streaming sources in Python: what Spark takes for granted of a `DataSourceStreamReader`, tried.
+"""A conformance kit for streaming sources in Python: it tries the promises on which Spark relies in a `DataSourceStreamReader`.
 
 It makes Spark's calls without a JVM and imports nothing of the library, so it judges every source alike.
 """

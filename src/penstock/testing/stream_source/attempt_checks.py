@@ -1,4 +1,4 @@
-"""The checks of one batch that is read twice at a time, by two attempts, two drivers or in another process."""
+"""Checks that read one batch twice: by two attempts, by two drivers, or in another process."""
 
 from __future__ import annotations
 
@@ -51,14 +51,14 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
 
 
 def _expect_replay(query: Query, tasks: list[Task]) -> None:
-    """Name the simpler reason if rows differ whenever they are read."""
+    """Report the simpler promise as broken if the rows of two reads differ even when one read follows the other."""
     other = difference(query.ids(read_rows(tasks)), query.ids(read_rows(tasks)))
     if other is not None:
         raise PromiseBroken(p.REPLAY, f"tasks that are read twice, one read after the other: {other}")
 
 
 def _run_overlapping(source: SourceUnderTest, task: Task) -> tuple[Answer, Answer]:
-    """Return the answers of two attempts, of which the second runs within the first."""
+    """Return the answers of two attempts. The second runs while the first is under way."""
     attempt = task.rows()
     begun: list[Row] = []
     failed: Exception | None = None

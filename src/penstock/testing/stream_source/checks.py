@@ -95,7 +95,7 @@ def offsets_move_forward(source: SourceUnderTest) -> None:
         query.latest()
         query.driver.stop()
         query.driver = query.new_driver()
-        query.latest()  # Query compares
+        query.latest()  # raises if the offset moves back
         put(source, 2)
         query.run_batch(p.MONOTONE)
 

@@ -24,7 +24,7 @@ class PromiseBroken(AssertionError):  # noqa: N818 - a failed test, not an error
 
 
 class NotStarted(Exception):  # noqa: N818 - the cause is the error
-    """No query starts with the options of the source under test: a mistake in the test, or `wrong options` at work."""
+    """No query starts with the options of the source under test: either they are mistaken, or the check tries wrong options."""
 
 
 class NotTried(Exception):  # noqa: N818 - no error: a check that has nothing to try

@@ -68,9 +68,9 @@ CALLS: Final = ("streamReader", "initialOffset", "partitions(x, x)", "latestOffs
 
 
 def left_after_stop(data_source: bytes, schema: Any, start: str, stop_s: float) -> str | None:
-    """Stop readers after each call; return the first call after which each left something. Runs in a process of its own.
+    """Stop readers after each of Spark's calls; return a text about the first call after which all left something, or None.
 
-    A process may share connections among its readers, so a number counts only if it grows with every reader.
+    Runs in a process of its own. Readers may share connections, so a number counts only if it grows with every reader.
 
     Args:
         data_source: The data source, pickled.

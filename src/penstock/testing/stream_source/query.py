@@ -44,7 +44,7 @@ class Query:
     # --- drivers ------------------------------------------------------------------------------------------
 
     def new_driver(self) -> Driver:
-        """Return a driver that has only the log, as after a restart; the query's own stays."""
+        """Return a driver that has only the log, as after a restart. The query keeps its present driver."""
         return self._resume(self.bare_driver())
 
     def _resume(self, driver: Driver) -> Driver:

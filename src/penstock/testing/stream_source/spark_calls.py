@@ -119,7 +119,7 @@ def stream_reader(data_source: bytes, schema: StructType) -> Any:
 
 
 class Driver:
-    """The Python process beside the driver: one reader and Spark's calls on it. Offsets are texts."""
+    """The Python process beside Spark's driver: one reader and Spark's calls on it. Offsets are texts."""
 
     def __init__(self, data_source: bytes, schema: StructType) -> None:
         self.data_source = data_source
@@ -151,7 +151,7 @@ class Driver:
         return isinstance(self._own_reader(), SupportsTriggerAvailableNow)
 
     def prepare_available_now(self) -> None:
-        """Fix up to where to read."""
+        """Make the reader fix the end of an AvailableNow query."""
         self._own_reader().prepareForTriggerAvailableNow()
 
     def _own_reader(self) -> Any:
