@@ -16,9 +16,9 @@ def loaded_on_use(
     """Return `__getattr__` and `__dir__` of a module.
 
     Args:
-        homes: The module of each name; one that begins with a point is in this package.
+        homes: The module of each name; a module that begins with a point is in this package.
         public: The names that `dir` shows.
-        extras: What to give to pip, by the package that is missing without it.
+        extras: The argument of `pip install`, by the package that it installs.
     """
 
     def load(name: str) -> Any:

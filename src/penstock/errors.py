@@ -117,7 +117,7 @@ class Rejected(ServiceError):
 
 
 class UnknownRefusal(ServiceError):
-    """The refusal has an unknown code, or none: from a proxy in between, perhaps. Nothing is known to have happened; try again."""
+    """A refusal with an unknown code, or without a code, perhaps by a proxy. As far as known, nothing happened; try again."""
 
 
 class SchemaError(PenstockError):

@@ -104,7 +104,7 @@ def penstock_replay(
 
 
 def _send_waiting() -> None:
-    """Send what open producers hold while the environment points to the server: later they would send it elsewhere."""
+    """Flush open producers while the environment still points to the server. Later their records would go elsewhere."""
     loaded = sys.modules.get("penstock.producer.producer")
     if loaded is not None:
         loaded.flush_environment_producers(_SENT_WITHIN_S)

@@ -35,7 +35,7 @@ def open_kinesis(options: AwsOptions | None = None, *, stays_off_aws: bool = Fal
     """Return the stream service; connections are shared by everything in this process with the same options.
 
     Args:
-        stays_off_aws: If the environment names an endpoint now, refuse calls when it names none, as after a test.
+        stays_off_aws: If the environment names an endpoint now, calls are refused once it no longer names one, as after a test.
     """
     from penstock.aws.kinesis import AwsKinesis
 
@@ -108,7 +108,7 @@ def open_kcl3_tables(
 
     Args:
         lease_table: The lease table's name.
-        table: The lease table, if it is open: its first description spares a call.
+        table: The lease table, if it is open: its description saves a call.
     """
     if "://" in lease_table:
         return None
