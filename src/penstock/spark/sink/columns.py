@@ -23,7 +23,7 @@ _REQUIRED: Final = {
     "data": "to_json(struct('*')).alias('data')",
     "partitionKey": "col('id').cast('string').alias('partitionKey')",
 }
-"""How to make a column that is missing."""
+"""The required columns, each with an example of how to make it."""
 _NESTED: Final = frozenset({"struct", "array", "map", "variant"})
 _SHOWN_MAX: Final = 10
 _IGNORED: Final = tuple(name for name in COLUMNS if name not in _TYPES)
@@ -42,8 +42,8 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
     """Check the columns of the rows before anything runs.
 
     Returns:
-        Their names as the rows spell them, in the order data, partitionKey, explicitHashKey, streamName; an empty text
-        for a missing one.
+        The names of the columns as the rows spell them, in the order data, partitionKey, explicitHashKey, streamName; an
+        empty text for a missing column.
 
     Raises:
         OptionError: A column is missing, unknown, ambiguous or of a wrong type, the mode would replace the stream, or

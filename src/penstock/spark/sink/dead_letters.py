@@ -32,7 +32,7 @@ _SPOOL_BYTES: Final = 2**20
 
 
 class DeadLetters:
-    """The dead letters of one task. They are written when `finish` has returned.
+    """Collects and writes the dead letters of one task. All are written when `finish` has returned.
 
     Args:
         options: The sink's options, with a folder or a stream for dead letters.
@@ -54,9 +54,9 @@ class DeadLetters:
 
         Args:
             stream: The row's stream; None if the row has none.
-            row_number: Its index in the task, from 0.
+            row_number: Index of the row in the task, from 0.
             row: Data, partition key, explicit hash key.
-            reason: Why the service can never accept it.
+            reason: Why the service can never accept the row.
 
         Raises:
             RecordError: The stream for dead letters cannot accept the letter either.
@@ -111,7 +111,7 @@ class DeadLetters:
 
         Raises:
             PenstockError: The folder cannot be written.
-            DeliveryFailed: The other stream did not accept them.
+            DeliveryFailed: The stream for dead letters did not accept them.
         """
         if self._writer is not None:
             with self._naming_the_option():

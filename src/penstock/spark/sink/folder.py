@@ -23,13 +23,13 @@ _FOLDER_MODE: Final = 0o700
 
 
 class FileFolder(Protocol):
-    """Implemented by `Folder` and by the simulator."""
+    """A folder of small files. Implemented by `Folder` and by the simulator."""
 
     def read(self, name: str) -> bytes:
-        """Return a file's content. Raises FileNotFoundError if there is none, other OSErrors if it cannot be read."""
+        """Return a file's content. Raises FileNotFoundError if the file is missing, another OSError if it cannot be read."""
 
     def replace(self, name: str, content: IO[bytes]) -> None:
-        """Write a whole file. Raises OSError if it cannot be written; then the old one is unchanged."""
+        """Write a whole file. Raises OSError if that fails; then an old file of this name is unchanged."""
 
 
 class Folder:
@@ -60,7 +60,7 @@ class Folder:
 
         Raises:
             FileNotFoundError: There is no such file.
-            OSError, pyarrow.ArrowException: It cannot be read.
+            OSError, pyarrow.ArrowException: The file cannot be read.
         """
         if self._system is None:
             return (Path(self._path) / name).read_bytes()
@@ -68,10 +68,10 @@ class Folder:
             return bytes(file.read())
 
     def replace(self, name: str, content: IO[bytes]) -> None:
-        """Write a file as a whole; it replaces one of the same name.
+        """Write a whole file. It replaces an old file of the same name.
 
         Raises:
-            OSError, pyarrow.ArrowException: It cannot be written; the old file is unchanged.
+            OSError, pyarrow.ArrowException: The file cannot be written; the old one is unchanged.
         """
         content.seek(0)
         if self._system is None:
@@ -83,8 +83,8 @@ class Folder:
         path = Path(self._path)
         _make_folders(path)
         _refuse_planted_link(path)
-        # The folder is checked and opened. If another user then puts a link in its place, the file still goes to the
-        # checked folder, by its descriptor.
+        # The file is written by the descriptor of the checked folder. If another user puts a link in the folder's place, the
+        # file still goes to the checked folder.
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         draft = f".{name}.{secrets.token_hex(8)}.draft"
         try:
@@ -122,7 +122,7 @@ class Folder:
 
 
 def _make_folders(path: Path) -> None:
-    """Make a folder and those above it, for their owner only; existing ones are left unchanged."""
+    """Make a folder and the folders above it, readable by their owner only. Existing folders are left unchanged."""
     missing = [each for each in (path, *path.parents) if not each.is_dir()]
     for each in reversed(missing):
         each.mkdir(_FOLDER_MODE, exist_ok=True)  # another task may be first
@@ -139,7 +139,7 @@ def _refuse_planted_link(path: Path) -> None:
 
 
 def _move_over(system: Any, draft: str, final: str) -> None:
-    """Replace a file by another one, even on a file system (HDFS) that only moves to a free name."""
+    """Replace a file by another one, also on HDFS, which moves a file only to a free name."""
     try:
         system.move(draft, final)
     except OSError:

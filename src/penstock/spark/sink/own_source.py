@@ -30,9 +30,9 @@ def warn_of_own_source(
     """Warn if a batch has written to a stream that it has read. Never raises.
 
     Args:
-        streams: Names or ARNs of the streams that it wrote to.
+        streams: Names or ARNs of the streams that the batch has written to.
         batch: Spark's number of the batch.
-        fetch_summary: Describes a stream; called only for one that has the name of a stream that was read.
+        fetch_summary: Describes a stream; called only for streams with the name of a stream that was read.
     """
     try:
         sources = _find_sources(Folder(location).read(f"offsets/{batch}").decode())
@@ -52,7 +52,7 @@ def warn_of_own_source(
 
 
 def _find_sources(text: str) -> set[StreamIdentity]:
-    """Return the streams of the sources of this kind in a file of Spark's log of offsets."""
+    """Return the streams of Penstock's sources in a file of Spark's log of offsets."""
     found = set()
     for line in text.splitlines():
         try:

@@ -42,12 +42,12 @@ class SinkReport:
 
     Args:
         batch: Spark's number of the last batch that was committed.
-        last: Writes of that batch, by stream.
+        last: Writes of the last committed batch, by stream.
         total: Writes of all batches since the checkpoint location was created, by stream.
         dead_letters: Rows of the last batch that became dead letters.
-        dead_letters_total: The same over all batches.
-        overruled: Rows of the last batch whose column `streamName` names another stream than the option, which decides.
-        overruled_total: The same over all batches.
+        dead_letters_total: Rows of all batches that became dead letters.
+        overruled: Rows of the last batch whose column `streamName` names another stream than the option. The option decides.
+        overruled_total: Such rows of all batches.
     """
 
     batch: int
@@ -84,7 +84,7 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
             and if this process reaches it under another name.
 
     Returns:
-        The report of the last committed batch and of all of them; None before the first.
+        The report of the last committed batch and of all batches; None before the first commit.
 
     Raises:
         UsageError: The location is not known, or not reachable from here, or has no report although rows were written.
@@ -150,9 +150,9 @@ def record_commit(
 
 
 def _add_totals(before: SinkReport, batch: SinkReport) -> SinkReport:
-    """Return the batch's report with the totals of both; the report before if it has the batch already."""
+    """Return the batch's report with the totals of both reports. If the earlier report has the batch already, return that."""
     if batch.batch <= before.batch:
-        # The driver failed between the commit here and Spark's own, and the batch is committed again after the restart.
+        # The driver failed after this commit and before Spark's. After the restart the batch is committed again.
         return before
     return replace(
         batch,

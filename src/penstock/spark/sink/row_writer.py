@@ -28,8 +28,8 @@ def write_rows(
     """Send every row of one task, batch or streaming, and wait until each is acknowledged.
 
     Args:
-        columns: As `check_columns` returned them.
-        write_id: Distinguishes this write from others of the same micro-batch; None if there is no other.
+        columns: The result of `check_columns`.
+        write_id: Distinguishes this write from others of the same micro-batch; None if no other write is possible.
 
     Raises:
         RecordError, DeliveryFailed: As in `SinkTask.write`.

@@ -104,22 +104,22 @@ class SinkTask:
 
 
 class _Router:
-    """Decides the stream of each row: the option's; without one, the stream that its column names."""
+    """Decides the stream of each row: that of the option streamName, or without the option the one in the row's column."""
 
     def __init__(self, stream: str | None) -> None:
         self._stream = stream
         self._named: set[str] = set()
-        """Streams that the column has named: their names are valid."""
+        """Streams that the column has named. Their names were checked, and are valid."""
         self.overruled_count = 0
         """Rows whose column names another stream than the option."""
         self.overruled_stream = ""
-        """One of these other streams, for the warning."""
+        """One stream that such a column has named, for the warning."""
 
     def stream_of(self, named: Text, row_number: int) -> str:
         """Return the stream of a row whose column has this value.
 
         Raises:
-            RecordError: There is no option, and the column names no stream.
+            RecordError: The option streamName is not set, and the column names no stream.
         """
         if self._stream is not None:
             if named is not None and named != self._stream and not _may_be_same_stream(named, self._stream):
@@ -137,7 +137,7 @@ class _Router:
 
 
 def _may_be_same_stream(named: Text, stream: str) -> bool:
-    """Return whether one text is a name and the other one an ARN with that name."""
+    """Return whether one of the texts is a name, and the other an ARN with that name."""
     return (
         isinstance(named, str)
         and named.startswith("arn:") != stream.startswith("arn:")

@@ -19,7 +19,7 @@ class TaskReport(Struct, frozen=True):
     """Writes of one task, or of several together.
 
     Args:
-        reports: Its writes by stream.
+        reports: The writes by stream.
         dead_letter_count: Rows that became dead letters.
         overruled_count: Rows whose column streamName names another stream than the option, which decides.
         overruled_stream: One of these other streams, as text for messages.

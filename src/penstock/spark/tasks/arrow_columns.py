@@ -21,8 +21,7 @@ _BYTES_MAX: Final = 2**31 - 1
 def texts(values: Sequence[str | None]) -> pa.StringArray:
     """Return a column of texts; None is null."""
     present = [value or "" for value in values] if None in values else cast(Sequence[str], values)
-    # One block at a time: small blocks are reused, but the memory for a page's whole text is requested from the system each
-    # time.
+    # The text is encoded in blocks, whose memory is reused. Memory for a whole page would be requested from the system.
     blocks = ("".join(present[at : at + _BLOCK]) for at in range(0, len(present), _BLOCK))
     data = b"".join([block.encode() for block in blocks])
     lengths = _lengths(present)

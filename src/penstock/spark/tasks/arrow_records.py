@@ -57,10 +57,10 @@ def records_to_slices(
         stream_name: For the column of that name.
         shard_id: For the column of that name.
         records: In sequence order.
-        after: Records up to and including this position are left out; None: none are. An aggregate that is not taken apart is
-            kept whole if any of its records is after it.
+        after: Records up to and including this position are left out; None: no record is. An aggregate that is not taken apart
+            is kept whole if any of its records is after the position.
         deaggregate: Whether aggregates are taken apart.
-        counts: The counts of this page are added to these.
+        counts: Counters to which those of this page are added.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
         rows_max: A slice ends with the Kinesis record that reaches it.
 
@@ -73,7 +73,7 @@ def records_to_slices(
         slices = _deaggregated_slices(stream_name, shard_id, records, counts, rule, rows_max)
     else:
         slices = iter([(_kinesis_records(stream_name, shard_id, records, data), len(records))])
-    del data, records  # before the rows are used, their raw form is freed
+    del data, records  # frees the raw form before the rows are used
     for batch, count in slices:
         done = 0 if after is None or not after.is_record else count_up_to(batch, after)
         if after is not None and done > 0 and not deaggregate and _has_records_after(batch, done - 1, after):
@@ -117,12 +117,12 @@ def _deaggregated_slices(  # noqa: PLR0917 - the arguments of `records_to_slices
         found.add(record, columns, is_misplaced=is_misplaced)
         if len(found.data) >= rows_max or count == len(records):
             rows = found.rows(stream_name, shard_id)
-            found = _Slice()  # before the rows are used, the lists are freed
+            found = _Slice()  # frees the lists before the rows are used
             yield rows, count
 
 
 class _Slice:
-    """Collects the user records of some Kinesis records. A value of a whole Kinesis record is kept once, until Arrow repeats it."""
+    """Collects the user records of Kinesis records. Values of a whole Kinesis record are kept once, and repeated in the columns."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []

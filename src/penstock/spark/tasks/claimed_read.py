@@ -1,7 +1,7 @@
 """A task's execution of a batch in one shard: fetch the lease, read the shard, claim the end.
 
 `penstock.core.batches.claims` decides; this is the loop around it. Rows are emitted while they are read, so memory is
-bounded by one page. The claim is written last. If its claim is refused and disagrees with the rows that it emitted, the
+bounded by one page. The claim is written last. If another execution's claim disagrees with the rows emitted here, this
 execution fails and Spark repeats the task.
 """
 
@@ -60,10 +60,10 @@ class _Progress(Struct):
 
     Args:
         end: The position of the last emitted row.
-        is_whole_record: The end is not inside an aggregate.
-        has_more: Records that the next batch can read may follow the end.
+        is_whole_record: Whether the end is between two Kinesis records, and not inside an aggregate.
+        has_more: Whether records that the next batch can read may follow the end.
         tip_ms: Moment at which nothing followed the end, by the service's clock.
-        children: The child shards, if the end is that of the shard.
+        children: The child shards, if the shard was read to its end.
     """
 
     end: Position
@@ -127,7 +127,7 @@ class ClaimedRead:
         self._rest: ShardPage | None = None  # the part of the last page after the batch's end
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the batch in this shard, then claim the batch's end here if no execution has.
+        """Yield the rows of the batch in this shard, then claim the batch's end here if no execution has claimed one.
 
         Raises:
             ClaimConflict: Another execution claimed an end before the last row that was emitted here, or the lease was lost
@@ -216,7 +216,7 @@ class ClaimedRead:
         return next(self._pages, None)
 
     def _read_freely(self) -> Iterator[pa.RecordBatch]:
-        """Yield rows up to the batch's limits, the tip, or the shard's end: no end is claimed yet."""
+        """Yield rows up to the batch's limits, the tip, or the shard's end. Called if no end is claimed yet."""
         if self._record_count_max == 0 or self._start.is_shard_end:
             return
         began_s = self._clock.monotonic_s()
@@ -243,7 +243,7 @@ class ClaimedRead:
             if is_at_tip or self._is_enough(began_s):
                 self._shard.keep_iterator(self._progress.end)
                 return
-            del page, taken  # or they would be in memory beside the next page
+            del page, taken  # else they would be in memory beside the next page
 
     def _emit(self, page: ShardPage, count: int) -> pa.RecordBatch:
         """Count the first rows of a page as emitted, and return them."""
@@ -313,7 +313,7 @@ class ClaimedRead:
         return duration_max_s is not None and self._clock.monotonic_s() - began_s > duration_max_s
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that were not emitted yet, up to a claimed end; the ones that `_keep_rest` has kept come first."""
+        """Yield the rows that were not emitted yet, up to a claimed end. Rows that `_keep_rest` has kept come first."""
         self._shard.poll_only()
         if end <= self._progress.end:
             return
@@ -368,7 +368,7 @@ class ClaimedRead:
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: ClaimNote | None) -> Claim:
-        """Return the write of a claim, conditional on the lease's checkpoint and the query's earlier claim as read.
+        """Return the write of a claim. It succeeds only if the lease's checkpoint and the query's earlier claim are as read.
 
         Args:
             end: The end of the batch in this shard.
@@ -418,7 +418,7 @@ class ClaimedRead:
             )
 
     def _claim_end(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
-        """Claim the end; if another execution has claimed a later end, yield the rows up to that one."""
+        """Claim the end. If another execution has claimed a later end, yield the rows up to that end."""
         for _ in range(_CLAIMS_MAX):
             if lease is None:
                 self._warn_unclaimed()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.runtime.loop import Condition
 
 PAGES_HELD_MAX: Final = 8
-"""A page has at most 10 MiB; while it is parsed, its text and its records take 24 MB. A page of a shard that is behind counts as two."""
+"""A page has at most 10 MiB. While it is parsed, its text and records take 24 MB. A page of a shard that is behind counts as two."""
 
 _Shard = TypeVar("_Shard")
 
@@ -40,15 +40,15 @@ def read_concurrently(
     threads: Threads,
     is_behind: Callable[[_Shard], bool] = lambda _: False,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of all shards as they arrive; those of one shard in order.
+    """Yield the rows of all shards as they arrive. Rows of one shard stay in order.
 
     Args:
-        shards: The shards of the task; a single one is read without threads.
-        read: Yields the rows of one shard; called on a thread of its own.
+        shards: The shards of the task. A single shard is read without threads.
+        read: Yields the rows of one shard; called on a separate thread for each shard.
         is_behind: Whether a shard probably has large pages.
 
     Raises:
-        BaseException: The first error of a shard. The other shards stop; those that have not claimed their ends claim nothing.
+        BaseException: The first error of a shard. The other shards stop, and claim nothing more.
     """
     if len(shards) == 1:
         yield from read(shards[0], contextlib.nullcontext)
@@ -73,7 +73,7 @@ class _OfferedRows:
     """One Arrow batch on its way from a shard's thread to Spark's.
 
     Args:
-        released: Notified when Spark has taken it, or never will: the shard's thread goes on.
+        released: Notified when Spark has taken the batch or has stopped. Then the shard's thread goes on.
     """
 
     __slots__ = ("is_released", "released", "rows")
@@ -105,7 +105,7 @@ class _TaskShards:
     # --- on the threads of the shards ---------------------------------------------------------------------
 
     def read(self, begin: Callable[[], Generator[pa.RecordBatch, None, None]]) -> None:
-        """Read one shard and offer its rows, each batch when Spark has taken the one before."""
+        """Read one shard and offer its rows. A batch is offered when Spark has taken the batch before."""
         released = self._threads.condition()
         error: BaseException | None = None
         try:
@@ -148,7 +148,7 @@ class _TaskShards:
         finally:
             with self._room:
                 self._free_pages += weight
-                self._room.notify_all()  # all: the freed room may suffice for one shard and not for another
+                self._room.notify_all()  # not one: the freed room may suffice only for some shards
 
     def _raise_if_stopped(self) -> None:
         if self._is_stopped:
@@ -169,14 +169,14 @@ class _TaskShards:
                     return
                 offer = self._offers[0]
             yield offer.rows
-            # Spark requests the next batch, so it has taken this one. If the task stops before that, the shard claims nothing.
+            # Spark requests the next batch, so it has taken this one. If the task stops earlier, the shard claims nothing.
             with self._changed:
                 self._offers.popleft()
             offer.release()
             del offer
 
     def stop(self) -> None:
-        """Stop every shard where it waits now or next. A shard whose rows Spark has not taken claims nothing."""
+        """Stop every shard at its current or next wait. A shard whose rows Spark has not taken claims nothing."""
         with self._changed:
             self._is_stopped = True
             offers = list(self._offers)

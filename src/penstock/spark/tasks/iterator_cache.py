@@ -36,7 +36,7 @@ class KeptIterator(Struct, frozen=True):
 
 
 class IteratorCache:
-    """Keeps an iterator for each shard and position, which is used once. Thread-safe, bounded."""
+    """Keeps one iterator for each shard and position. Each is used once. Thread-safe, bounded."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[object, str, str, str], KeptIterator] = OrderedDict()
@@ -45,7 +45,7 @@ class IteratorCache:
     def take(
         self, service: object, stream: str, shard_id: str, position: Position, now_s: float
     ) -> KeptIterator | None:
-        """Remove and return the iterator for a position; None if there is none that is young enough.
+        """Remove and return the iterator for a position; None if there is none, or if it is too old.
 
         Args:
             service: The iterator's service; equal only for the same endpoint, region and credentials.

@@ -38,14 +38,14 @@ class _KeptSubscription(Struct, frozen=True):
 
 
 class _Pause(Struct):
-    """Pause of a shard before the next subscription, after some failures in a row."""
+    """The pause of a shard before its next subscription. Failures in a row make it longer."""
 
     until_s: float
     failure_count: int = 0
 
 
 class KeptSubscriptions:
-    """Keeps subscriptions between batches, and the pauses of shards before the next one. Thread-safe, bounded.
+    """Keeps subscriptions between batches, and each shard's pause before its next subscription. Thread-safe, bounded.
 
     Args:
         call_later: Calls a function after a delay in seconds, on any thread.
@@ -93,7 +93,7 @@ class KeptSubscriptions:
     def _close_unused(self, now_s: float) -> None:
         """Close the subscriptions that were not used for a minute, and schedule the next call if any are left."""
         with self._lock:
-            # Computed as `due_s` is below: with another rounding, the call at `due_s` could find its entry not yet unused.
+            # The same sum as for `due_s` below. With another rounding, the call at `due_s` could come too early for its entry.
             unused = [(key, kept) for key, kept in self._kept.items() if kept.kept_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]
@@ -129,7 +129,7 @@ class KeptSubscriptions:
             return True
 
     def on_failure(self, key: SubscriptionKey, now_s: float, chance: float) -> bool:
-        """Handle a refused, taken-over or lost subscription: each in a row lengthens the pause. Return whether it is the first in a row."""
+        """Handle a refused, taken-over or lost subscription: lengthen the pause. Return whether it is the first failure in a row."""
         with self._lock:
             pause = self._pauses.setdefault(key, _Pause(now_s))
             pause.failure_count += 1

@@ -49,7 +49,7 @@ def reading_process(
     """Return this process's clients for the stream of the options.
 
     Args:
-        iterators: Shard iterators that are kept between reads; None keeps none.
+        iterators: Shard iterators that are kept between reads; None: no iterator is kept.
     """
     kinesis, clock = open_kinesis(options.connection), SystemClock()
     key = (os.getpid(), options.connection, options.stream)

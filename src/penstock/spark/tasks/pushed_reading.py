@@ -40,8 +40,8 @@ class PushedReading:
     Args:
         kept: Subscriptions that the process keeps between batches.
         key: Service, consumer and shard of the subscription.
-        subscribes_always: Whether to subscribe in any case. If not, only while the read is behind or other readers use up the
-            shard's quota.
+        subscribes_always: Whether to subscribe in any case. If False, the read subscribes only if it is behind or other readers
+            use up the shard's quota.
         after_s: Seconds from the start of the read in which no subscription begins.
     """
 
@@ -83,14 +83,14 @@ class PushedReading:
     def resume(self, start: Position) -> bool:
         """Take the subscription that was kept at exactly this position; return whether its next event surely follows the position.
 
-        If it has delivered nothing yet, that is not sure: its first event must show that nothing was lost.
+        If the subscription has delivered no event yet, this is not sure: the first event must show that nothing was lost.
         """
         self._subscription = self._kept.take(self._key, start)
         self._drop_if_ended()
         return self.is_open and self._subscription is not None and self._subscription.has_delivered
 
     def subscribe_if_needed(self, position: Position) -> None:
-        """Subscribe at the position that was read to, if it is needed and allowed now. Does not wait."""
+        """Subscribe at the position that was read to, if a subscription is needed and allowed now. Does not wait."""
         self._drop_if_ended()
         now_s = self._clock.monotonic_s()
         is_wanted = self._subscription is None and (self._subscribes_always or self._is_needed)
@@ -103,7 +103,7 @@ class PushedReading:
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 
     def on_lag(self, behind_ms: int) -> None:
-        """Handle the lag of the read, less the time between the last tip and this batch."""
+        """Handle the lag of the read, which the caller has reduced by the time between the last tip and this batch."""
         self._is_needed |= behind_ms > NEAR_TIP_MS_MAX
 
     def on_poll(self, started_s: float, read_bytes: int) -> None:
@@ -112,7 +112,7 @@ class PushedReading:
         self._own_reads.on_bytes(started_s, read_bytes)
 
     def on_poll_failure(self, error: PenstockError, started_s: float) -> None:
-        """Handle a failed GetRecords. A refusal caused by this process's own reads does not show other readers."""
+        """Handle a failed GetRecords. A refusal that this process's reads explain is no sign of other readers."""
         self._own_reads.on_call(started_s)
         self._is_needed |= is_quota_refusal(error) and not self._own_reads.explain_refusal(started_s)
 

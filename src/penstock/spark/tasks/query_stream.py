@@ -21,7 +21,7 @@ from penstock.runtime.stream_name_check import StreamNameCheck
 
 _log: Final = logging.getLogger("penstock.spark")
 NEW_QUERY: Final = "Start with a new checkpoint location and a new applicationName"
-"""The way out of a query whose stream is another one, for messages."""
+"""Advice in messages, for a query whose stream was deleted and created again."""
 _PLAN_FRESH_MS: Final = 10_000
 """Tasks trust the driver's check for 10 s: to delete a stream and create another one takes longer."""
 

@@ -44,7 +44,7 @@ class ReadingProcess(Struct, frozen=True):
     Args:
         ranges: The hash ranges of the stream's shards.
         name: Identifies the process.
-        fetch_summary: Describes the stream of a name; None does not check whether it is still the planned one.
+        fetch_summary: Describes the stream of a name; None: nothing checks that this is still the planned stream.
         iterators: Kept between batches.
     """
 
@@ -69,7 +69,7 @@ def open_shard(
     """Open a shard at a position, to be read with a query's options. Makes no call.
 
     Args:
-        start: Everything up to and including it is left out.
+        start: Records up to and including this position are left out.
         hold_page: Entered for as long as a page is in memory.
         pushed_reading: Subscription for reads without a claimed end, or None.
     """
@@ -88,7 +88,7 @@ def open_shard(
         options=ReaderOptions(
             record_count_max=options.fetch_count_max,
             spacing_s=options.fetch_interval_s,
-            # A query with interval 0 reads a server that does not limit bytes.
+            # Interval 0 means a server that does not limit bytes.
             read_bytes_per_s_max=SHARD_READ_BYTES_PER_S_MAX if options.fetch_interval_s > 0 else None,
             backoff_min_s=connection.backoff.base_s,
             backoff_max_s=connection.backoff.cap_s,
@@ -123,10 +123,10 @@ def read_shard(
     hold_page: HoldPage = nullcontext,
     pushed_reading: PushedReading | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Yield the rows of a batch in one shard, then claim the batch's end there if no execution has.
+    """Yield the rows of a batch in one shard, then claim the batch's end there if no execution has claimed one.
 
-    An executor reads the shards of a query. The driver reads a shard to the batch's end if no action of the query did, and drops
-    the rows.
+    Executors call this for the shards of a query. If no action of the query has read a shard, the driver calls it and drops the
+    rows.
 
     Args:
         part: The shard's part of the batch.
@@ -142,7 +142,7 @@ def read_shard(
     )
     claimed = ClaimedRead(table, shard, part, options, process=process.name, query=query, clock=process.clock)
     with closing(claimed):
-        # No loop: its variable would keep a page's rows until the next page.
+        # Not a loop: the loop variable would keep a page's rows until the next page.
         yield from map(without_misplaced, claimed.rows())
         claimed.keep_subscription()
     shard.log_dropped_records()

@@ -52,7 +52,7 @@ _data_of: Final = attrgetter("data")
 _key_of: Final = attrgetter("partition_key")
 
 Slices: TypeAlias = "Iterator[tuple[pa.RecordBatch, int]]"
-"""The rows of a page in parts, each with the number of the page's Kinesis records up to and including those of the part."""
+"""The rows of a page in parts. With each part comes the number of the page's Kinesis records that end with this part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,15 +94,15 @@ class ShardPageReader:
 
     Args:
         stream: Name or ARN.
-        start: Everything up to and including it is left out.
-        tip_ms: Moment, by the service's clock, at which nothing was left to read after the start; None if it is not known.
-        is_foreign: The start is the checkpoint of a worker that does not record tip marks.
+        start: Records up to and including this position are left out.
+        tip_ms: Moment, by the service's clock, at which nothing was left to read after the start; None if not known.
+        is_foreign: Whether the start is the checkpoint of a worker that does not record tip marks.
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
         hold_page: Entered for as long as a page, or the rows of an event, are in memory.
         pushed_reading: Subscription for reads without a claimed end, or None.
-        check_stream: Called with the moment of an answer that another stream of this name could have given, too; raises an
-            error if the name refers to another stream now. None checks nothing.
+        check_stream: Called with the moment of an answer that another stream of this name could also have given. Raises an
+            error if the name refers to another stream now. None: nothing is checked.
     """
 
     def __init__(
@@ -142,8 +142,8 @@ class ShardPageReader:
         # The iterator starts at no record. A newer stream of this name accepts such a start, too.
         self._begins_without_record = False
         self._is_pushed = False  # the subscription delivers the pages now
-        # Rows arrived, or the service was polled. Before that, an empty event does not show the tip: it may have been sent
-        # before the records arrived for which this task was planned.
+        # Whether rows arrived or the service was polled. Before that, an empty event does not show the tip: it may have been
+        # sent before the arrival of the records for which this task was planned.
         self._may_show_tip = False
         self._pause_ms: int | None = None  # from the start's tip mark to the first answer
         self._service_clock = ServiceClock()
@@ -199,7 +199,7 @@ class ShardPageReader:
         """Keep the iterator after the last page, for a next read that starts at a position.
 
         Args:
-            position: Of the last user record of the last page; the start if nothing was read.
+            position: Position of the last user record of the last page; the start if nothing was read.
         """
         if self._is_pushed or self._is_inside_page:
             return
@@ -212,7 +212,7 @@ class ShardPageReader:
         """Keep the subscription, if there is one, for a next read without a claimed end that starts at `end`.
 
         Args:
-            is_cut: Rows of the last page were left for later.
+            is_cut: Whether rows of the last page were left for later.
         """
         if self._pushed_reading is not None:
             unread_since_ms = None if self._reader is None else self._reader.unread_since_ms
@@ -238,12 +238,12 @@ class ShardPageReader:
         return {} if self._pushed_reading is None else self._pushed_reading.subscription_ends
 
     def read_again(self) -> bool:
-        """Plan one more read from the last record after an answer without records, although more must follow.
+        """Plan one more read from the last record, after an answer without the records that must follow.
 
-        One such answer does not prove that they are gone.
+        One such answer does not prove that these records are gone.
 
         Returns:
-            False after enough reads without a record.
+            False after enough such reads.
         """
         return self._reader is not None and self._reader.read_again(self._clock.monotonic_s())
 
@@ -282,8 +282,8 @@ class ShardPageReader:
         """Return the reader of the shard from the start on.
 
         Args:
-            iterator: One that was kept at the start, `SUBSCRIBED` for a kept subscription, or None.
-            unread_since_ms: Moment when it was kept, by the service's clock: the records after it arrived then or later.
+            iterator: The iterator that was kept at the start, `SUBSCRIBED` for a kept subscription, or None.
+            unread_since_ms: Moment by the service's clock: the records after the start arrived then or later.
         """
         return ShardReader(
             self._stream,
@@ -326,7 +326,7 @@ class ShardPageReader:
         self._report_loss(reader, reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random()))
 
     def _fetch_page(self, reader: ShardReader, step: FetchPage) -> Iterator[ShardPage]:
-        """Call GetRecords and yield the new rows; after a failure none, and the reader plans the next step."""
+        """Call GetRecords and yield the new rows. After a failure there are no rows, and the reader plans the next step."""
         with self._hold_page():
             started_s = self._clock.monotonic_s()
             try:
@@ -348,7 +348,7 @@ class ShardPageReader:
     def _adapt_subscription(
         self, pushed_reading: PushedReading, lag_ms: int, service_ms: int, *, is_unclear: bool
     ) -> None:
-        """Pass the lag to `pushed_reading`, which subscribes if it is long; return to polling after an unclear event.
+        """Pass the lag to `pushed_reading`, which subscribes if the lag is long; return to polling after an unclear event.
 
         Args:
             is_unclear: Whether only GetRecords shows if records are gone, or if the shard has ended.
@@ -415,7 +415,7 @@ class ShardPageReader:
             return True
         pushed_reading.subscribe_if_needed(reader.position)
         if pushed_reading.is_open:
-            # It starts at a record that was read, so its first event shows whether that record is still there.
+            # The subscription starts at a record that was read: its first event shows whether that record is still there.
             reader.on_iterator(SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
             self._is_pushed = True
         return self._is_pushed
@@ -426,7 +426,7 @@ class ShardPageReader:
         if event is None:
             self._return_to_polling(reader)
             return
-        # Wait for the event and take its moment before holding a page: other shards may hold all pages for long.
+        # The event's moment is taken before `hold_page`, which may wait long while other shards hold all pages.
         received_s = self._clock.monotonic_s()
         service_ms = self._service_clock.on_answer(self._clock.wall_ms(), event.server_ms)
         with self._hold_page():
@@ -435,7 +435,7 @@ class ShardPageReader:
             yield from parts
 
     def _return_to_polling(self, reader: ShardReader) -> None:
-        """Go on by GetRecords: to the reader, an ended subscription is an expired iterator."""
+        """Go on by GetRecords. The reader handles an ended subscription like an expired iterator."""
         self._is_pushed = False
         ended = ExpiredIterator(f"shard {self._shard_id}: the subscription has ended")
         reader.on_failure(ended, self._clock.monotonic_s(), self._chance.random())

@@ -17,8 +17,8 @@ class ShardRead(Struct, frozen=True, kw_only=True):
         stream: The stream of the plan.
         planned_ms: Moment of the plan, by the service's clock.
         deaggregates: Whether KPL aggregates are taken apart. Positions count user records either way.
-        tip_ms: Moment at which nothing was left after the start, by the service's clock, or None.
-        is_foreign: The start is the checkpoint of a worker that does not record tip marks.
+        tip_ms: Moment at which nothing was left after the start, by the service's clock; None if not known.
+        is_foreign: Whether the start is the checkpoint of a worker that does not record tip marks.
         hash_range: The shard's hash range; None if it is not known.
     """
 
@@ -38,9 +38,9 @@ class BatchPart(ShardRead, frozen=True, kw_only=True):
     Args:
         execution: The batch, and its start in the shard.
         share: The shard's part of the batch's limits.
-        until_ms: Records that arrived at or after it stay for later, or None.
+        until_ms: Records that arrived at this moment or later stay for later batches; None: no such limit.
         consumer_arn: The registered consumer that may subscribe to the shard, or None.
-        subscribe_after_s: Seconds from the start of the task in which it does not subscribe.
+        subscribe_after_s: Seconds from the start of the task in which the task does not subscribe.
     """
 
     execution: Execution

@@ -1,4 +1,4 @@
-"""One stream's part of a lease table of several streams, as a lease table of that stream.
+"""A view of one stream's rows in a lease table of several streams, with the interface of a lease table.
 
 The table has the form of the KCL's multi-stream mode, as a consumer of several streams has it: keys are
 `account:stream:epoch:shardId`. The driver and the tasks of one stream see its rows under their bare shard ids.
@@ -17,7 +17,7 @@ from penstock.ports.lease_table import LeaseScan, LeaseTable, SkippedRow
 
 
 class StreamTable:
-    """The leases of one stream, in a table of several. A `penstock.ports.lease_table.LeaseTable`.
+    """The leases of one stream in a table of several streams. Implements `penstock.ports.lease_table.LeaseTable`.
 
     Args:
         stream_id: The prefix of the stream's keys.
@@ -89,7 +89,7 @@ class StreamTable:
 
 
 class EarlierLeaseTable(StreamTable):
-    """A query's lease table before applicationName or leaseTable was changed. It may be one of several streams or of one; it is only read."""
+    """The lease table that a query had before applicationName or leaseTable was changed. It is only read, and may be of one stream."""
 
     def __init__(self, table: LeaseTable, stream: StreamIdentity) -> None:
         super().__init__(table, stream.stream_id)

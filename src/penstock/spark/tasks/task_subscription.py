@@ -1,4 +1,4 @@
-"""One subscription to one shard, as used by the tasks of a worker process: it delivers an event in time, or it has ended.
+"""One subscription to one shard, for the tasks of a worker process. If an event does not arrive in time, the subscription ends.
 
 Nothing is retried here. The shard's reader goes on by GetRecords and may subscribe again later.
 """
@@ -29,7 +29,7 @@ class TaskSubscription:
 
     Args:
         changed: A condition for this object alone.
-        begun_s: When it was made, on the monotonic clock.
+        begun_s: When the subscription was begun, on the monotonic clock.
     """
 
     def __init__(self, changed: Condition, start: IteratorStart, begun_s: float) -> None:
@@ -42,7 +42,7 @@ class TaskSubscription:
         self._page: RecordPage | None = None
         self._end: SubscriptionEnd | None = None
         self.error: PenstockError | None = None
-        """The error that ended it, or None."""
+        """The error that ended the subscription, or None."""
         self.needed_s = float("-inf")
         """The last moment when polling alone was too slow for the shard."""
         self.unread_since_ms: int | None = None
@@ -60,7 +60,7 @@ class TaskSubscription:
 
     @property
     def end(self) -> SubscriptionEnd | None:
-        """Why it has ended; None before that, and while an event that arrived earlier is still to be fetched."""
+        """Why the subscription has ended. None while it goes on, or while an event that arrived before the end waits for `fetch`."""
         return None if self._page is not None else self._end
 
     def subscribe(self, fan_out: FanOut, consumer_arn: str, shard_id: str) -> None:
@@ -71,18 +71,18 @@ class TaskSubscription:
             self._on_error(error)
 
     def end_unanswered(self) -> None:
-        """End it if the service has not answered the call; the caller has waited long enough."""
+        """End the subscription if the service has not answered the call. Called after a long wait."""
         with self._changed:
             if not self._is_open and self._end is None:
                 self._end = SubscriptionEnd.SILENT
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until it is open or has ended, or until the timeout."""
+        """Wait until the subscription is open or has ended, or until the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_open or self._end is not None, timeout_s)
 
     def fetch(self, patience_s: float) -> RecordPage | None:
-        """Return the next event; None if the subscription has ended, which it also does if no event arrives in time."""
+        """Return the next event; None if the subscription has ended. If no event arrives in time, it ends too."""
         if self._page is None and self._end is None and self._stream is not None:
             self._stream.request()
         with self._changed:
@@ -140,7 +140,7 @@ class TaskSubscription:
             self._changed.notify_all()
 
     def _on_error(self, error: PenstockError) -> None:
-        """End it, for a reason that depends on whether the service had accepted it."""
+        """End the subscription. The reason depends on whether the service had accepted it."""
         with self._changed:
             self.error = error
             if not self._is_open:
