@@ -188,7 +188,9 @@ def schema(ddl):
 def test_a_repeated_batch_is_in_the_table_once_and_columns_are_added_and_widened(lake, lake_spark, tmp_path):
     table = Table(lake, lake_spark, tmp_path, **{"partition-by": "country"})
     table.target.check(schema("id INT, country STRING"))
-    assert table.target.changes(schema("id INT, country STRING"))[0].startswith("the first batch creates")
+    assert table.target.needed_changes(schema("id INT, country STRING"))[0].startswith(
+        "the first batch creates"
+    )
     first = table.manifest("000000000", "SELECT 1 AS id, 'de' AS country")
     table.target.commit(first)
     table.target.commit(first)
@@ -199,7 +201,7 @@ def test_a_repeated_batch_is_in_the_table_once_and_columns_are_added_and_widened
     for each in (first, second, other):
         table.target.commit(each)
     assert table.rows("id, country, note") == [(1, "de", None), (2, "fr", "x"), (3, "de", None)]
-    assert table.open(**{"partition-by": "country"}).known().names == ["id", "country", "note"]
+    assert table.open(**{"partition-by": "country"}).known_columns().names == ["id", "country", "note"]
     assert sorted(table.target.batches()) == ["000000001", "range.1.2"]
     assert [*table.open("another id").batches()] == []
 
@@ -262,19 +264,21 @@ def test_an_existing_table_gives_the_columns_and_is_filled(lake, lake_spark, tmp
     lake_spark.sql(
         f"CREATE TABLE {table.name} (Id INT, at TIMESTAMP, date DATE, price DOUBLE) USING {lake} {layout}"
     )
-    assert table.target.known().names == ["Id", "at", "date", "price"]
-    table.target.check(table.target.known())
+    assert table.target.known_columns().names == ["Id", "at", "date", "price"]
+    table.target.check(table.target.known_columns())
     grown = schema("Id INT, note STRING")
-    assert [each.rpartition(" gets ")[2] for each in table.target.changes(grown)] == ["a column note STRING"]
+    assert [each.rpartition(" gets ")[2] for each in table.target.needed_changes(grown)] == [
+        "a column note STRING"
+    ]
     table.target.commit(table.manifest("000000000", "SELECT 1 AS id, CURRENT_TIMESTAMP AS at"))
     assert table.rows("id, price") == [(1, None)]
     if lake == "iceberg":
         with pytest.raises(OptionError, match=r"partitioned by days\(at\), not by date"):
-            table.open(**{"partition-by": "date(arrived)"}).check(table.target.known())
+            table.open(**{"partition-by": "date(arrived)"}).check(table.target.known_columns())
     else:
         by_date = table.open(**{"partition-by": "date(arrived)"})
-        assert by_date.known().names == ["Id", "at", "price"]
-        by_date.check(by_date.known())
+        assert by_date.known_columns().names == ["Id", "at", "price"]
+        by_date.check(by_date.known_columns())
 
 
 @pytest.mark.timeout(900)
