@@ -75,7 +75,7 @@ class CommandParser(argparse.ArgumentParser):
         return None
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
-        """End with an error for an unknown option: argparse might report a missing argument instead."""
+        """End with an error if an option is unknown. Otherwise argparse might report a missing argument first."""
         known = [name for action in self._actions for name in action.option_strings]
         for word in words:
             if word == _ENDS_OPTIONS:

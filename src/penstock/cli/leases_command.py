@@ -123,7 +123,7 @@ def _check(args: argparse.Namespace) -> None:
 def watch_to_expiry(
     table: LeaseTable, sightings: list[Sighting], asked_s: float | None = None
 ) -> list[Sighting]:
-    """Return the sightings. If they show no renewal, first watch the table again for the longest lease duration.
+    """Return the sightings, if they show a renewal or took long enough; else watch for the longest lease duration.
 
     Long leases, such as those in a bucket, are renewed rarely.
 

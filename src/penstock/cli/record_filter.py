@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """A filter of the records to show; a field that is None matches all.
+    """Decides which records are shown; a field that is None lets all records pass.
 
     Args:
-        pattern: The pattern is found somewhere in the data.
-        until_ms: The record arrived before this moment.
+        pattern: Only records in whose data the pattern is found.
+        until_ms: Only records that arrived before this moment, milliseconds since the epoch.
     """
 
     shard_ids: frozenset[str] | None = None

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the action, beside the stream."""
+    """Add the options of `consumers`; the parser has the stream's argument already."""
     action = parser.add_mutually_exclusive_group()
     action.add_argument(
         "--register",

@@ -121,7 +121,7 @@ class AutoscaleEvent:
 class Autoscaler:
     """Keeps the size of one provisioned stream: splits and merges shards by the measured load of their hash keys.
 
-    Several may run for one stream, in any processes: a lease lets one act at a time.
+    Several autoscalers may run for one stream, in any processes: a lease lets one of them act at a time.
 
     Args:
         stream: Name or ARN.

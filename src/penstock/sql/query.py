@@ -127,7 +127,7 @@ class Query:
 
     @property
     def not_utf8_count(self) -> int:
-        """Records that were read and whose `text` is null because their data is not UTF-8; 0 if no text is used."""
+        """The number of read records whose data is not UTF-8, so that their `text` is null; 0 if no text is used."""
         pairs = zip(self._texts, self.tables, strict=True)
         return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
 

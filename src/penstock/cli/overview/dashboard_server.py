@@ -61,7 +61,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of the dashboard.
+    """Answers requests with the pages and documents of the dashboard.
 
     Args:
         newest: Returns the newest snapshot; None before the first.

@@ -74,7 +74,7 @@ class _ReadShard:
 
 
 class NextRecordReader:
-    """Reads and caches the records after checkpoints: an open page asks for them at each reload. Thread-safe.
+    """Reads the records after checkpoints. Caches them, since an open page requests them at each reload. Thread-safe.
 
     A shard is read at its first request. Once its checkpoint has moved, it is read again, at most once in five seconds.
     If there were fewer than `RECORDS_MAX` records, or an error, it is also read again after half a minute.

@@ -1,4 +1,4 @@
-"""Read the figures of streams from CloudWatch for views that stay open: on a thread, at most once a minute each."""
+"""Read the figures of streams from CloudWatch for views that stay open: each stream at most once a minute, on a thread."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def _described_streams(streams: Mapping[str, str]) -> str | None:
 
 
 class FleetWatcher:
-    """Takes snapshots of several applications: those that are named, or all whose tables are found.
+    """Takes snapshots of several applications: the named ones, or else all whose lease tables are found.
 
     Args:
         names: Names of the applications; if empty, the finder finds them.
