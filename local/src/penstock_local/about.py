@@ -46,7 +46,7 @@ class About:
 
 
 def printable(text: str) -> str:
-    """Return one line in which a control character is spelled out by its code: a shell reads the lines."""
+    """Return a text as one line for a shell: control characters are replaced by their codes."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
@@ -55,7 +55,7 @@ def _shards(count: int) -> str:
 
 
 def exported(lines: Iterable[str]) -> dict[str, str]:
-    """Return the variables that `About.lines` begins with, and read no further."""
+    """Return the variables at the beginning of `About.lines`. The lines after them are not read."""
     found = {}
     for line in lines:
         if not line.startswith(_EXPORT):

@@ -1,7 +1,7 @@
-"""Who is answered: programs of this machine, but no web page that a browser of this machine shows.
+"""Decides which requests are answered: those of programs of this machine, but not those of web pages in its browsers.
 
-A browser sends requests to loopback for any page that asks it to. Such a request shows itself by the
-`Origin` of the page, or, if the site's own name was pointed to loopback, by the `Host`. Signatures are
+A browser sends requests to loopback for any page that asks it to. Such a request is recognised by the
+`Origin` of the page or, if the page's host name points to loopback, by the `Host`. Signatures are
 not checked: any client that reaches the port under a name of this machine may do everything.
 """
 
@@ -35,7 +35,7 @@ class Access:
         self._names = frozenset(name.lower() for name in allow_hosts)
 
     def refusal(self, headers: Mapping[str, str]) -> str | None:
-        """Return why a request is refused; None when it is answered.
+        """Return why a request is refused; None if it is to be answered.
 
         Args:
             headers: The request's, names in lower case.

@@ -162,7 +162,7 @@ class KinesisApplication:
         return _sent(response, call.sending) if call.sending else response
 
     def _warn_of_stopped_clock(self, operation: str) -> None:
-        """Report once that a quota is used up and cannot recover: the caller may try again without end."""
+        """Warn once that a quota is used up and cannot recover, because the clock is stopped. A caller may retry without end."""
         if self._has_warned_of_clock or not self._service.quotas.enforced or self._service.faults.describe():
             return
         self._has_warned_of_clock = True
@@ -175,7 +175,7 @@ class KinesisApplication:
     # -- the others -----------------------------------------------------------------------------------------
 
     async def _other(self, service: str, operation: str, request: Request) -> Response:
-        """Answer a request to another service than Kinesis: by a fault, or by moto and then perhaps by a fault of its answer."""
+        """Answer a request to another service than Kinesis: by a fault, or by moto. A fault may then replace moto's answer."""
         body_bytes_max = moto_bridge.body_bytes_max(request)
         if len(request.body) > body_bytes_max:
             message = f"this request to {service} may have at most {body_bytes_max} bytes"
@@ -224,7 +224,7 @@ def _response(call: ServiceCall, result: bytes | EventStream | Exception) -> tup
             return result.code, kinesis_error(call.wire, result)
         case DropConnection():
             return "drop_before", Response(drop=True)
-    # a fault of this server or its disk: the client gets the service's error, the log has the cause
+    # this server or its disk has failed: the client gets the service's error, the log has the cause
     log.error("Kinesis %s failed", call.operation, exc_info=result)
     failure = RequestRefused(
         "InternalFailure", f"penstock-local failed in {call.operation}; see its log", 500
@@ -258,7 +258,7 @@ def _scripted(
 
 
 def _sent(response: Response, hits: Sequence[Hit]) -> Response | Awaitable[Response]:
-    """Change how an answer is sent: late, in part, not at all, or unreadable."""
+    """Apply the faults that change how an answer is sent: late, in part, not at all, or unreadable."""
     delay_s = 0.0
     for hit in hits:
         match hit.fault.kind:

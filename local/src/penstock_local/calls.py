@@ -42,11 +42,11 @@ class CallLog:
         Args:
             now_ms: Virtual time in milliseconds.
             service: `kinesis`, `dynamodb`, `cloudwatch` or `sts`.
-            operation: The service's name of the call; those after the first 1,000 are counted as `(others)`.
+            operation: The service's name of the call; names after the first 1,000 are counted as `(others)`.
             resource: The stream or table, or an empty text.
-            shards: The shards it touched.
+            shards: The shards that the call touched.
             outcome: `ok`, an error code, or the kind of the fault that hit the call (`drop_after`, ...).
-            caller: The access key id of the request; those after the first 1,000 are counted as one, `(others)`.
+            caller: The access key id of the request; ids after the first 1,000 are counted as one, `(others)`.
         """
         name = f"{service}.{operation[:_TEXT_CHARS_MAX]}"
         if name not in self._total and len(self._total) >= NAMES_MAX:

@@ -95,7 +95,7 @@ def decode(data: bytes, *, times_in_seconds: bool = False) -> Any:
             and not milliseconds, as the SDKs for Kinesis do.
 
     Raises:
-        RequestRefused: `SerializationException`: it is cut short, nested too deeply, has too many values, or is
+        RequestRefused: `SerializationException`: the item is cut short, nested too deeply, has too many values, or is
             followed by other bytes.
     """
     reader = _CborReader(data, 1000 if times_in_seconds else 1)

@@ -65,9 +65,9 @@ def channel_id(stream_arn: str, name: str, uid: int) -> str:
 
 
 class ChannelJournal(Protocol):
-    """Is called for every change of a channel, before the change takes effect.
+    """Records every change of a channel before the change takes effect.
 
-    Each method raises `RequestRefused` when the change cannot be kept.
+    Each method raises `RequestRefused` if the change cannot be stored.
     """
 
     def channel_changed(self, channel: Channel) -> None:

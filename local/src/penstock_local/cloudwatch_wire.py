@@ -1,4 +1,4 @@
-"""CloudWatch's protocols, translated to the one that moto is good at: JSON. The metrics of streams are not in moto.
+"""Translates CloudWatch's protocols to JSON, which moto handles best. The metrics of streams come from another place than moto.
 
 moto does not speak rpc-v2-cbor, and takes seconds over the thousand metrics of a form. Other operations in
 forms are left to moto, which answers them in XML.
@@ -41,7 +41,7 @@ _INDEX = re.compile(r"[1-9][0-9]{0,5}")
 Send = Callable[[Request], Response]
 """Passes a request to moto, and returns its response."""
 Query = Callable[[dict[str, Any]], tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]]
-"""Returns a GetMetricData's queries for streams, by id, and its other queries."""
+"""Answers the queries of a GetMetricData for streams, by id; returns these answers and the other queries."""
 
 
 Listed = Callable[[dict[str, Any]], list[dict[str, Any]]]

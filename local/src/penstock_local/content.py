@@ -14,7 +14,7 @@ def unpack(request: Request) -> None:
     """Decompress a body.
 
     Raises:
-        RequestRefused: It is packed otherwise than by gzip, is damaged, or holds more than a request may.
+        RequestRefused: The body is packed otherwise than by gzip, is damaged, or holds more than a request may.
     """
     encoding = request.headers.get("content-encoding", "").strip().lower()
     # "aws-chunked" says how a body is signed; the bytes are as they are

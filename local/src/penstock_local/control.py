@@ -67,7 +67,7 @@ class Control:
         }
 
     def answer(self, request: Request) -> Response:
-        """Answer one request; 400 with a sentence when it asks for something wrong."""
+        """Answer one request. A wrong request gets status 400 and a sentence."""
         path, _, query = request.target.partition("?")
         route = self._routes.get((request.method, path.removeprefix(PREFIX)))
         if route is None:
@@ -196,7 +196,7 @@ def check_stream(name: Any, shard_count: Any) -> tuple[str, int]:
 
 
 def _number(kind: type[_N], name: str, value: Any) -> _N:
-    """Return a number that stands in the body, or as a text in the query."""
+    """Return a number that the body has as a number, or the query as a text."""
     try:
         return kind(value)
     except (TypeError, ValueError, OverflowError) as error:

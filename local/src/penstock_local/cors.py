@@ -7,7 +7,7 @@ from typing import Final
 from penstock_local.http import Request, Response
 
 _PREFLIGHT_S: Final = 7200
-"""How long a browser may keep the answer to a preflight request; more is not kept by any."""
+"""How long a browser may keep the answer to a preflight request. No browser keeps it longer."""
 _SHOWN_HEADERS: Final = (
     "x-amzn-RequestId,x-amzn-ErrorType,x-amz-crc32,x-amz-request-id,x-amz-id-2,x-amzn-ErrorMessage,Date"
 )

@@ -1,4 +1,4 @@
-"""Who signs a request, and for which region and service: read from its Authorization, not checked."""
+"""The access key, region and service with which a request is signed. The signature is not checked."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def read_json(body: bytes, *, values_max: int = VALUES_MAX) -> Any:
     """Return the document of a body.
 
     Raises:
-        RequestRefused: `SerializationException`: it is not JSON, nested too deeply, or has too many values.
+        RequestRefused: `SerializationException`: the body is not JSON, nested too deeply, or has too many values.
     """
     check_values(body, values_max)
     try:

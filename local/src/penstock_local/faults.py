@@ -200,7 +200,7 @@ class Hit:
 
     @property
     def is_sending(self) -> bool:
-        """Return whether it changes how the answer is sent and not its content."""
+        """Return whether the fault changes how the answer is sent, and leaves its content."""
         return self.fault.kind in _SENDING
 
 

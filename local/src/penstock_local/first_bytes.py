@@ -92,7 +92,7 @@ class FirstBytes(asyncio.Protocol):
             self._decide()
 
     def _decide(self) -> None:
-        """Pass the connection to HTTP/2 as soon as its bytes are the preface, or to HTTP/1.1 as soon as they differ from it."""
+        """Pass the connection to HTTP/2 when the whole preface has arrived, or to HTTP/1.1 when the bytes differ from the preface."""
         is_undecided = _PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)
         if self._transport is None or is_undecided:
             return

@@ -65,7 +65,7 @@ class FrameFile:
 
     @property
     def exists(self) -> bool:
-        """Whether there is such a file, of whatever kind."""
+        """Whether there is a file, link or folder of this name."""
         return os.path.lexists(self.path)
 
     # -- reading --------------------------------------------------------------------------------------------
@@ -182,13 +182,13 @@ class FrameFile:
             log.exception("%s could not be removed", self._folder.path / name)
 
     def close(self) -> None:
-        """Close the file; a tail that could not be cut off is dropped by the next start."""
+        """Close the file. If an incomplete frame could not be cut off, the next start drops it."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _cut_partial_tail(self) -> None:
-        """Cut off part of a frame that could not be written whole: everything after it would be unreadable."""
+        """Cut off a frame that could not be written whole: every frame after it would be unreadable."""
         if self._has_partial_tail:
             os.ftruncate(self._fd, self.size)
             self._has_partial_tail = False
@@ -215,7 +215,7 @@ class _FrameReader:
 
     Attributes:
         at: Bytes that were read as whole frames.
-        checksum: That of the last frame's head, which the next frame's continues.
+        checksum: Checksum of the last frame's head, which that of the next frame's head continues.
     """
 
     def __init__(self, fd: int, size: int, damaged: Callable[[int, str], OptionError]) -> None:
@@ -297,7 +297,7 @@ def _write(fd: int, data: bytes) -> None:
 
 
 def _refusal(what: str, error: OSError) -> RequestRefused:
-    """Return the answer to a request that could not be kept."""
+    """Return the error for a request whose change could not be stored."""
     if error.errno in _NO_ROOM:
         return RequestRefused(
             "StorageFullException",

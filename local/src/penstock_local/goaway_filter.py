@@ -12,10 +12,10 @@ _GOAWAY = 7
 
 
 class GoawayFilter:
-    """The frames of one connection, without its GOAWAY frames.
+    """Removes the GOAWAY frames from one connection's bytes.
 
     Attributes:
-        seen: Whether there was one.
+        seen: Whether the client has sent a GOAWAY frame.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ def used_fraction(shard: Shard, now_ms: int) -> float:
 
 
 def plan_split(stream: Stream, now_ms: int) -> tuple[Shard, int] | None:
-    """Return the open shard that is used most and the middle of its range; None if none is used enough."""
+    """Return the most used open shard and the middle of its hash range; None if no shard is used enough to be split."""
     wide = [shard for shard in stream.open_shards if shard.hash_end - shard.hash_start >= _WIDTH_MIN]
     if not wide:
         return None
@@ -46,7 +46,7 @@ def plan_split(stream: Stream, now_ms: int) -> tuple[Shard, int] | None:
 
 
 def grow(store: Store, stream: Stream, written: Sequence[Batch], now_ms: int) -> None:
-    """Begin to split a shard of an on-demand stream after a write, if one is used enough and no change is under way.
+    """After a write to an on-demand stream, begin to split its most used shard if that is used enough and no change is under way.
 
     Args:
         store: The store of the stream.

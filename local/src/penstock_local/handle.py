@@ -1,7 +1,7 @@
 """A test's handle on a running server: its clients, its clock, its faults, its call log.
 
-Everything goes over the control paths, so it is the same whether the server runs in this process, in
-another one, or was started by hand.
+Everything goes over the control paths, so it does not matter whether the server runs in this process or in another
+one, or was started by hand.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Calls:
         """Return how often an operation was called.
 
         Args:
-            operation: Name, for instance `GetRecords` or `dynamodb.UpdateItem`; without a service all are summed. `*` is all.
+            operation: Name, for instance `GetRecords` or `dynamodb.UpdateItem`. Without a service: of all services. `*`: all operations.
             stream: Only calls that touched a shard of this stream.
             shard: Only calls that touched this shard.
 
@@ -236,7 +236,7 @@ class Faults:
         return self.add(Fault("omit", "ListShards", shard=shard, **options))
 
     def empty_reads(self, **options: Unpack[FaultKeywords]) -> int:
-        """Answer GetRecords with no records and the same position, though there are records."""
+        """Answer GetRecords without records and with the same position, although there are records."""
         return self.add(Fault("empty", "GetRecords", **options))
 
     def in_subscription(self, kind: str, *, after_events: int = 0, **options: Unpack[FaultKeywords]) -> int:
@@ -287,7 +287,7 @@ class Handle:
         self.replay: RemoteReplay = RemoteReplay(remote)
 
     def _point_to(self, other: Handle) -> None:
-        """Become a handle of the same server as `other`: this object's server has just been started."""
+        """Become a handle of the same server as `other`. Called when this object has started its server."""
         Handle.__init__(self, other.endpoint_url, other.region, other.ca_bundle)
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Answers of transactions, kept for clients that send one again with the same token."""
+"""Answers of transactions, kept for clients that send a transaction again with the same token."""
 
 from __future__ import annotations
 

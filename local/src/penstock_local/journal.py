@@ -97,7 +97,7 @@ class FileJournal:
         self._file.close()
 
     def save_clock(self, now_ms: int) -> None:
-        """Write the clock if that is possible; without it, the next start goes on from the last change."""
+        """Write the clock if that is possible. If not, the next start goes on from the time of the last change."""
         try:
             self.clock_moved(now_ms)
         except RequestRefused as refusal:

@@ -95,16 +95,16 @@ class Bucket:
         return self._level
 
     def may_take(self, amount: float, now_ms: int) -> bool:
-        """Return whether a request of this size fits, or is larger than a full bucket and this one is full."""
+        """Return whether a request of this size fits. A request that is larger than the bucket fits if the bucket is full."""
         return self.level(now_ms) >= min(amount, self.capacity)
 
     def due_ms(self, amount: float, now_ms: int) -> int:
-        """Return when a request of this size may be taken if nothing else is."""
+        """Return when a request of this size may be taken, if no other request is taken before."""
         missing = min(amount, self.capacity) - self.level(now_ms)
         return now_ms if missing <= 0 else now_ms + math.ceil(missing / self._per_ms)
 
     def take(self, amount: float) -> None:
-        """Use tokens up; call `may_take` first. The debt of a large request delays the next ones."""
+        """Use tokens up; call `may_take` first. A debt from a large request delays the next requests."""
         self._level -= amount
 
 
@@ -142,7 +142,7 @@ class ShardQuota:
     read_bytes: ReadBucket = field(default_factory=ReadBucket)
 
     def may_write(self, size_bytes: int, now_ms: int) -> bool:
-        """Take the tokens of one record when both rates allow it; False takes nothing."""
+        """Take the tokens of one record if both rates allow it. Return False, and take nothing, if not."""
         if not self.write_records.may_take(1, now_ms) or not self.write_bytes.may_take(size_bytes, now_ms):
             return False
         self.write_records.take(1)
@@ -154,7 +154,7 @@ class Quotas:
     """All buckets of one server.
 
     Args:
-        enforced: False lets everything through and keeps no state.
+        enforced: Whether rates are enforced. If False, everything is let through and nothing is counted.
     """
 
     def __init__(self, *, enforced: bool = True) -> None:

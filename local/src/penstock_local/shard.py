@@ -163,7 +163,7 @@ class Shard:
         return self._arrivals[index] if index < len(self._arrivals) else None
 
     def behind_ms(self, ordinal: int, now_ms: int) -> int:
-        """Return how old the first record at or after a position is; 0 when there is none yet, and only then."""
+        """Return the age of the first record at or after a position, at least 1 ms; 0 if there is no such record yet."""
         oldest_ms = self.arrival_ms(ordinal)
         # an unread record may have arrived in this very millisecond
         return 0 if oldest_ms is None else max(1, now_ms - oldest_ms)

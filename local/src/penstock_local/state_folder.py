@@ -23,7 +23,7 @@ class StateFolder:
     """An open state folder, locked until `close`.
 
     Args:
-        path: Made, for its owner only, when it does not exist. One that exists keeps its mode.
+        path: The folder. If it is missing, it is created for its owner only. An existing folder keeps its mode.
 
     Raises:
         OptionError: The folder cannot be used, or another server uses it.

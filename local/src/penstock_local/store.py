@@ -52,10 +52,10 @@ log = logging.getLogger("penstock_local")
 
 
 class Journal(QueueJournal, ChannelJournal, Protocol):
-    """Is called for every change; implemented by `journal.FileJournal` and by `NullJournal`.
+    """Records every change. Implemented by `journal.FileJournal` and by `NullJournal`.
 
-    Each method raises `RequestRefused` when the change cannot be kept. A stream that had been kept before is then
-    restored to its kept state.
+    Each method raises `RequestRefused` if the change cannot be stored. A stream that was stored before is then
+    restored to its stored state.
     """
 
     def stream_changed(self, stream: Stream) -> None:

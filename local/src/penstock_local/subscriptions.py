@@ -101,7 +101,7 @@ class Subscriptions:
         return found
 
     def may_call(self, pair: ConsumerShard, now_ms: int) -> bool:
-        """Count a call for a pair against its rate; False if it is too early."""
+        """Count a call for a pair against its rate; return False if the rate is used up."""
         if self.limits:
             if not pair.calls.may_take(1, now_ms):
                 return False

@@ -1,7 +1,7 @@
 """The state folder's image of DynamoDB: tables, items, backups and policies as documents, and changes of them.
 
-Pure: it knows neither moto nor files. The image holds the acknowledged state; moto has to agree with it after
-every request.
+Pure: this module uses neither moto nor files. The image has the acknowledged state. After every request moto's tables
+must agree with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _GONE = b"null"
 _FRAME_ITEMS = 500
 
 Identity = tuple[tuple[str, Any], ...]
-"""A key by which items are the same: 1 and 1.0 are."""
+"""A value that is equal for equal keys of items: 1 and 1.0 are the same key."""
 
 
 class Delta(msgspec.Struct, omit_defaults=True):

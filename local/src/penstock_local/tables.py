@@ -108,7 +108,7 @@ class TableJournal:
             moto's answer.
 
         Raises:
-            RequestRefused: Its changes cannot be kept; moto's tables are as they were.
+            RequestRefused: The changes cannot be stored. moto's tables are as they were before.
         """
         backend = None if operation.startswith(_READING) else self._backend_of(region_name)
         if backend is None:

@@ -80,7 +80,7 @@ class Tokens:
         return self._seal(_RECEIPT.pack(_DEAD if dead else _NORMAL, *receipt))
 
     def read_receipt(self, text: str) -> tuple[Receipt, bool] | None:
-        """Open a receipt handle: its delivery, and whether it is that of a dead letter; None if it is not one of ours."""
+        """Return the delivery that a receipt handle names, and whether that is a dead letter's; None if this server made no such handle."""
         raw = self._open(text)
         if raw is None or len(raw) != _RECEIPT.size or raw[0] not in (_NORMAL, _DEAD):
             return None

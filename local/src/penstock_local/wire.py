@@ -337,7 +337,7 @@ def _json_timestamp(value: Any) -> Any:
 
 
 def _json_data(raw: msgspec.Raw) -> tuple[bytes | None, int]:
-    """Return the data of an entry as it is in the body, a JSON string of base64, and how many bytes it encodes.
+    """Return the data of an entry as a JSON string of base64, as it stands in the body, and the number of bytes that it encodes.
 
     The usual case is checked with one pass over the bytes and no decoding: nothing outside the alphabet
     but the quotes and the padding at the end.

@@ -47,7 +47,7 @@ def UpdateAccountSettings(call: ServiceCall, request: Document) -> Document:
 
 
 def is_committed(call: ServiceCall) -> bool:
-    """Return whether the commitment holds now: it is enabled, or was disabled and its first day is not over."""
+    """Return whether the commitment holds now: it is enabled, or its first day is not over yet."""
     settings = call.service.store.accounts.get(call.region)
     if settings is None or settings.started_ms is None:
         return False

@@ -127,7 +127,7 @@ class ServiceCall:
         return found
 
     def readable_stream(self, request: dict[str, Any]) -> Stream:
-        """Return the stream that the request names if it has shards; one that is being created has none yet."""
+        """Return the stream that the request names; refuse one that is being created, which has no shards yet."""
         found = self.stream(request)
         self.require_readable(found)
         return found

@@ -1,4 +1,4 @@
-"""Checks on streams that have queues or channels, which are for streams in on-demand mode only."""
+"""Checks of streams with queues or channels, which only streams in on-demand mode can have."""
 
 from __future__ import annotations
 

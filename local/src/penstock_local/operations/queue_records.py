@@ -20,7 +20,7 @@ Apply = Callable[[ServiceCall, Queue, list[tuple[Document, Delivery]]], None]
 
 
 class EntryRefused(Exception):  # noqa: N818 - it is an answer of the service, not a fault of this program
-    """An entry of a request fails; the others are carried out.
+    """An entry of a request fails. The other entries are carried out.
 
     Attributes:
         code: The service's error code.

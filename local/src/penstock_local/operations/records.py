@@ -255,7 +255,7 @@ def _hash_key(entry: Entry) -> int:
 
 
 def _check_ordering(stream: Stream, text: str) -> None:
-    """Refuse a SequenceNumberForOrdering that this stream has not assigned. An assigned one is lower than the next record's anyway."""
+    """Refuse a SequenceNumberForOrdering that this stream has not assigned. An assigned one is always lower than the next record's."""
     parts = sequence.decode(int(text))
     shard = None if parts is None else shard_by_index(stream, parts.shard_index)
     if (

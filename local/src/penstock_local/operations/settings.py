@@ -252,7 +252,7 @@ def check_warm_throughput(call: ServiceCall, mode: str, mibps: int) -> None:
 
 
 def _warm_up(call: ServiceCall, stream: Stream, mibps: int) -> None:
-    """Begin to scale a stream to a shard for each MiB per second; a stream with more shards keeps them."""
+    """Begin to scale a stream to one shard for each MiB per second. A stream that has more shards keeps them."""
     _require_warm_room(call, stream, mibps)
     current = len(stream.open_shards)
     target = max(current, mibps)

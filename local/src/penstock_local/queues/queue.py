@@ -130,7 +130,7 @@ class Queue:
         return self.settings.status in (ACTIVE, UPDATING)
 
     def settled(self, stream: Stream, now_ms: int) -> QueueSettings | None:
-        """Return the settings after the change that is due, or None. At the end of `DELETING` the queue is removed instead."""
+        """Return the settings after the due change; None if no change is due. At the end of `DELETING` the caller removes the queue."""
         settings = self.settings
         if settings.status in (ACTIVE, DELETING) or settings.due_ms > now_ms:
             return None
@@ -163,7 +163,7 @@ class Queue:
     # -- records --------------------------------------------------------------------------------------------
 
     def on_records(self, shards: Iterable[Shard]) -> None:
-        """Handle that shards got records: the next receives read these shards."""
+        """Handle new records in shards: the next receives read these shards."""
         self._unread_shards.update(dict.fromkeys(shard.index for shard in shards))
 
     def any_visible(self, *, dead: bool) -> bool:

@@ -134,7 +134,7 @@ class RecordingFile:
         return [microseconds // 1000 for microseconds in column.cast("int64").to_pylist()]
 
     def rows(self, index: int) -> Rows:
-        """Return a row group; the ones used last are kept in memory."""
+        """Return the records of a row group. Row groups that were used last are kept in memory."""
         found = self._cached.get(index)
         if found is not None:
             self._cached.move_to_end(index)

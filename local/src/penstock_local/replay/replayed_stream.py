@@ -29,7 +29,7 @@ class ReplayedStream(Stream):
 
     @property
     def retention_ms(self) -> int:
-        """Return the time for which records are kept: a replay drops none."""
+        """Return a retention that drops no record of a replay."""
         return _KEPT_MS
 
     @property
