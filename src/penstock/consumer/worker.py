@@ -319,9 +319,7 @@ class Worker:
     def _watch(self, leases: LoopThread, delivery: LoopThread) -> None:
         leases.join()
         self.delivery.finish()
-        delivery.join(
-            _JOIN_S
-        )  # an internal error of delivery must be noted before the worker reports its end
+        delivery.join(_JOIN_S)  # its internal error must be noted before the worker reports its end
         self.finish()
 
     def _on_crash(self, error: BaseException) -> None:

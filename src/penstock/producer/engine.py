@@ -80,9 +80,7 @@ class Engine:
         self._request_record_count_max = batcher.settings.request_record_count_max
         self._has_metrics = type(ports.metrics) is not NoMetrics
         self._buffer_bytes_max = buffer_bytes_max
-        self._lock = (
-            threading.RLock()
-        )  # not entered twice; an RLock knows whether the current thread holds it
+        self._lock = threading.RLock()  # not entered twice; an RLock knows its owner
         self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
         self._is_held_here: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
         self._work_is_due = threading.Condition(self._lock)  # notified if a request may be due
@@ -502,9 +500,7 @@ class Engine:
         receipts = self._open_receipts
         while receipts and receipts[0].done():
             receipts.popleft()
-        if (
-            len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX
-        ):  # an old unsettled receipt is before them
+        if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # an old unsettled one is first
             self._open_receipts = deque([each for each in receipts if not each.done()])
 
     # --- metrics ------------------------------------------------------------------------------------------

@@ -31,9 +31,7 @@ from typing import Any, Final
 from penstock.errors import UsageError
 
 _log: Final = logging.getLogger("penstock.producer")
-_FIRST: Final = (
-    100  # runs before the finalizers of queues and pools, which end threads that user code may need
-)
+_FIRST: Final = 100  # before the finalizers of queues and pools, whose threads user code may need
 _TERMINATED: Final = 128 + signal.SIGTERM
 _CALLED: Final = b"\0"
 """The handler writes this to the pipe. No signal has this number."""
@@ -219,9 +217,7 @@ def warn_of_open_end(stream: str) -> None:
     can set the handler of SIGTERM. Elsewhere a caller of this function may end the process by `os._exit`.
     """
     servers = sys.modules.get("uvicorn.server")
-    owner = getattr(
-        signal.getsignal(signal.SIGTERM), "__self__", None
-    )  # the object whose method handles the signal
+    owner = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)  # the object of the handler
     if servers is not None and isinstance(owner, servers.Server):
         _log.warning(
             "stream %s: uvicorn ends its process by the signal itself once its shutdown is over, and no hook closes this producer "

@@ -168,9 +168,7 @@ class Producer:
         self._chance = chance or random.SystemRandom()
         self._metrics = guard_metrics(metrics)
         self._has_own_metrics = isinstance(metrics, MetricsTally | LabelledMetrics)
-        self._lock = (
-            threading.RLock()
-        )  # a signal or log handler may call again while its thread holds the lock
+        self._lock = threading.RLock()  # a signal or log handler may call while its thread holds it
         self._engine: Engine | None = None
         self._record_bytes_max = 0
         self._is_closed = False

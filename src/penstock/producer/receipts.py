@@ -160,9 +160,7 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         while callbacks:
             try:
                 callback = callbacks.pop(0)
-            except (
-                IndexError
-            ):  # the callback was added while the receipt was settled, and the other thread took it
+            except IndexError:  # added while the receipt was settled: the other thread took the callback
                 return
             try:
                 callback(self)
