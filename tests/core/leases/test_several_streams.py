@@ -223,7 +223,15 @@ def test_a_row_that_cannot_be_read_is_missed_in_its_own_stream_only():
     assert bench.machine.lease_phases().keys() == {f"{OF_ORDERS}:b", f"{OF_RETURNS}:a"}
 
 
-def test_a_stream_of_a_deleted_table_gets_its_leases_back_although_those_of_another_one_are_not_created():
+def refilled_table(problem, parents_by_stream):
+    """Return a bench with a deleted table that another worker refills, and the table's own way to write.
+
+    The worker has created the lease of one child in some streams. No lease of orders can be created.
+
+    Args:
+        problem: Of each creation of a lease of orders.
+        parents_by_stream: Of the child, by stream id.
+    """
     bench = StreamsBench(
         row(OF_ORDERS, "a", LEFT, owner="other", checkpoint=at_record("5")),
         row(OF_ORDERS, "b", RIGHT, owner="other", checkpoint=at_record("6")),
@@ -231,17 +239,20 @@ def test_a_stream_of_a_deleted_table_gets_its_leases_back_although_those_of_anot
     )
     bench.start()
     bench.table.rows = {
-        lease_key(of_stream, "c"): row(
-            of_stream, "c", parents=frozenset(lease_key(of_stream, parent) for parent in parents)
+        lease_key(stream_id, "c"): row(
+            stream_id, "c", parents=frozenset(lease_key(stream_id, parent) for parent in parents)
         )
-        for of_stream, parents in ((OF_ORDERS, "ab"), (OF_RETURNS, "a"))
+        for stream_id, parents in parents_by_stream.items()
     }
     write = bench.table.write
     bench.table.write = lambda each: (
-        NotDone(Problem.THROTTLED)
-        if isinstance(each, Create) and each.key.startswith(OF_ORDERS)
-        else write(each)
+        NotDone(problem) if isinstance(each, Create) and each.key.startswith(OF_ORDERS) else write(each)
     )
+    return bench, write
+
+
+def test_a_stream_of_a_deleted_table_gets_its_leases_back_although_those_of_another_one_are_not_created():
+    bench, write = refilled_table(Problem.THROTTLED, {OF_ORDERS: "ab", OF_RETURNS: "a"})
     bench.at(40.0)
     assert bench.table.rows[f"{OF_RETURNS}:a"].checkpoint == at_record("7")
     bench.table.write = write
@@ -253,23 +264,7 @@ def test_a_stream_of_a_deleted_table_gets_its_leases_back_although_those_of_anot
 
 
 def test_a_stream_whose_leases_cannot_be_created_again_holds_up_no_other():
-    bench = StreamsBench(
-        row(OF_ORDERS, "a", LEFT, owner="other", checkpoint=at_record("5")),
-        row(OF_ORDERS, "b", RIGHT, owner="other", checkpoint=at_record("6")),
-        row(OF_RETURNS, "a", owner="other", checkpoint=at_record("7")),
-    )
-    bench.start()
-    bench.table.rows = {
-        lease_key(OF_ORDERS, "c"): row(
-            OF_ORDERS, "c", parents=frozenset(lease_key(OF_ORDERS, parent) for parent in "ab")
-        )
-    }
-    write = bench.table.write
-    bench.table.write = lambda each: (
-        NotDone(Problem.REFUSED)
-        if isinstance(each, Create) and each.key.startswith(OF_ORDERS)
-        else write(each)
-    )
+    bench, write = refilled_table(Problem.REFUSED, {OF_ORDERS: "ab"})
     bench.at(60.0)
     assert bench.table.rows[f"{OF_ORDERS}:c"].owner is None
     assert [(reader.key, reader.position) for reader in bench.of(StartReader)] == [
