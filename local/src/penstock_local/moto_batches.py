@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from penstock_local.moto_methods import replace_method
+
 _log = logging.getLogger("penstock_local")
 
 
@@ -17,18 +19,17 @@ def install_batch_writes() -> bool:
     try:
         from moto.dynamodb.responses import DynamoHandler
 
-        original: Any = DynamoHandler._contains_duplicates  # noqa: SLF001 - moto has no place for it
+        replace_method(DynamoHandler, "_contains_duplicates", _without_writes)
     except (ImportError, AttributeError):
         _log.info("this moto compares batches in another way: equal items for two tables are refused")
         return False
-    if getattr(original, "is_of_penstock", False):
-        return True
+    return True
 
+
+def _without_writes(original: Any) -> Any:
     def contains_duplicates(self: Any, keys: list[Any]) -> bool:
         # Writes are given as texts, reads as keys. `moto_rules.check_by_tables` compares the writes of each table.
         is_write = bool(keys) and isinstance(keys[0], str)
         return not is_write and bool(original(self, keys))
 
-    contains_duplicates.is_of_penstock = True  # type: ignore[attr-defined]  # a mark that it is in place
-    DynamoHandler._contains_duplicates = contains_duplicates  # type: ignore[method-assign]  # noqa: SLF001
-    return True
+    return contains_duplicates

@@ -7,8 +7,10 @@ the size of a missing attribute, and takes true for the number 1 and a missing a
 from __future__ import annotations
 
 import logging
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
+
+from penstock_local.moto_methods import replace_method
 
 _log = logging.getLogger("penstock_local")
 
@@ -27,26 +29,27 @@ def install_comparisons() -> bool:
     except (ImportError, AttributeError):
         _log.info("this moto compares in another way: conditions on values of different types are refused")
         return False
-    for owner, name in [*((each, "expr") for each in ordered), (DynamoType, "compare")]:
-        original = getattr(owner, name)
-        if not getattr(original, "is_of_penstock", False):
-            if owner in (comparisons.OpEqual, comparisons.OpNotEqual):
-                original = _with_types_compared(original, differ=owner is comparisons.OpNotEqual)
-            setattr(owner, name, _false_between_types(original))
+    equalities: dict[type, Any] = {
+        comparisons.OpEqual: partial(_equal_by_types, if_types_differ=False),
+        comparisons.OpNotEqual: partial(_equal_by_types, if_types_differ=True),
+    }
+    for owner in ordered:
+        replace_method(owner, "expr", equalities.get(owner, _false_between_types))
+    replace_method(DynamoType, "compare", _false_between_types)
     return True
 
 
-def _with_types_compared(original: Any, *, differ: bool) -> Any:
+def _equal_by_types(original: Any, *, if_types_differ: bool) -> Any:
     @wraps(original)
     def compare(condition: Any, item: Any) -> Any:
         sides = (condition.lhs, condition.rhs)
         if all(hasattr(side, "get_type") for side in sides):  # a function, such as size, has none
             first, second = (side.get_type(item) for side in sides)
             if first != second:
-                return differ
+                return if_types_differ
         return original(condition, item)
 
-    return compare
+    return _false_between_types(compare)
 
 
 def _false_between_types(original: Any) -> Any:
@@ -57,5 +60,4 @@ def _false_between_types(original: Any) -> Any:
         except (TypeError, AttributeError, ValueError):
             return False
 
-    compare.is_of_penstock = True  # type: ignore[attr-defined]  # a mark that it is in place
     return compare

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from penstock_local.moto_methods import replace_method
+
 _NARROW = 64
 _ROOM_BYTES = 405_000
 
@@ -27,23 +29,22 @@ def install_item_sizes() -> bool:
     except ImportError:
         _log.info("this moto keeps items in another way: items of thousands of attributes are slow")
         return False
-    original: Any = LimitedSizeDict.__setitem__
-    if getattr(original, "is_of_penstock", False):
-        return True
 
     def size_of(value: Any) -> int:
         return int(value.size() if type(value) is DynamoType else bytesize(str(value)))
 
-    def set_item(self: Any, key: str, value: Any) -> None:
-        added = bytesize(key) + size_of(value)
-        room = getattr(self, "room_bytes", 0) - added
-        if len(self) < _NARROW or room < 0:
-            original(self, key, value)
-            room = _ROOM_BYTES - sum(bytesize(name) + size_of(item) for name, item in self.items())
-        else:
-            dict.__setitem__(self, key, value)
-        self.room_bytes = room
+    def with_room(original: Any) -> Any:
+        def set_item(self: Any, key: str, value: Any) -> None:
+            added = bytesize(key) + size_of(value)
+            room = getattr(self, "room_bytes", 0) - added
+            if len(self) < _NARROW or room < 0:
+                original(self, key, value)
+                room = _ROOM_BYTES - sum(bytesize(name) + size_of(item) for name, item in self.items())
+            else:
+                dict.__setitem__(self, key, value)
+            self.room_bytes = room
 
-    set_item.is_of_penstock = True  # type: ignore[attr-defined]  # a mark that it is in place
-    LimitedSizeDict.__setitem__ = set_item  # type: ignore[method-assign]  # moto has no place for it
+        return set_item
+
+    replace_method(LimitedSizeDict, "__setitem__", with_room)
     return True
