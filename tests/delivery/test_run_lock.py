@@ -48,7 +48,7 @@ from penstock.delivery.table_writer import saved_schema
 from penstock.delivery.targets.delta import DeltaTable
 from penstock.delivery.targets.iceberg import IcebergTable
 from penstock.delivery.targets.lake import LakeTarget
-from penstock.errors import DeliveryFailed, OptionError, StreamChanged
+from penstock.errors import DeliveryFailed, NotFound, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
 
 
@@ -329,6 +329,16 @@ def test_a_record_is_put_once_into_a_table_whatever_names_its_stream_has(kinesis
     with pytest.raises(DeliveryFailed, match="end it at 2026-02-01T00:00:00"):
         run(named | {"since": "2026-01-01"}, by_arn | {"start": "2026-02-01"})
     run(named, by_arn | {"stream": streams[1]})
+
+
+def test_no_folder_is_made_if_the_stream_of_a_later_delivery_is_missing(streams, tmp_path):
+    given = [
+        {"stream": stream, "to": f"{tmp_path}/{name}"}
+        for name, stream in (("a", streams[0]), ("b", "missing"))
+    ]
+    with pytest.raises(NotFound, match="missing"):
+        DeliveryRun(None, check_deliveries([parse_delivery(each) for each in given]), print)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_reader_of_the_reports_that_has_gone_is_no_error_of_the_delivery(tmp_path, monkeypatch):

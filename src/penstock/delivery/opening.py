@@ -310,9 +310,6 @@ def open_delivery(
         check_checkpoint(location, delivery, record, store, is_first=is_first)
     if not is_dry_run:
         _finish_batches(delivery, store, kind)
-        check_writable(files, delivery.state)
-        if delivery.is_folder:
-            check_writable(open_files(spark, delivery.to), delivery.to)
     return OpenDelivery(
         delivery=delivery,
         files=files,
@@ -431,6 +428,14 @@ def _with_grown_columns(
         schema = _merged_schema(schema, grown, delivery)
     check_columns(delivery, schema)
     return schema
+
+
+def check_folders(spark: SparkSession, opened: OpenDelivery) -> None:
+    """Raise DeliveryFailed if the state folder or the table's folder cannot be written. Missing ones are made."""
+    delivery = opened.delivery
+    check_writable(opened.files, delivery.state)
+    if delivery.is_folder:
+        check_writable(open_files(spark, delivery.to), delivery.to)
 
 
 def save_record(opened: OpenDelivery) -> None:

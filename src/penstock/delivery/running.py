@@ -29,6 +29,7 @@ from penstock.delivery.files import spark_uri
 from penstock.delivery.opening import (
     OpenDelivery,
     batch_options,
+    check_folders,
     check_options,
     error_reason,
     lock_run,
@@ -235,6 +236,8 @@ class DeliveryRun:
                         open_delivery(spark, each, options, self._lock, is_redelivery=is_redelivery)
                     )
             check_streams([(each.delivery, each.record, each.backfill_range) for each in self.opened])
+            for opened in self.opened:
+                check_folders(spark, opened)
             for opened in self.opened:
                 self._lock(opened.delivery)
                 save_record(opened)
