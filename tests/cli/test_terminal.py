@@ -171,3 +171,12 @@ def test_a_list_of_streams_that_is_denied_hides_no_error(monkeypatch):
     denied = Mock(list_streams=Mock(side_effect=AccessDenied("no")))
     monkeypatch.setattr(cli.wiring, "open_stream_control", lambda _options: denied)
     assert cli._near_stream(cli.build_parser()[0].parse_args(["tail", "S"]), "stream ordesr") == ""
+
+
+def test_a_closed_pipe_stays_an_error_of_the_output(monkeypatch):
+    """Rich would end the process with 1, which is the exit status of other errors."""
+    closed = io.StringIO()
+    monkeypatch.setattr(closed, "write", Mock(side_effect=BrokenPipeError))
+    monkeypatch.setattr(sys, "stdout", closed)
+    with pytest.raises(BrokenPipeError):
+        terminal.Output().line("one")

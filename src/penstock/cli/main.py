@@ -61,6 +61,7 @@ _EXTRAS: Final = {
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
+EXIT_CLOSED_PIPE: Final = 141  # 128 plus the number of SIGPIPE, as shells show it for `cat`
 
 
 def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
@@ -104,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; None takes the process's.
 
     Returns:
-        0, or 1 for an error, 2 for wrong usage, 130 when interrupted.
+        0, or 1 for an error, 2 for wrong usage, 130 when interrupted, 141 when the reader of the output has gone.
     """
     prepare_output()
     if arguments is None:
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
         _drop_output()  # the reader of the output has gone, as in `... | head`
-        return EXIT_ERROR
+        return EXIT_CLOSED_PIPE
     except OSError as error:
         _drop_output()
         warn(f"penstock: the output cannot be written: {error}")

@@ -127,9 +127,17 @@ class Output:
         except ModuleNotFoundError:
             self._console = None
             return
+
+        class PipedConsole(Console):
+            """A console that leaves a closed pipe to the command line; rich would end the process with 1."""
+
+            def on_broken_pipe(self) -> None:
+                """Raise the BrokenPipeError under way."""
+                raise  # noqa: PLE0704 - rich calls this while it handles the error
+
         # Without a terminal, lines are not cut to its width.
         width = None if sys.stdout.isatty() else _WIDTH_UNWATCHED
-        self._console = Console(width=width, highlight=False, markup=False, emoji=False)
+        self._console = PipedConsole(width=width, highlight=False, markup=False, emoji=False)
 
     def line(self, text: str, style: str | None = None) -> None:
         """Print one line."""

@@ -329,8 +329,11 @@ def test_a_moment_that_cannot_be_meant_is_a_usage_error(stream, capsys, new_york
 @pytest.mark.parametrize("reader", READERS)
 def test_tail_ends_quietly_when_nobody_reads(kinesis, stream, reader):
     put(kinesis, stream, 200)
-    command = f"{sys.executable} -m penstock tail {stream} --from TRIM_HORIZON | {reader}"
-    answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    command = (
+        f"{sys.executable} -m penstock tail {stream} --from TRIM_HORIZON | {reader}; exit ${{PIPESTATUS[0]}}"
+    )
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert answer.returncode == 141
     assert answer.stdout.count("\n") == 1
     assert answer.stderr == ""
 

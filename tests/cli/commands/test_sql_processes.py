@@ -50,7 +50,7 @@ def test_rows_are_there_before_the_query_has_ended(kinesis, stream):
         assert json.loads(process.stdout.readline())["text"].startswith("r")
         process.stdout.close()
         process.wait(60)
-    assert process.returncode == 1
+    assert process.returncode == 141
 
 
 @pytest.mark.parametrize(
