@@ -3,6 +3,7 @@
 import argparse
 import json
 import logging
+import signal
 import subprocess
 import sys
 
@@ -162,3 +163,27 @@ def test_an_interruption_before_the_command_began_shows_no_traceback(monkeypatch
     monkeypatch.setattr(cli, "build_parser", interrupted)
     assert cli.main(["streams", "list"]) == 130
     assert capsys.readouterr().err == ""
+
+
+IMPORTING = """
+import runpy, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path, target=None):
+        if name == "penstock.cli.main":
+            signal.raise_signal(signal.SIGINT)
+
+if sys.argv.pop(1) == "ignored":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+sys.meta_path.insert(0, Interrupts())
+runpy.run_module("penstock", run_name="__main__", alter_sys=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("case", "status"), [("default", -signal.SIGINT), ("ignored", 0)], ids=["a terminal", "a background job"]
+)
+def test_an_interruption_during_the_imports_shows_no_traceback(case, status):
+    command = [sys.executable, "-c", IMPORTING, case, "--version"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (answer.returncode, answer.stderr) == (status, "")
