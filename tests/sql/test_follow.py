@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
 
 import pytest
 
@@ -12,10 +13,13 @@ pytest.importorskip("duckdb")
 
 import pyarrow as pa
 
+from penstock.core.position import TRIM_HORIZON
 from penstock.frames import SCHEMA
 from penstock.sql.database import Database
 from penstock.sql.follow import FollowedQuery
+from penstock.sql.followed_rows import FollowedStream
 from penstock.sql.query import Query
+from penstock.sql.query_plan import RowBounds
 from penstock.sql.statement import StatementError
 from waiting import DEADLINE_S
 
@@ -165,3 +169,29 @@ def test_an_error_of_a_stream_ends_the_query(follow):
     result()
     sent["orders"].queue.put(OSError("gone"))
     assert str(result()) == "gone"
+
+
+def test_a_closed_query_has_no_reader_any_more():
+    may_end = threading.Event()
+
+    class Slow(Sent):
+        def follow(self, bounds):
+            may_end.wait(DEADLINE_S)
+            return iter(())
+
+        def stop(self):
+            threading.Timer(0.1, may_end.set).start()
+
+    sql = "SELECT text FROM orders"
+    with Query(sql, lambda _: Slow(), zone="UTC") as planned:
+        followed = FollowedQuery(planned, [Slow()], lambda: Database(sql, "UTC", "1GB"), interval_s=0.01)
+        next(followed.results())
+        followed.stop()
+        followed.close()
+        assert "penstock-sql-0" not in {each.name for each in threading.enumerate()}
+
+
+def test_a_stream_that_is_stopped_before_it_is_read_gives_no_rows():
+    rows = FollowedStream(Mock(stream="orders", now_ms=0, start_of=lambda _: TRIM_HORIZON))
+    rows.stop()
+    assert list(rows.follow(RowBounds())) == []

@@ -28,6 +28,7 @@ ROWS_MAX: Final = 10_000
 """Most rows of a result that is computed repeatedly."""
 _BATCHES_WAITING_MAX: Final = 8
 _CHECK_INTERVAL_S: Final = 0.25
+_END_WAIT_S: Final = 5.0
 _ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
 
 
@@ -64,6 +65,7 @@ class FollowedQuery:
             _BATCHES_WAITING_MAX
         )
         self._is_stopped = threading.Event()
+        self._readers: list[threading.Thread] = []
         self.is_row_by_row = is_row_by_row(planned.plan)
 
     def stop(self) -> None:
@@ -74,7 +76,10 @@ class FollowedQuery:
         self._database.connection.interrupt()
 
     def close(self) -> None:
-        """Remove all rows. Call it after the results have ended."""
+        """Wait for the ends of the readers, and remove all rows. Call it after `stop`, when the results have ended."""
+        until_s = time.monotonic() + _END_WAIT_S
+        for reader in self._readers:
+            reader.join(max(0.0, until_s - time.monotonic()))
         self._database.close()
 
     @property
@@ -96,9 +101,11 @@ class FollowedQuery:
             self._database.add_scan(index, scanned_schema(index).empty_table())
             if not self.is_row_by_row:
                 self._database.store(index)
-            threading.Thread(
+            reader = threading.Thread(
                 target=self._read, args=(index,), name=f"penstock-sql-{index}", daemon=True
-            ).start()
+            )
+            reader.start()
+            self._readers.append(reader)
         try:
             if self.is_row_by_row:
                 yield from self._new_rows()

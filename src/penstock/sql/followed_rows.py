@@ -33,6 +33,7 @@ class FollowedStream:
     def __init__(self, rows: StreamRows) -> None:
         self._rows = rows
         self._consumer: Consumer | None = None
+        self._is_stopped = False
 
     def follow(self, bounds: RowBounds) -> Iterator[pa.RecordBatch]:
         """Yield rows from the query's lower bound on, until `stop`.
@@ -58,6 +59,8 @@ class FollowedStream:
             ports=ConsumerPorts(kinesis=rows.kinesis, lease_table=MemoryLeaseTable(f"sql of {rows.stream}")),
         )
         self._consumer = consumer
+        if self._is_stopped:  # `stop` came before the consumer
+            return
         try:
             for batch in consumer:
                 yield from to_arrow(batch).combine_chunks().to_batches()
@@ -69,7 +72,8 @@ class FollowedStream:
             raise ShardsStopped(f"stream {self._rows.stream}: {first} stopped. {failures[first]}", failures)
 
     def stop(self) -> None:
-        """End `follow`."""
+        """End `follow`, also if it has not begun; safe to call from any thread."""
+        self._is_stopped = True
         if self._consumer is not None:
             self._consumer.request_stop()
 
