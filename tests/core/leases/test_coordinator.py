@@ -1176,6 +1176,27 @@ def test_a_lease_of_a_deleted_table_that_could_not_be_created_is_created_where_i
     }
 
 
+@pytest.mark.parametrize("others_have_read_on", [True, False])
+def test_a_worker_that_stood_still_leaves_a_deleted_table_to_those_that_have_read_on(others_have_read_on):
+    bench = Bench(Lease("p", hash_range=WHOLE))
+    bench.start()
+    bench.run(CheckpointRequested("p", 1, at_record("5"), urgent=True))
+    bench.at(7.0)
+    bench.table.rows.clear()
+    bench.now += 3600.0  # meanwhile others have read p and its children, which were merged into m
+    bench.run(ScanFailed(Problem.TABLE_MISSING))
+    bench.at(bench.now + 0.5 * bench.options.interval_s)
+    assert bench.table.rows == {}
+    merged = Lease("m", 3, "other", at_record("90"), parents=frozenset("lr"), hash_range=WHOLE)
+    if others_have_read_on:
+        bench.table.rows["m"] = merged
+    bench.at(bench.now + 5.0 * bench.options.interval_s)
+    if others_have_read_on:
+        assert bench.table.rows.keys() == {"m"}
+    else:
+        assert bench.table.rows["p"].checkpoint == at_record("5")
+
+
 def test_leases_with_renewals_in_flight_come_back_at_their_checkpoints_when_the_table_is_emptied():
     bench = Bench(Lease("l", hash_range=LEFT), Lease("r", hash_range=RIGHT))
     bench.listing = (Shard("l", LEFT), Shard("r", RIGHT))

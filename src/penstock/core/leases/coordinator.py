@@ -274,7 +274,7 @@ class Coordinator:
             case ScanFailed(problem):
                 self._update_failing_calls(now_s)
                 if self._scans.on_scan_failed(problem, now_s):
-                    self._streams.on_table_missing()
+                    self._streams.on_table_missing(now_s)
             case WriteDone():
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
@@ -557,7 +557,7 @@ class Coordinator:
             self._later_runs.on_row(row)
         is_table_gone = isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING
         if is_table_gone and self._scans.on_table_missing():
-            self._streams.on_table_missing()
+            self._streams.on_table_missing(now_s)
         if isinstance(purpose, ForHeldLease):
             if isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
                 self._remember_row(pending.write.key)

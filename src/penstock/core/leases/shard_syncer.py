@@ -89,7 +89,7 @@ class ListingCalls:
         self._failed_s = now_s
 
 
-_MEMORY_ROUNDS: Final = 3  # remembered rows are younger than this when a deleted table is filled again
+_MEMORY_ROUNDS: Final = 3  # remembered rows that are older may have been read on, finished and deleted since
 _HOLE_ROUNDS: Final = 3  # in a row, in which a hole is seen before it is filled
 _RETRIES_MAX: Final = 8  # of one creation; the next round plans again
 
@@ -159,34 +159,44 @@ class ShardSyncer:
             Whether the table counts as deleted and lacks leases: then no other decision about this stream may be made from this
             scan.
         """
-        # Too old: leases that were finished and deleted since would be created again.
-        is_recent = now_s <= self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s
         # If a child is past its start, other workers have ended its parents and may have deleted their leases.
         past_start = [lease for lease in self.view if lease.checkpoint.is_in_shard]
         followed = frozenset().union(*(lease.parents for lease in past_start))
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
-        is_found_gone = is_recent and unfinished.isdisjoint(scanned)
+        is_found_gone = self._is_memory_recent(now_s) and unfinished.isdisjoint(scanned)
         self._is_table_gone = (self._is_table_gone or is_found_gone) and not unfinished <= scanned
         if self._is_table_gone:
             self._restore(scanned | followed)
         return self._is_table_gone
 
+    def _is_memory_recent(self, now_s: float) -> bool:
+        return now_s <= self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s
+
     def on_no_rows(self, now_s: float) -> None:
-        """List the shards for the first leases, after a random wait; or create remembered leases again."""
-        if self._memory:
-            # The memory is kept until leases are seen again: an application that had leases is never new.
-            self._is_table_gone = True
+        """Create the remembered leases again, or list the shards for the first leases; wait before that if other workers may do it.
+
+        The memory is kept until leases are seen again: an application that had leases is never new.
+        """
+        self._is_table_gone |= self._is_memory_recent(now_s)
+        if self._is_table_gone:
             self._restore(frozenset())
             return
         if not self._listing.may_begin(now_s) or self._first_leases:
             return
         if self.first_listing_s is None:
-            # Fifty workers that start together must not list the shards fifty times: most find the leases
-            # in their next scan.
-            self.first_listing_s = now_s + self.options.cold_start_jitter_s * self._turn.draw()
+            # Fifty workers that start together must not list the shards fifty times: most find the leases in their next scan.
+            # A worker that stood still leaves a deleted table to those that have read on.
+            shortest_s, jitter_s = (
+                (self.options.interval_s, 1.0) if self._memory else (0.0, self.options.cold_start_jitter_s)
+            )
+            self.first_listing_s = now_s + shortest_s + jitter_s * self._turn.draw()
         elif now_s >= self.first_listing_s:
             self.first_listing_s = None
-            self._listing.begin(ListingPurpose.FIRST_LEASES, *first_listing_filter(self.options.start))
+            if self._memory:
+                self._is_table_gone = True
+                self._restore(frozenset())
+            else:
+                self._listing.begin(ListingPurpose.FIRST_LEASES, *first_listing_filter(self.options.start))
 
     def _restore(self, except_keys: AbstractSet[str]) -> None:
         """Create the remembered leases again, except those of some keys, unless this stream's creations are under way already."""
@@ -220,9 +230,9 @@ class ShardSyncer:
         )
         self._scans.request_whole_scan()
 
-    def on_table_missing(self) -> None:
-        """Handle a deleted lease table: leases that a scan lacks from now on are created again."""
-        self._is_table_gone = True
+    def on_table_missing(self, now_s: float) -> None:
+        """Handle a deleted lease table: leases that a scan lacks from now on are created again, unless the memory is old."""
+        self._is_table_gone |= self._is_memory_recent(now_s)
 
     def on_shards_listed(self, shards: Iterable[Shard]) -> None:
         """Keep the hash ranges of listed shards, for rows without one."""

@@ -155,10 +155,10 @@ class Streams:
         """Return the parts for the stream of a lease."""
         return self._streams[self._context.options.stream_id_of(key)]
 
-    def on_table_missing(self) -> None:
+    def on_table_missing(self, now_s: float) -> None:
         """Handle a table that does not exist."""
         for stream in self._streams.values():
-            stream.syncer.on_table_missing()
+            stream.syncer.on_table_missing(now_s)
 
     def remember_answered_rows(self, rows: Mapping[str, Lease]) -> None:
         """Remember rows that answers have shown since the last scan, before the next scan replaces them."""
