@@ -74,6 +74,11 @@ class TinyKinesis:
         self._add(HashRange(whole.start, middle), (shard_id,))
         self._add(HashRange(middle + 1, whole.end), (shard_id,))
 
+    @property
+    def server_ms(self) -> int:
+        """The service's clock, in whole seconds as its answers have it."""
+        return 1000 * int(self.clock.now_s)
+
     def trim(self, shard_id: str, count: int) -> None:
         del self.shards[shard_id].records[:count]
 
@@ -91,7 +96,7 @@ class TinyKinesis:
             shards = [s for s in shards if not s.parents]
         if shard_filter is not None and shard_filter.type == "AT_LATEST":
             shards = [s for s in shards if s.is_open]
-        return ShardListing(tuple(shards), None)
+        return ShardListing(tuple(shards), self.server_ms)
 
     def fetch_iterator(self, stream, shard_id, start: IteratorStart):
         shard = self.shards[shard_id]
@@ -122,8 +127,9 @@ class TinyKinesis:
         found = shard.records[start : start + record_count_max]
         end = start + len(found)
         if shard.children and end == len(shard.records):
-            return RecordPage(found, None, 0, self.children_of(shard_id))
-        return RecordPage(found, f"{shard_id}|{end}", 0 if end == len(shard.records) else 1000)
+            return RecordPage(found, None, 0, self.children_of(shard_id), self.server_ms)
+        behind_ms = 0 if end == len(shard.records) else 1000
+        return RecordPage(found, f"{shard_id}|{end}", behind_ms, server_ms=self.server_ms)
 
     def children_of(self, shard_id) -> tuple[ChildShard, ...]:
         """Return the children that the last page of a shard names; no call, so nothing throttles it."""
@@ -222,6 +228,7 @@ class VirtualWorker:
         handler_pool=None,
         read_pool=None,
         retention_s=86_400.0,
+        clock=None,
         **options,
     ) -> None:
         self.world = world
@@ -258,7 +265,7 @@ class VirtualWorker:
             ],
             worker_id=name,
             options=consumer_options,
-            ports=WorkerPorts(world.kinesis, self.table, world.clock, world.chance, world.metrics),
+            ports=WorkerPorts(world.kinesis, self.table, clock or world.clock, world.chance, world.metrics),
             pools=Pools(pool, pool, read_pool or pool, handler_pool or pool),
             processor_factory=lambda _: factory(),
             dead_letter=dead_letter,

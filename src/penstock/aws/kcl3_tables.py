@@ -17,6 +17,7 @@ from typing import Any, Final
 from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.aws.kinesis import server_ms_of
 from penstock.aws.lease_codec import ENTITY, KEY, METRICS_ENTITY, OWNER, Item
 from penstock.aws.service_calls import TABLE_PAGING, call_operation, pages_of
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
@@ -66,11 +67,14 @@ class DynamoKcl3Tables:
         self._leases = _Place(lease_table, KEY)
         self._state = _Place(f"{lease_table}-CoordinatorState", _STATE_KEY)
         self._metrics = self._leases  # until `fetch` finds the table of KCL 3.0 to 3.4
+        self._server_ms: int | None = None  # the service's clock at its last answer
 
     def _call(self, operation: str, table: str, **arguments: Any) -> Any:
-        return call_operation(
+        answer = call_operation(
             "dynamodb", operation, f"table {table}", self._options, TableName=table, **arguments
         )
+        self._server_ms = server_ms_of(answer)
+        return answer
 
     # --- reading ------------------------------------------------------------------------------------------
 
@@ -88,7 +92,8 @@ class DynamoKcl3Tables:
             found = (self._item(layout.metrics, name) for name in sorted(names))
             items = [item for item in found if item is not None]
         stats = tuple(_read_stats(item, layout.metrics.key) for item in items if _REPORTED in item)
-        return Kcl3Rows(layout.version, layout.leader, stats, has_index=status == "ACTIVE")
+        has_index = status == "ACTIVE"
+        return Kcl3Rows(layout.version, layout.leader, stats, has_index, self._server_ms)
 
     def _index_status(self) -> str | None:
         table = None if self._take_description is None else self._take_description()

@@ -99,7 +99,7 @@ class AwsKinesis:
         while True:
             answer = self._call("ListShards", f"stream {stream}", **arguments)
             found.extend(_shard_of(each) for each in answer["Shards"])
-            server_ms = _server_ms(answer) if server_ms is None else server_ms
+            server_ms = server_ms_of(answer) if server_ms is None else server_ms
             token = answer.get("NextToken")
             if not token:
                 return ShardListing(tuple(found), server_ms)
@@ -131,7 +131,7 @@ class AwsKinesis:
             next_iterator=page.next_iterator,
             millis_behind_latest=page.millis_behind_latest or 0,
             child_shards=child_shards(page.children),
-            server_ms=_server_ms(answer),
+            server_ms=server_ms_of(answer),
         )
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
@@ -173,7 +173,8 @@ def _shard_of(shard: dict[str, Any]) -> Shard:
     )
 
 
-def _server_ms(answer: dict[str, Any]) -> int | None:
+def server_ms_of(answer: dict[str, Any]) -> int | None:
+    """Return the service's clock at an answer of botocore; None if the answer has none."""
     return moment_ms(answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date"))
 
 

@@ -321,6 +321,7 @@ def _print_report(document: Mapping[str, Any], *, has_lag: bool) -> None:
 def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
     """Return the state of a fleet with KCL 3 workers; None if it has no rows, or its rows cannot be read."""
     from penstock.cli.lease_report import describe_fleet
+    from penstock.core.reading.service_clock import service_now_ms
 
     tables = wiring.open_kcl3_tables(args.application, options_of(args))
     try:
@@ -330,7 +331,7 @@ def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
         return None
     if rows is None or rows.version is None:
         return None
-    return describe_fleet(rows, wiring.SystemClock().wall_ms() / 1000)
+    return describe_fleet(rows, service_now_ms(wiring.SystemClock().wall_ms(), rows.server_ms) / 1000)
 
 
 def _print_fleet(output: Output, fleet: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.kcl3_fleet import SAMPLES_MAX, stats_to_report
 from penstock.core.leases.lease import keyed_shard
+from penstock.core.reading.service_clock import ServiceClock
 from penstock.core.safe_text import describe_error
 from penstock.errors import (
     NotFound,
@@ -111,6 +112,7 @@ class Kcl3Calls:
         self._table = table
         self._kcl3 = kcl3
         self._clock = clock
+        self._service_clock = ServiceClock()  # the times in the rows of all workers are compared with it
         self._cpu = CpuMeter(clock.monotonic_s)
         self._cpu_means: deque[float] = deque(maxlen=SAMPLES_MAX)
 
@@ -133,14 +135,15 @@ class Kcl3Calls:
             rows = self._kcl3.fetch(effect.workers)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             return FleetFetchFailed(problem_of(error), describe_error(error))
-        return FleetFetched(rows, self._clock.wall_ms() / 1000)
+        return FleetFetched(rows, self._service_clock.on_answer(self._clock.wall_ms(), rows.server_ms) / 1000)
 
     def _report(self, effect: ReportWorker) -> FleetEvent:
         mean = self._cpu.measure()
         if mean is not None:
             self._cpu_means.append(mean)
         cpu = list(self._cpu_means) if effect.measures_cpu and self._cpu_means else None
-        stats = stats_to_report(self._worker, self._clock.wall_ms() / 1000, cpu, is_full=effect.is_full)
+        wall_s = self._service_clock.now_ms(self._clock.wall_ms()) / 1000
+        stats = stats_to_report(self._worker, wall_s, cpu, is_full=effect.is_full)
         try:
             self._kcl3.report(stats)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from msgspec.structs import replace
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kcl3_tables import INDEX, DynamoKcl3Tables
@@ -80,6 +83,10 @@ class Tables:
             item["entityType"] = {"S": entity}
         self.client.put_item(TableName=table, Item=item)
 
+    def fetch(self, workers=()):
+        """The rows, without the time of the answer."""
+        return replace(self.port.fetch(workers), server_ms=None)
+
     def rows(self, table, key):
         return {item[key]["S"]: item for item in self.client.scan(TableName=table)["Items"]}
 
@@ -110,14 +117,19 @@ def three(server, name):
 EXPECTED = Kcl3Rows("CLIENT_VERSION_3X", LeaderLock("java-1", "6f9619ff", 120.0), (JAVA,), has_index=True)
 
 
+def test_the_rows_have_the_time_of_the_service(server):
+    now_ms = 1000 * time.time()
+    assert abs(single(server, "timed").port.fetch().server_ms - now_ms) < 60_000
+
+
 def test_without_the_index_no_kcl_3_worker_ever_stood_here(server):
-    assert Tables(server, "plain").port.fetch() == Kcl3Rows()
+    assert Tables(server, "plain").fetch() == Kcl3Rows()
 
 
 def test_an_index_alone_tells_no_state(server):
     tables = Tables(server, "index-alone")
     tables.add_index()
-    assert tables.port.fetch(None) == Kcl3Rows(has_index=True)
+    assert tables.fetch(None) == Kcl3Rows(has_index=True)
 
 
 @pytest.mark.parametrize("layout", [single, three])
@@ -127,7 +139,7 @@ def test_a_report_stands_where_those_of_the_java_workers_do(server, layout):
         single: (tables.name, "leaseKey"),
         three: (f"{tables.name}-WorkerMetricStats", "wid"),
     }[layout]
-    assert tables.port.fetch() == EXPECTED
+    assert tables.fetch() == EXPECTED
     tables.port.report(OURS)
     assert tables.rows(table, key)["py"] == {
         key: {"S": "py"},
@@ -137,7 +149,7 @@ def test_a_report_stands_where_those_of_the_java_workers_do(server, layout):
         "properties": {"M": {"library": {"S": "penstock"}}},
         "entityType": {"S": "WORKER_METRIC_STATS"},
     }
-    assert tables.port.fetch() == EXPECTED
+    assert tables.fetch() == EXPECTED
     assert tables.port.fetch(["py", "nobody"]).workers == (JAVA, OURS)
     assert sorted(tables.port.fetch(None).workers, key=lambda stats: stats.worker) == [JAVA, OURS]
     tables.port.withdraw("py")

@@ -129,7 +129,7 @@ class FleetFetched(Struct, frozen=True):
     """The answer to a `FetchFleet`.
 
     Args:
-        wall_s: When the rows were read, in seconds since the epoch: the metrics in them have such times.
+        wall_s: When the rows were read, by the service's clock in seconds since the epoch: the metrics in them have such times.
     """
 
     rows: Kcl3Rows

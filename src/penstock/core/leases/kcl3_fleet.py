@@ -71,12 +71,14 @@ class Kcl3Rows(Struct, frozen=True):
         version: The state of the fleet's migration (`cv` of the row `Migration3.0`), or None without that row.
         workers: The metrics of the requested workers.
         has_index: Whether leases can be found by their owner.
+        server_ms: The service's clock at its answer, in milliseconds since the epoch, or None if the answer has none.
     """
 
     version: str | None = None
     leader: LeaderLock | None = None
     workers: tuple[WorkerStats, ...] = ()
     has_index: bool = False
+    server_ms: int | None = None
 
     def stats_of(self, worker: str) -> WorkerStats | None:
         """Return the metrics of a worker, or None."""

@@ -20,6 +20,7 @@ from penstock.core.batches.several_offsets import MultiStreamOffset, serving_ord
 from penstock.core.leases.kcl3_fleet import FleetMode, FleetModeDetector
 from penstock.core.leases.lease import stream_name_of
 from penstock.core.leases.row_checks import describe_foreign_table, find_lease_of_other_mode
+from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, OptionError, PenstockError, StreamChanged
 from penstock.ports.metrics import ClosableMetrics
@@ -289,9 +290,9 @@ class SeveralPlanner:
             )
         if self._kcl3 is None:
             return
-        mode = FleetModeDetector(worker).detect(
-            self._kcl3.fetch(None), self._clock.monotonic_s(), self._clock.wall_ms() / 1000
-        )
+        fleet = self._kcl3.fetch(None)
+        now_ms = service_now_ms(self._clock.wall_ms(), fleet.server_ms)
+        mode = FleetModeDetector(worker).detect(fleet, self._clock.monotonic_s(), now_ms / 1000)
         if mode in (FleetMode.LED, FleetMode.LEADERLESS):
             raise OptionError(
                 f"lease table {self._table.name} is one of a native KCL 3 fleet, whose leader assigns the leases: a query of several "
