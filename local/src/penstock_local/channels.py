@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field, replace
 from hashlib import md5
-from typing import Any, Protocol
+from typing import Any
 
 from penstock_local.service_errors import RequestRefused
 
@@ -64,7 +64,7 @@ def channel_id(stream_arn: str, name: str, uid: int) -> str:
     return md5(f"{stream_arn} channel {name} {uid}".encode(), usedforsecurity=False).hexdigest()
 
 
-class ChannelJournal(Protocol):
+class ChannelJournal:
     """Records every change of a channel before the change takes effect.
 
     Each method raises `RequestRefused` if the change cannot be stored.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock_local.errors import OptionError
 from penstock_local.option_checks import plain_number
@@ -57,6 +57,7 @@ _OPERATIONS_OF = dict.fromkeys(EVENT_KINDS, ("SubscribeToShard",)) | {
     "redeliver": _ACKNOWLEDGEMENTS,
 }
 ACTIVE_MAX = 1000
+_Candidate = TypeVar("_Candidate")
 _SENDING = {"drop_after", "truncate", "garbage"}
 _TEXTS = ("kind", "operation", "stream", "queue", "shard", "table", "code", "message")
 _NUMBERS: dict[str, tuple[int, int | None, bool]] = {
@@ -202,6 +203,11 @@ class Hit:
     def is_sending(self) -> bool:
         """Return whether the fault changes how the answer is sent, and leaves its content."""
         return self.fault.kind in _SENDING
+
+    def chosen(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+        """Return the fault's fraction of the candidates, at least one, in their order."""
+        count = max(1, round(len(candidates) * self.fault.fraction)) if candidates else 0
+        return [candidates[i] for i in sorted(self.chance.sample(range(len(candidates)), count))]
 
 
 class FaultBook:

@@ -26,7 +26,7 @@ from penstock_local.queues.queue_frames import QueueReplay
 from penstock_local.service_errors import RequestRefused
 from penstock_local.shard import Shard, shard_id
 from penstock_local.state_folder import StateFolder
-from penstock_local.store import AccountSettings, Batch, Store
+from penstock_local.store import AccountSettings, Batch, Journal, Store
 from penstock_local.stream import Change, Consumer, SavedStream, Stream, StreamSettings
 
 _RECORDS = struct.Struct(">QqI")
@@ -42,7 +42,7 @@ _REWRITE_RECORDS = 1000
 log = logging.getLogger("penstock_local")
 
 
-class FileJournal:
+class FileJournal(Journal):
     """Keeps a store in a state folder; the store calls it for every change.
 
     Attributes:
@@ -106,11 +106,6 @@ class FileJournal:
     # -- called by the store ----------------------------------------------------------------------------------
 
     def stream_changed(self, stream: Stream) -> None:
-        """Write everything about a stream but its records.
-
-        Raises:
-            RequestRefused: It cannot be written; the stream is as it was at its last write.
-        """
         try:
             self._file.append(_STREAM, msgspec.json.encode(_stream_document(stream)))
         except RequestRefused:
@@ -119,11 +114,6 @@ class FileJournal:
         self._written[stream.uid] = stream.saved()
 
     def stream_deleted(self, stream: Stream) -> None:
-        """Write that a stream is gone.
-
-        Raises:
-            RequestRefused: It cannot be written; the stream is as it was at its last write.
-        """
         try:
             self._file.append(_DELETED, struct.pack(">Q", stream.uid))
         except RequestRefused:
@@ -132,11 +122,6 @@ class FileJournal:
         del self._written[stream.uid]
 
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
-        """Write the records of one call, which are not in the store yet.
-
-        Raises:
-            RequestRefused: They cannot be written.
-        """
         pieces = [_RECORDS.pack(stream.uid, arrival_ms, len(batches))]
         for shard, texts, sizes in batches:
             pieces.append(_BATCH.pack(shard.index, shard.next_ordinal, len(texts)))
@@ -145,68 +130,28 @@ class FileJournal:
         self._file.append(_ADDED, b"".join(pieces))
 
     def account_changed(self, region: str, settings: AccountSettings) -> None:
-        """Write the account's settings in a region, which the store does not have yet.
-
-        Raises:
-            RequestRefused: They cannot be written.
-        """
         self._file.append(_ACCOUNT, msgspec.json.encode((region, settings)))
 
     def clock_moved(self, now_ms: int) -> None:
-        """Write that the clock was moved, so that it does not fall back at the next start.
-
-        Raises:
-            RequestRefused: It cannot be written.
-        """
         self._file.append(_CLOCK, _CLOCK_READING.pack(now_ms))
         self.clock_ms = now_ms
 
     def queue_changed(self, queue: Queue, settings: QueueSettings) -> None:
-        """Write a queue, with the settings that it does not have yet.
-
-        Raises:
-            RequestRefused: It cannot be written.
-        """
         self._file.append(queue_frames.QUEUE, queue_frames.saved(queue, settings))
 
     def queue_deleted(self, queue: Queue) -> None:
-        """Write that a queue is gone.
-
-        Raises:
-            RequestRefused: It cannot be written.
-        """
         self._file.append(queue_frames.QUEUE_DELETED, queue_frames.deleted(queue))
 
     def deliveries_changed(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        """Write deliveries that the queue does not have yet.
-
-        Raises:
-            RequestRefused: They cannot be written.
-        """
         self._file.append(queue_frames.DELIVERED, queue_frames.delivered(queue, deliveries, now_ms))
 
     def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        """Write that records are about to be forgotten by their queue.
-
-        Raises:
-            RequestRefused: It cannot be written.
-        """
         self._file.append(queue_frames.ACKNOWLEDGED, queue_frames.acknowledged(queue, deliveries, now_ms))
 
     def channel_changed(self, channel: Channel) -> None:
-        """Write a channel that the store does not have in this form yet.
-
-        Raises:
-            RequestRefused: It cannot be written.
-        """
         self._file.append(_CHANNEL, msgspec.json.encode(channel))
 
     def channel_deleted(self, channel: Channel) -> None:
-        """Write that a channel is gone.
-
-        Raises:
-            RequestRefused: It cannot be written.
-        """
         self._file.append(_CHANNEL_DELETED, struct.pack(">Q", channel.uid))
 
     def _put_back(self, stream: Stream) -> None:

@@ -11,11 +11,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import md5
-from typing import Any, Protocol
+from typing import Any
 
 from penstock_local.channels import Channel, ChannelJournal, Channels
-from penstock_local.queues.deliveries import Delivery
-from penstock_local.queues.queue import Queue, QueueSettings
+from penstock_local.queues.queue import Queue
 from penstock_local.queues.registry import QueueJournal, Queues
 from penstock_local.sequence import TAG_MAX
 from penstock_local.service_errors import RequestRefused, in_use, invalid_argument, limit_exceeded, not_found
@@ -51,8 +50,8 @@ OnChange = Callable[[Stream, Sequence[Shard]], None]
 log = logging.getLogger("penstock_local")
 
 
-class Journal(QueueJournal, ChannelJournal, Protocol):
-    """Records every change. Implemented by `journal.FileJournal` and by `NullJournal`.
+class Journal(QueueJournal, ChannelJournal):
+    """Records every change. `FileJournal` does; this base class keeps nothing, for the server without a state folder.
 
     Each method raises `RequestRefused` if the change cannot be stored. A stream that was stored before is then
     restored to its stored state.
@@ -72,43 +71,6 @@ class Journal(QueueJournal, ChannelJournal, Protocol):
 
     def clock_moved(self, now_ms: int) -> None:
         """Record that the virtual clock was moved to this time."""
-
-
-class NullJournal:
-    """Keeps nothing: the server without a state folder."""
-
-    def stream_changed(self, stream: Stream) -> None:
-        """Do nothing."""
-
-    def stream_deleted(self, stream: Stream) -> None:
-        """Do nothing."""
-
-    def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
-        """Do nothing."""
-
-    def account_changed(self, region: str, settings: AccountSettings) -> None:
-        """Do nothing."""
-
-    def clock_moved(self, now_ms: int) -> None:
-        """Do nothing."""
-
-    def queue_changed(self, queue: Queue, settings: QueueSettings) -> None:
-        """Do nothing."""
-
-    def queue_deleted(self, queue: Queue) -> None:
-        """Do nothing."""
-
-    def deliveries_changed(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        """Do nothing."""
-
-    def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        """Do nothing."""
-
-    def channel_changed(self, channel: Channel) -> None:
-        """Do nothing."""
-
-    def channel_deleted(self, channel: Channel) -> None:
-        """Do nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +105,7 @@ class Store:
 
     def __init__(self, options: StoreOptions | None = None, journal: Journal | None = None) -> None:
         self.options = options or StoreOptions()
-        self.journal: Journal = journal or NullJournal()
+        self.journal = journal or Journal()
         self.streams: dict[tuple[str, str], Stream] = {}
         self.by_uid: dict[int, Stream] = {}
         self.accounts: dict[str, AccountSettings] = {}

@@ -67,7 +67,7 @@ class Wire(Protocol):
     content_type: str
 
     def decode(self, body: bytes) -> Any:
-        """Read a request's document."""
+        """Read a request's document; an empty body is an empty document."""
 
     def decode_put_records(self, body: bytes) -> tuple[dict[str, Any], list[Entry] | None]:
         """Read a PutRecords request: its plain members, and its entries when there are any."""
@@ -145,7 +145,6 @@ class JsonWire:
         self._encoder = msgspec.json.Encoder(enc_hook=_json_timestamp)
 
     def decode(self, body: bytes) -> Any:
-        """Read a request's document; an empty body is an empty document."""
         return read_json(body) if body else {}
 
     def decode_put_records(self, body: bytes) -> tuple[dict[str, Any], list[Entry] | None]:
@@ -163,7 +162,6 @@ class JsonWire:
         ]
 
     def entry(self, document: dict[str, Any]) -> Entry:
-        """Read the record of a PutRecord request."""
         data = document["Data"]
         if not isinstance(data, str):
             raise serialization("Data must be base64 text")
@@ -171,11 +169,9 @@ class JsonWire:
         return Entry(*_base64(data.encode()), key, explicit)
 
     def encode(self, document: Any) -> bytes:
-        """Write an answer's document."""
         return self._encoder.encode(document)
 
     def put_records_answer(self, results: Sequence[EntryResult], failed: int, rest: dict[str, Any]) -> bytes:
-        """Write the answer of PutRecords."""
         items = ",".join(
             f'{{"SequenceNumber":"{r.number}","ShardId":"{r.shard_id}"}}'
             if not r.code
@@ -186,7 +182,6 @@ class JsonWire:
         return f'{{"FailedRecordCount":{failed},"Records":[{items}]{others}}}'.encode()
 
     def get_records_answer(self, texts: Sequence[bytes], rest: dict[str, Any]) -> bytes:
-        """Join the stored records."""
         return b'{"Records":[%b],%b' % (b",".join(texts), self.encode(rest)[1:])
 
     def queue_records_answer(self, records: Sequence[QueueRecord]) -> bytes:
@@ -210,11 +205,9 @@ class CborWire:
     content_type = "application/x-amz-cbor-1.1"
 
     def decode(self, body: bytes) -> Any:
-        """Read a request's document; an empty body is an empty document."""
         return cbor.decode(body) if body else {}
 
     def decode_put_records(self, body: bytes) -> tuple[dict[str, Any], list[Entry] | None]:
-        """Read a PutRecords request."""
         document = self.decode(body)
         if not isinstance(document, dict):
             raise serialization("the body must be a map")
@@ -227,7 +220,6 @@ class CborWire:
         return fields, [self._entry(record) for record in records]
 
     def entry(self, document: dict[str, Any]) -> Entry:
-        """Read the record of a PutRecord request."""
         return self._entry(document)
 
     def _entry(self, document: dict[str, Any]) -> Entry:
@@ -241,11 +233,9 @@ class CborWire:
         return Entry(b'"%b"' % binascii.b2a_base64(data, newline=False), len(data), key, explicit)
 
     def encode(self, document: dict[str, Any]) -> bytes:
-        """Write an answer's document."""
         return cbor.encode(document)
 
     def put_records_answer(self, results: Sequence[EntryResult], failed: int, rest: dict[str, Any]) -> bytes:
-        """Write the answer of PutRecords."""
         return cbor.encode(
             {
                 "FailedRecordCount": failed,
@@ -260,7 +250,6 @@ class CborWire:
         )
 
     def get_records_answer(self, texts: Sequence[bytes], rest: dict[str, Any]) -> bytes:
-        """Rewrite the stored records as CBOR."""
         pieces = [cbor.head(5, 1 + len(rest)), _text("Records"), cbor.head(4, len(texts))]
         pieces.extend(_cbor_records(texts))
         for key, value in rest.items():
@@ -268,7 +257,6 @@ class CborWire:
         return b"".join(pieces)
 
     def queue_records_answer(self, records: Sequence[QueueRecord]) -> bytes:
-        """Rewrite the stored records as CBOR, with the members of each delivery."""
         pieces = [cbor.head(5, 1), _text("QueueRecords"), cbor.head(4, len(records))]
         for each in records:
             arrival_ms, data, key, _ = _parts(each.text)

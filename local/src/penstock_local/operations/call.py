@@ -29,15 +29,6 @@ from penstock_local.tokens import Tokens
 from penstock_local.wire import Wire
 
 _DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
-_QUEUE_DATA_OPERATIONS = {
-    "AcknowledgeDeadLetterQueueRecords",
-    "AcknowledgeQueueRecords",
-    "ReceiveDeadLetterQueueRecords",
-    "ReceiveQueueRecords",
-    "RestoreDeadLetterQueueRecords",
-    "UpdateDeadLetterQueueRecordsVisibility",
-    "UpdateQueueRecordsVisibility",
-}
 _REFUSED_METRICS = {
     "PutRecord": "WriteProvisionedThroughputExceeded",
     "GetRecords": "ReadProvisionedThroughputExceeded",
@@ -102,6 +93,11 @@ class ServiceCall:
     def __post_init__(self) -> None:
         self.region = self.region or self.service.store.options.region
 
+    @property
+    def is_about_dead(self) -> bool:
+        """Whether the operation is for dead letters, and not for the other records of a queue."""
+        return "DeadLetter" in self.operation
+
     def stream(self, request: dict[str, Any]) -> Stream:
         """Return the stream that the request names by name or ARN."""
         name, arn = request.get("StreamName"), request.get("StreamARN")
@@ -129,16 +125,11 @@ class ServiceCall:
     def readable_stream(self, request: dict[str, Any]) -> Stream:
         """Return the stream that the request names; refuse one that is being created, which has no shards yet."""
         found = self.stream(request)
-        self.require_readable(found)
-        return found
-
-    def require_readable(self, stream: Stream) -> None:
-        """Refuse data operations on a stream whose shards do not exist yet."""
-        if not stream.shards:
-            raise RequestRefused(
-                "ResourceNotFoundException",
-                f"Stream {stream.name} under account {ACCOUNT} is in state {stream.status}: it has no shards yet.",
+        if not found.shards:
+            raise not_found(
+                f"Stream {found.name} under account {ACCOUNT} is in state {found.status}: it has no shards yet."
             )
+        return found
 
     def consumer(self, request: dict[str, Any]) -> tuple[Stream, Consumer]:
         """Return the consumer, and its stream, that the request names by its ARN, or by its stream's and its name."""
@@ -280,7 +271,7 @@ class ServiceCall:
         text = message or f"Rate exceeded{shard}{stream} under account {ACCOUNT}."
         if code is not None:
             return RequestRefused(code, text)
-        if self.operation in _QUEUE_DATA_OPERATIONS:
+        if "QueueRecords" in self.operation:
             return throttling(text)
         return throughput_exceeded(text) if self.operation in _DATA_OPERATIONS else limit_exceeded(text)
 

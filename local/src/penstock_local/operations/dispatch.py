@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from inspect import isfunction
 from typing import Any
 
 from penstock_local import request_model
@@ -27,70 +28,14 @@ from penstock_local.service_errors import RequestRefused, not_served
 Answer = bytes | EventStream | Awaitable[bytes]
 Operation = Callable[[ServiceCall, dict[str, Any]], dict[str, Any] | Answer]
 
+_MODULES = (account, channels, consumers, queue_records, queues, records, settings, shards, streams, tags)
 OPERATIONS: dict[str, Operation] = {
-    function.__name__: function
-    for function in (
-        streams.CreateStream,
-        streams.DecreaseStreamRetentionPeriod,
-        streams.DeleteStream,
-        streams.DescribeStream,
-        streams.DescribeStreamSummary,
-        streams.IncreaseStreamRetentionPeriod,
-        streams.ListStreams,
-        shards.ListShards,
-        shards.MergeShards,
-        shards.SplitShard,
-        shards.UpdateShardCount,
-        channels.CreateChannel,
-        channels.DeleteChannel,
-        channels.DescribeChannel,
-        channels.ListChannels,
-        channels.UpdateChannel,
-        consumers.DeregisterStreamConsumer,
-        consumers.DescribeStreamConsumer,
-        consumers.ListStreamConsumers,
-        consumers.RegisterStreamConsumer,
-        consumers.SubscribeToShard,
-        queues.CreateQueue,
-        queues.DeleteQueue,
-        queues.DescribeQueue,
-        queues.ListQueues,
-        queues.UpdateQueue,
-        queue_records.AcknowledgeDeadLetterQueueRecords,
-        queue_records.AcknowledgeQueueRecords,
-        queue_records.ReceiveDeadLetterQueueRecords,
-        queue_records.ReceiveQueueRecords,
-        queue_records.RestoreDeadLetterQueueRecords,
-        queue_records.UpdateDeadLetterQueueRecordsVisibility,
-        queue_records.UpdateQueueRecordsVisibility,
-        records.GetRecords,
-        records.GetShardIterator,
-        records.PutRecord,
-        settings.DeleteResourcePolicy,
-        settings.DisableEnhancedMonitoring,
-        settings.EnableEnhancedMonitoring,
-        settings.GetResourcePolicy,
-        settings.PutResourcePolicy,
-        settings.StartStreamEncryption,
-        settings.StopStreamEncryption,
-        settings.UpdateMaxRecordSize,
-        settings.UpdateStreamMode,
-        settings.UpdateStreamRecordDistributionStrategy,
-        settings.UpdateStreamWarmThroughput,
-        tags.AddTagsToStream,
-        tags.ListTagsForResource,
-        tags.ListTagsForStream,
-        tags.RemoveTagsFromStream,
-        tags.TagResource,
-        tags.UntagResource,
-        account.DescribeAccountSettings,
-        account.DescribeLimits,
-        account.UpdateAccountSettings,
-    )
+    name: function
+    for module in _MODULES
+    for name, function in vars(module).items()
+    if isfunction(function) and function.__module__ == module.__name__ and name[0].isupper()
 }
-
-SERVED = frozenset({*OPERATIONS, "PutRecords"})
-"""The operations that are carried out; PutRecords reads its body itself."""
+"""The functions of these modules whose names begin with a capital. `PutRecords` is among them, but reads its body itself."""
 
 
 def answer(call: ServiceCall, body: bytes) -> Answer:

@@ -9,6 +9,7 @@ from penstock_local.operations.call import ServiceCall
 from penstock_local.queues.deliveries import Delivery
 from penstock_local.queues.queue import Queue
 from penstock_local.queues.registry import IN_FLIGHT_MAX
+from penstock_local.service_errors import RequestRefused, invalid_argument, not_found
 from penstock_local.tokens import Receipt
 from penstock_local.wire import QueueRecord
 
@@ -19,31 +20,16 @@ _WAIT_S = 9
 Apply = Callable[[ServiceCall, Queue, list[tuple[Document, Delivery]]], None]
 
 
-class EntryRefused(Exception):  # noqa: N818 - it is an answer of the service, not a fault of this program
-    """An entry of a request fails. The other entries are carried out.
-
-    Attributes:
-        code: The service's error code.
-        message: Its text.
-    """
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code
-        self.message = message
-
-
 # -- receive ------------------------------------------------------------------------------------------------
 
 
 class Receive(Awaitable[bytes]):
     """A receive that found nothing at once and waits; await it for the answer's body."""
 
-    def __init__(self, call: ServiceCall, request: Document, queue: Queue, *, dead: bool) -> None:
+    def __init__(self, call: ServiceCall, request: Document, queue: Queue) -> None:
         self._call = call
         self._request = request
         self._queue = queue
-        self._dead = dead
         self._until_ms = call.now_ms + request.get("WaitTimeSeconds", _WAIT_S) * 1000
 
     def __await__(self) -> Generator[Any, None, bytes]:
@@ -51,8 +37,8 @@ class Receive(Awaitable[bytes]):
 
     async def _answer(self) -> bytes:
         polls = self._call.service.polls
-        found = await polls.wait(self._queue, self._until_ms, self.attempt, dead=self._dead)
-        return found or _empty(self._call, self._queue, dead=self._dead)
+        found = await polls.wait(self._queue, self._until_ms, self.attempt, dead=self._call.is_about_dead)
+        return found or _empty(self._call, self._queue)
 
     def attempt(self, now_ms: int) -> bytes | None:
         """Return the answer with the records that are visible now; None if none is.
@@ -68,78 +54,66 @@ class Receive(Awaitable[bytes]):
             now_ms,
             self._request.get("Limit", _LIMIT),
             self._request.get("VisibilityTimeoutSeconds"),
-            dead=self._dead,
+            dead=call.is_about_dead,
             in_flight_max=IN_FLIGHT_MAX if call.service.quotas.enforced else None,
         )
         if not received:
             return None
-        if not self._dead:
+        if not call.is_about_dead:
             call.service.metrics.add_queue(queue, {"ReceivedQueueRecords": len(received)}, now_ms)
         return call.wire.queue_records_answer(
             [
-                QueueRecord(text, _handle(call, queue, each, dead=self._dead), each.first_ms, each.receives)
+                QueueRecord(text, _handle(call, queue, each), each.first_ms, each.receives)
                 for each, text in received
             ]
         )
 
 
-def _empty(call: ServiceCall, queue: Queue, *, dead: bool) -> bytes:
+def _empty(call: ServiceCall, queue: Queue) -> bytes:
     """Return the answer without records."""
-    if not dead:
+    if not call.is_about_dead:
         call.service.metrics.add_queue(queue, {"EmptyReceives": 1}, call.now_ms)
     return call.wire.queue_records_answer([])
 
 
-def _handle(call: ServiceCall, queue: Queue, delivery: Delivery, *, dead: bool) -> str:
+def _handle(call: ServiceCall, queue: Queue, delivery: Delivery) -> str:
     receipt = Receipt(queue.uid, delivery.shard_index, delivery.ordinal, delivery.number)
-    return call.service.tokens.receipt(receipt, dead=dead)
+    return call.service.tokens.receipt(receipt, dead=call.is_about_dead)
 
 
 def ReceiveQueueRecords(call: ServiceCall, request: Document) -> bytes | Receive:
     """Deliver visible records; wait if there are none."""
-    return _receive(call, request, dead=False)
-
-
-def ReceiveDeadLetterQueueRecords(call: ServiceCall, request: Document) -> bytes | Receive:
-    """Deliver visible dead letters; wait if there are none."""
-    return _receive(call, request, dead=True)
-
-
-def _receive(call: ServiceCall, request: Document, *, dead: bool) -> bytes | Receive:
     queue = call.delivering_queue(request["QueueARN"])
     call.admit(call.service.store.queues.stream_of(queue))
     if call.has("empty"):
-        return _empty(call, queue, dead=dead)
-    receive = Receive(call, request, queue, dead=dead)
+        return _empty(call, queue)
+    receive = Receive(call, request, queue)
     return receive.attempt(call.now_ms) or receive
+
+
+ReceiveDeadLetterQueueRecords = ReceiveQueueRecords
 
 
 # -- by receipt handle --------------------------------------------------------------------------------------
 
 
 def AcknowledgeQueueRecords(call: ServiceCall, request: Document) -> Document:
-    """Forget records whose processing is done; each handle is answered by itself."""
-    return _by_handle(call, request, _acknowledge, dead=False)
-
-
-def AcknowledgeDeadLetterQueueRecords(call: ServiceCall, request: Document) -> Document:
-    """Forget dead letters; each handle is answered by itself."""
-    return _by_handle(call, request, _acknowledge, dead=True)
+    """Forget records whose processing is done, or dead letters; each handle is answered by itself."""
+    return _by_handle(call, request, _acknowledge)
 
 
 def UpdateQueueRecordsVisibility(call: ServiceCall, request: Document) -> Document:
-    """Set for how long records stay in flight from now on; each handle is answered by itself."""
-    return _by_handle(call, request, _set_visibility, dead=False)
-
-
-def UpdateDeadLetterQueueRecordsVisibility(call: ServiceCall, request: Document) -> Document:
-    """Set for how long dead letters stay in flight from now on; each handle is answered by itself."""
-    return _by_handle(call, request, _set_visibility, dead=True)
+    """Set for how long records or dead letters stay in flight from now on; each handle is answered by itself."""
+    return _by_handle(call, request, _set_visibility)
 
 
 def RestoreDeadLetterQueueRecords(call: ServiceCall, request: Document) -> Document:
     """Return dead letters to the normal receive path; each handle is answered by itself."""
-    return _by_handle(call, request, _restore, dead=True)
+    return _by_handle(call, request, _restore)
+
+
+AcknowledgeDeadLetterQueueRecords = AcknowledgeQueueRecords
+UpdateDeadLetterQueueRecordsVisibility = UpdateQueueRecordsVisibility
 
 
 def _acknowledge(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
@@ -166,7 +140,7 @@ def _restore(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delive
     call.service.store.queues.change(queue, following, call.now_ms)
 
 
-def _by_handle(call: ServiceCall, request: Document, apply: Apply, *, dead: bool) -> Document:
+def _by_handle(call: ServiceCall, request: Document, apply: Apply) -> Document:
     """Carry out an operation on the deliveries that receipt handles name; return which entries succeeded and failed."""
     queue = call.delivering_queue(request["QueueARN"])
     stream = call.service.store.queues.stream_of(queue)
@@ -178,10 +152,11 @@ def _by_handle(call: ServiceCall, request: Document, apply: Apply, *, dead: bool
     for entry in request["Entries"]:
         handle = entry["ReceiptHandle"]
         try:
-            delivery = _delivery(call, queue, handle, dead=dead)
+            delivery = _delivery(call, queue, handle)
             place = (delivery.shard_index, delivery.ordinal)
-            _require_new(place, places)
-        except EntryRefused as refusal:
+            if place in places:
+                raise invalid_argument("ReceiptHandle is in the request twice.")
+        except RequestRefused as refusal:
             failed.append(
                 {"ReceiptHandle": handle, "ErrorCode": refusal.code, "ErrorMessage": refusal.message}
             )
@@ -194,12 +169,9 @@ def _by_handle(call: ServiceCall, request: Document, apply: Apply, *, dead: bool
     carried_out = [each for each in found if is_applied or each[0]["ReceiptHandle"] not in refused]
     if carried_out:
         apply(call, queue, carried_out)
-    successful = [_handle_of(entry) for entry, _ in found if entry["ReceiptHandle"] not in refused]
+    handles = (entry["ReceiptHandle"] for entry, _ in found)
+    successful = [{"ReceiptHandle": handle} for handle in handles if handle not in refused]
     return {"Successful": successful, "Failed": [*failed, *refused.values()]}
-
-
-def _handle_of(entry: Document) -> Document:
-    return {"ReceiptHandle": entry["ReceiptHandle"]}
 
 
 def _scripted_failures(
@@ -210,13 +182,11 @@ def _scripted_failures(
     if hit is None or not found:
         return {}, False
     fault = hit.fault
-    count = max(1, round(len(found) * fault.fraction))
-    chosen = sorted(hit.chance.sample(range(len(found)), count))
     error = {
         "ErrorCode": fault.code or "InternalFailureException",
         "ErrorMessage": fault.message or "Internal service failure.",
     }
-    handles = [found[i][0]["ReceiptHandle"] for i in chosen]
+    handles = [entry["ReceiptHandle"] for entry, _ in hit.chosen(found)]
     return {handle: {"ReceiptHandle": handle, **error} for handle in handles}, fault.applied
 
 
@@ -237,35 +207,27 @@ def _redeliver(call: ServiceCall, queue: Queue, found: list[tuple[Document, Deli
     call.service.store.queues.change(queue, following, call.now_ms)
 
 
-def _require_new(place: tuple[int, int], places: set[tuple[int, int]]) -> None:
-    if place in places:
-        raise EntryRefused("InvalidArgumentException", "ReceiptHandle is in the request twice.")
-
-
-def _delivery(call: ServiceCall, queue: Queue, handle: str, *, dead: bool) -> Delivery:
+def _delivery(call: ServiceCall, queue: Queue, handle: str) -> Delivery:
     """Return the delivery that a handle names.
 
     Raises:
-        EntryRefused: It is none of this queue's handles, or its delivery is over.
+        RequestRefused: It is none of this queue's handles, or its delivery is over.
     """
     opened = call.service.tokens.read_receipt(handle)
     if opened is None or opened[0].queue_uid != queue.uid:
-        raise EntryRefused("InvalidArgumentException", f"ReceiptHandle is not one of queue {queue.name}.")
+        raise invalid_argument(f"ReceiptHandle is not one of queue {queue.name}.")
     receipt, is_of_dead = opened
-    if is_of_dead != dead:
+    if is_of_dead != call.is_about_dead:
         kind, other = ("dead-letter", "normal") if is_of_dead else ("normal", "dead-letter")
-        raise EntryRefused(
-            "InvalidArgumentException",
-            f"ReceiptHandle is of a {kind} receive, and {call.operation} is for {other} records.",
+        raise invalid_argument(
+            f"ReceiptHandle is of a {kind} receive, and {call.operation} is for {other} records."
         )
     delivery = queue.deliveries.get(receipt.shard_index, receipt.ordinal)
     stream = call.service.store.queues.stream_of(queue)
     if delivery is None or queue.record(stream, delivery, call.now_ms) is None:
-        raise EntryRefused(
-            "ResourceNotFoundException", "The record is acknowledged, or past the stream's retention."
-        )
+        raise not_found("The record is acknowledged, or past the stream's retention.")
     if delivery.number != receipt.number:
-        raise EntryRefused("ResourceNotFoundException", "The record was received again with another handle.")
-    if delivery.is_dead != dead:
-        raise EntryRefused("ResourceNotFoundException", "The record has become a dead letter.")
+        raise not_found("The record was received again with another handle.")
+    if delivery.is_dead != call.is_about_dead:
+        raise not_found("The record has become a dead letter.")
     return delivery

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from penstock_local import growth, request_model, sequence
-from penstock_local.faults import Hit
 from penstock_local.operations.call import ServiceCall
 from penstock_local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
 from penstock_local.quotas import MIB
@@ -167,7 +166,7 @@ def _scripted_failures(
         if fault.kind == "throttle":
             chosen = candidates
         elif fault.kind == "partial":
-            chosen = _chosen(hit, candidates)
+            chosen = hit.chosen(candidates)
         else:
             continue
         for i in chosen:
@@ -178,12 +177,6 @@ def _scripted_failures(
                 )
             found[i] = _ScriptedFailure(result, fault.applied)
     return found
-
-
-def _chosen(hit: Hit, candidates: list[int]) -> list[int]:
-    """Return the fault's fraction of the entries, at least one, in their order."""
-    count = max(1, round(len(candidates) * hit.fault.fraction)) if candidates else 0
-    return sorted(hit.chance.sample(candidates, count))
 
 
 def _check_entries(entries: Sequence[Entry], path: str, call: ServiceCall, request: Document) -> None:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from hashlib import md5
-from typing import Protocol
 
 from penstock_local.queues.deliveries import Delivery
 from penstock_local.queues.queue import DELETING, UPDATING, Queue, QueueAttributes, QueueSettings, Received
@@ -20,7 +19,7 @@ IN_FLIGHT_MAX = 120_000
 log = logging.getLogger("penstock_local")
 
 
-class QueueJournal(Protocol):
+class QueueJournal:
     """Records every change of a queue before it takes effect.
 
     Each method raises `RequestRefused` if the change cannot be stored; then it does not take effect.
