@@ -55,7 +55,9 @@ def test_every_operation_of_the_model_is_documented_as_answered_or_refused():
     documented = documented_operations()
     assert set(request_model.operations()) - documented.keys() == set()
     refused = {name for name, said in documented.items() if said.startswith("refused (501)")}
-    assert set(request_model.operations()) - refused == dispatch.OPERATIONS.keys() & request_model.operations()
+    assert (
+        set(request_model.operations()) - refused == dispatch.OPERATIONS.keys() & request_model.operations()
+    )
 
 
 @pytest.mark.skipif(

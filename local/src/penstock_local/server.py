@@ -330,53 +330,11 @@ class LocalKinesis(Handle):
             client = kinesis.client("kinesis")
 
     Args:
-        port: TCP port on loopback; 0 takes a free one.
-        limits: Whether the service's quotas are enforced.
-        time_factor: Virtual seconds per real second; 0 stops the clock.
-        state_dir: Folder to keep streams, records and tables in.
-        settle_s: Virtual seconds that CREATING, UPDATING and DELETING last.
-        memory_bytes_max: Stored records at most, in bytes.
-        region: Region of the ARNs.
-        allow_hosts: Host names to answer to beside `localhost` and loopback addresses.
-        replay: Recordings whose streams it replays.
-        replay_from: Where its clock begins: at the `end` or the `start` of the recordings.
-        on_demand_growth: Whether the shards of on-demand streams are split by their load; only with `limits`.
+        options: As `LocalOptions` describes them.
     """
 
-    def __init__(
-        self,
-        *,
-        port: int = 0,
-        limits: bool = True,
-        time_factor: float = 1.0,
-        state_dir: str | os.PathLike[str] | None = None,
-        settle_s: float = 0.2,
-        memory_bytes_max: int = 4 * GIB,
-        region: str = "us-east-1",
-        allow_hosts: tuple[str, ...] = (),
-        tls: bool = False,
-        cert: str | Path | None = None,
-        key: str | Path | None = None,
-        replay: tuple[str | Path, ...] = (),
-        replay_from: Literal["start", "end"] = "end",
-        on_demand_growth: bool = True,
-    ) -> None:
-        self.options: LocalOptions = LocalOptions(
-            port=port,
-            limits=limits,
-            time_factor=time_factor,
-            state_dir=state_dir,
-            settle_s=settle_s,
-            memory_bytes_max=memory_bytes_max,
-            region=region,
-            allow_hosts=allow_hosts,
-            tls=tls,
-            cert=cert,
-            key=key,
-            replay=replay,
-            replay_from=replay_from,
-            on_demand_growth=on_demand_growth,
-        )
+    def __init__(self, **options: Unpack[LocalKeywords]) -> None:
+        self.options: LocalOptions = LocalOptions(**options)
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] | None = None
         self._failure: BaseException | None = None

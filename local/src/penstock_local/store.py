@@ -333,9 +333,7 @@ class Store:
     def require_active(self, stream: Stream) -> None:
         """Refuse a control operation on a stream that is being changed."""
         if stream.status != "ACTIVE":
-            raise in_use(
-                f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
-            )
+            raise in_use(not_active(f"Stream {stream.name}", stream.status))
 
     def adopt(self, stream: Stream) -> None:
         """Add a stream that was loaded from a state folder."""
@@ -406,6 +404,11 @@ def _partition(region: str) -> str:
     if region.startswith("cn-"):
         return "aws-cn"
     return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def not_active(what: str, status: str) -> str:
+    """Return the sentence about a stream, queue or channel in another state than ACTIVE."""
+    return f"{what} under account {ACCOUNT} not ACTIVE, instead in state {status}"
 
 
 def hash_key_of(partition_key: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -28,7 +27,6 @@ TAKE_OVER_MS = 5_000
 QUIET_MS_MAX = 5_000
 EVENT_BYTES_MAX = 256 * 1024
 EVENT_RECORDS_MAX = 10_000
-_SLEEP_MIN_S = 0.001
 
 
 class Step(NamedTuple):
@@ -228,17 +226,11 @@ class Subscription:
                 if step.is_last:
                     return
                 if not step.frame:
-                    await self._until(step.due_ms)
+                    await self._registry.clock.wait(self._woken, step.due_ms)
         finally:
             self._registry.remove(self)
             if self._pair.holder is self:
                 self._pair.holder = None
-
-    async def _until(self, due_ms: int) -> None:
-        delay_s = self._registry.clock.real_s_until(due_ms)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if delay_s is None else max(delay_s, _SLEEP_MIN_S)):
-                await self._woken.wait()
 
     def next_step(self, now_ms: int) -> Step:
         """Return its step at this moment; a returned frame counts as sent."""

@@ -6,13 +6,16 @@ this clock and no other, so a test moves a whole day in one call.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from penstock_local.errors import OptionError
 
 MOMENT_MAX_MS = 9_999_999_999_999
+_SLEEP_MIN_S = 0.001
 
 
 class VirtualClock:
@@ -48,6 +51,13 @@ class VirtualClock:
         if behind_ms <= 0:
             return 0.0
         return behind_ms / 1000.0 / self.factor if self.factor else None
+
+    async def wait(self, event: asyncio.Event, until_ms: int) -> None:
+        """Wait for an event until the clock reads `until_ms`. The caller sets the event when the clock is moved."""
+        delay_s = self.real_s_until(until_ms)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(None if delay_s is None else max(delay_s, _SLEEP_MIN_S)):
+                await event.wait()
 
     def advance(self, seconds: float) -> int:
         """Move the clock forwards.

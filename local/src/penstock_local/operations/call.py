@@ -21,7 +21,7 @@ from penstock_local.service_errors import (
     throttling,
     throughput_exceeded,
 )
-from penstock_local.store import ACCOUNT, Store
+from penstock_local.store import ACCOUNT, Store, not_active
 from penstock_local.stream import Consumer, Stream
 from penstock_local.stream_metrics import StreamMetrics
 from penstock_local.subscriptions import Subscriptions
@@ -175,9 +175,7 @@ class ServiceCall:
         """Return the queue with this ARN; refuse one that is being created or deleted: its records are not there."""
         found = self.queue(arn)
         if not found.may_deliver:
-            raise not_found(
-                f"Queue {found.name} under account {ACCOUNT} not ACTIVE, instead in state {found.settings.status}"
-            )
+            raise not_found(not_active(f"Queue {found.name}", found.settings.status))
         return found
 
     def channel(self, arn: str) -> tuple[Channel, Stream]:

@@ -11,7 +11,7 @@ from penstock_local.operations.call import ServiceCall
 from penstock_local.operations.on_demand import require_on_demand
 from penstock_local.operations.tags import check_tags
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
-from penstock_local.store import ACCOUNT
+from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import Stream
 
 Document = dict[str, Any]
@@ -158,9 +158,7 @@ def UpdateChannel(call: ServiceCall, request: Document) -> Document:
             f"Channel {channel.name} delivers to {channel.destination_type}, not to {' and '.join(given)}."
         )
     if channel.status != ACTIVE:
-        raise in_use(
-            f"Channel {channel.name} under account {ACCOUNT} not ACTIVE, instead in state {channel.status}"
-        )
+        raise in_use(not_active(f"Channel {channel.name}", channel.status))
     if given:
         change = request[_DESTINATIONS[channel.destination_type]]
         _check_freshness(change)

@@ -10,6 +10,7 @@ from penstock_local import quotas
 from penstock_local.documents import Timestamp
 from penstock_local.operations.account import is_committed
 from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.on_demand import require_present
 from penstock_local.operations.positions import SUBSCRIPTION_NAMES, position_of
 from penstock_local.operations.tags import check_tags
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded
@@ -35,10 +36,7 @@ def RegisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
     name = request["ConsumerName"]
     check_tags(request.get("Tags", {}))
     call.admit(stream)
-    if stream.status in (CREATING, DELETING):
-        raise in_use(
-            f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
-        )
+    require_present(stream)
     if name in stream.consumers:
         raise in_use(f"Consumer {name} under stream {stream.name} already exists for account {ACCOUNT}.")
     if call.service.quotas.enforced:

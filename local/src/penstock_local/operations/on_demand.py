@@ -1,10 +1,10 @@
-"""Checks of streams with queues or channels, which only streams in on-demand mode can have."""
+"""Checks of streams that have, or are to have, queues or channels, which are for streams in on-demand mode only."""
 
 from __future__ import annotations
 
 from penstock_local.operations.call import ServiceCall
 from penstock_local.service_errors import in_use, validation
-from penstock_local.store import ACCOUNT
+from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import CREATING, DELETING, Stream
 
 
@@ -15,10 +15,13 @@ def require_on_demand(stream: Stream, what: str) -> None:
             f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in {stream.mode} mode: "
             f"{what} are for streams in ON_DEMAND mode only."
         )
+    require_present(stream)
+
+
+def require_present(stream: Stream) -> None:
+    """Refuse something new on a stream that is being created or deleted."""
     if stream.status in (CREATING, DELETING):
-        raise in_use(
-            f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
-        )
+        raise in_use(not_active(f"Stream {stream.name}", stream.status))
 
 
 def require_no_queues(call: ServiceCall, stream: Stream) -> None:

@@ -13,7 +13,7 @@ from penstock_local.operations.on_demand import require_on_demand
 from penstock_local.operations.tags import check_tags
 from penstock_local.queues.queue import ACTIVE, CREATING, DELETING, Queue, QueueAttributes
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
-from penstock_local.store import ACCOUNT
+from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import Stream
 
 Document = dict[str, Any]
@@ -110,9 +110,7 @@ def UpdateQueue(call: ServiceCall, request: Document) -> Document:
     """Begin to change a queue's attributes; those that are not named stay."""
     queue = _named(call, request)
     if queue.settings.status != ACTIVE:
-        raise in_use(
-            f"Queue {queue.name} under account {ACCOUNT} not ACTIVE, instead in state {queue.settings.status}"
-        )
+        raise in_use(not_active(f"Queue {queue.name}", queue.settings.status))
     attributes = _attributes(request["QueueAttributes"], queue.settings.attributes)
     call.service.store.queues.update(queue, attributes, call.now_ms)
     return {"QueueDescription": _described(call, queue)}

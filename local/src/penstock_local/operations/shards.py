@@ -10,7 +10,7 @@ from penstock_local import quotas
 from penstock_local.operations.call import ServiceCall
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, not_found, validation
 from penstock_local.shard import Shard
-from penstock_local.store import ACCOUNT
+from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import Stream
 
 Document = dict[str, Any]
@@ -26,7 +26,7 @@ def ListShards(call: ServiceCall, request: Document) -> Document:
     if stream is None or stream.region != call.region:
         raise not_found(f"Stream {page['name']} under account {ACCOUNT} not found.")
     if stream.status == "CREATING":
-        raise in_use(f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state CREATING")
+        raise in_use(not_active(f"Stream {stream.name}", stream.status))
     call.resource = stream.name
     if not call.service.quotas.may_call("ListShards", call.now_ms, stream.uid):
         raise call.throttled()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TypeVar
 
 from penstock_local.queues.queue import Queue
 from penstock_local.queues.registry import Queues
 from penstock_local.virtual_clock import VirtualClock
 
-_SLEEP_MIN_S = 0.001
 Answer = TypeVar("Answer")
 
 
@@ -79,7 +77,7 @@ class LongPolls:
                 if found is not None or now_ms >= until_ms:
                     return found
                 visible_ms = queue.deliveries.next_visible_ms()
-                await self._until(woken, until_ms if visible_ms is None else min(visible_ms, until_ms))
+                await self._clock.wait(woken, until_ms if visible_ms is None else min(visible_ms, until_ms))
         finally:
             del waiting[woken]
             if not waiting:
@@ -87,9 +85,3 @@ class LongPolls:
             if woken.is_set():
                 # this receive was woken for a record and ends without it: another one takes it
                 self.wake_one(queue)
-
-    async def _until(self, woken: asyncio.Event, due_ms: int) -> None:
-        delay_s = self._clock.real_s_until(due_ms)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if delay_s is None else max(delay_s, _SLEEP_MIN_S)):
-                await woken.wait()
