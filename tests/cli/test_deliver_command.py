@@ -68,7 +68,10 @@ def test_a_file_holds_several_deliveries_and_the_command_line_the_connection(fil
         ("stream: a\nto /l\nname: b\n", "expected ':'; line 2, column 1: while scanning a simple key"),
         ("stream: 'a\nto: /l\n", "line 3, column 1: found unexpected end of stream; line 1, column 9: while"),
         ("stream: ${STREAM}\nto: /l\n", "variables are not replaced here"),
-        ("stream: a\nto: /l\npartition-by: x\npartition-by: y\n", "partition-by is there twice"),
+        (
+            "stream: a\nto: /l\npartition-by: x\npartition-by: y\n",
+            "line 4, column 1: partition-by is there twice",
+        ),
         ("stream: a\nto: /l\npartition-by: x\npartition_by: y\n", "partition-by is there twice"),
         ("stream: on\nto: /l\n", "stream=true: expected one value (text); YAML reads"),
         ("stream: a\nto: /l\ncompact: off\n", "between quotes; for none, leave compact out"),

@@ -341,6 +341,16 @@ def test_no_folder_is_made_if_the_stream_of_a_later_delivery_is_missing(streams,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_mistake_that_is_found_late_names_its_delivery_if_there_are_several(streams, tmp_path):
+    given = [
+        {"stream": stream, "to": f"{tmp_path}/{name}", "schema": schema}
+        for name, stream, schema in zip("ab", streams, ("raw", "{}"), strict=True)
+    ]
+    for deliveries, name in ((given, f"delivery {streams[1]} into {tmp_path}/b: "), (given[1:], "")):
+        with pytest.raises(OptionError, match=f"^{name}schema is not a schema: it has no columns"):
+            DeliveryRun(None, check_deliveries([parse_delivery(each) for each in deliveries]), print)
+
+
 def test_a_reader_of_the_reports_that_has_gone_is_no_error_of_the_delivery(tmp_path, monkeypatch):
     run = DeliveryRun(None, [], print)
     run.opened = [SimpleNamespace(delivery=parse_delivery({"stream": "orders", "to": f"{tmp_path}/orders"}))]

@@ -206,10 +206,10 @@ def _submit_lines(args: argparse.Namespace) -> str:
 
 def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
     from penstock.delivery.preview import preview
-    from penstock.delivery.running import spark_errors
+    from penstock.delivery.running import named_errors, spark_errors
 
     for delivery, options in checked:
-        with spark_errors(delivery):
+        with spark_errors(delivery), named_errors(delivery, checked):
             found = preview(spark, delivery, options)
         if as_json:
             print(safe_json(to_builtins(found)))
@@ -359,7 +359,8 @@ def _yaml_loader(yaml: Any) -> Any:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             twice = repeated_name([key.value for key, _ in node.value])
             if twice is not None:
-                raise yaml.MarkedYAMLError(problem=f"{twice} is there twice", problem_mark=node.start_mark)
+                last = [key for key, _ in node.value if key.value == twice][-1]
+                raise yaml.MarkedYAMLError(problem=f"{twice} is there twice", problem_mark=last.start_mark)
             return super().construct_mapping(node, deep)
 
     Loader.yaml_implicit_resolvers = {

@@ -147,12 +147,8 @@ def check_deliveries(deliveries: Sequence[Delivery]) -> list[tuple[Delivery, Sou
     placed = [with_absolute_paths(each) for each in deliveries]
     found = []
     for each in placed:
-        try:
+        with named_errors(each, placed):
             found.append((each, check_options(each)))
-        except UsageError as error:
-            if len(placed) == 1:
-                raise
-            raise OptionError(f"delivery {each.name} into {each.to}: {error}") from error
     check_together([(each, _source_place(options)) for each, options in found])
     return found
 
@@ -184,6 +180,17 @@ def use_utf8_names() -> None:
 def set_java_options() -> None:
     """Add options for a JVM on this machine. They stand before the user's options, so the user's win."""
     os.environ["SPARK_SUBMIT_OPTS"] = f"{_JAVA_OPTIONS} {os.environ.get('SPARK_SUBMIT_OPTS', '')}"
+
+
+@contextmanager
+def named_errors(delivery: Delivery, deliveries: Sequence[Any]) -> Iterator[None]:
+    """Name the delivery in a usage error if the program has several."""
+    try:
+        yield
+    except UsageError as error:
+        if len(deliveries) == 1:
+            raise
+        raise OptionError(f"delivery {delivery.name} into {delivery.to}: {error}") from error
 
 
 @contextmanager
@@ -231,7 +238,7 @@ class DeliveryRun:
         try:
             self.opened: list[OpenDelivery] = []
             for each, options in deliveries:
-                with spark_errors(each):
+                with spark_errors(each), named_errors(each, deliveries):
                     self.opened.append(
                         open_delivery(spark, each, options, self._lock, is_redelivery=is_redelivery)
                     )

@@ -51,6 +51,10 @@ def test_the_name_of_an_arn_is_the_streams():
         ({"stream": "orders", "to": "/l", "partition-by": 5}, "a text or a list"),
         ({"stream": "orders", "to": "/l", "partition-by": "a + b"}, "`a + b AS part`"),
         (
+            {"stream": "orders", "to": "/l", "partition-by": "date(a), b"},
+            "as a list, [date(a), b], or repeat",
+        ),
+        (
             {"stream": "orders", "to": "/l", "partition-by": ["date(a)", "date(b)"]},
             "two columns are named date",
         ),
@@ -82,11 +86,17 @@ def test_dashes_and_underscores_in_a_key_are_the_same():
     given = {
         "stream": "orders",
         "to": "/l",
-        "partition_by": ["date(arrived)", "substr(id, 1, 2) as head", "country"],
+        "partition_by": [
+            "date(arrived)",
+            "substr(id, 1, 2) as head",
+            "replace(`a,b`, ',(', ')') as c",
+            "country",
+        ],
     }
     assert parse_delivery(given).partitions == (
         PartitionColumn("date", "date(arrived)"),
         PartitionColumn("head", "substr(id, 1, 2)"),
+        PartitionColumn("c", "replace(`a,b`, ',(', ')')"),
         PartitionColumn("country", "country"),
     )
 
@@ -101,6 +111,29 @@ def test_two_deliveries_with_one_name_and_table_are_refused():
     check_other_delivery(orders, {"stream": "returns", "to": "/l"})
     with pytest.raises(OptionError, match="give one another name"):
         check_other_delivery(orders, {"stream": "returns", "to": "/l", "name": "orders"})
+
+
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [
+        ({"state": "/lake/orders"}, "state=/lake/orders/orders"),
+        ({"state": "/lake"}, "state=/lake/orders"),  # by its name
+        ({"checkpoint": "/lake/orders/_checkpoint"}, "checkpoint"),
+        ({"dead-letters": "/lake/orders/_dead", "format": "delta"}, "dead-letters"),
+    ],
+)
+def test_a_folder_inside_the_tables_folder_is_refused(given, key):
+    other = {"stream": "returns", "to": "/lake/returns"}
+    with pytest.raises(OptionError, match=rf"{key}.* is in the folder of the table /lake/orders, whose"):
+        check_other_delivery(other, {"stream": "orders", "to": "/lake/orders", **given})
+
+
+def test_a_table_inside_another_table_is_refused():
+    given = {"stream": "orders", "to": "/lake"}, {"stream": "returns", "to": "/lake/returns"}
+    for first, second in (given, given[::-1]):
+        with pytest.raises(OptionError, match="to=/lake/returns is in the folder of the table /lake, whose"):
+            check_other_delivery(first, second | {"state": "/state"})
+    check_other_delivery(given[0], {"stream": "returns", "to": "/lake_returns"})
 
 
 @pytest.mark.parametrize(

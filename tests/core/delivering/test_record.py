@@ -56,6 +56,12 @@ def test_other_partitions_are_refused_in_the_words_of_the_command():
         check_same_delivery(delivery, record(), record(**changed))
 
 
+def test_other_columns_are_refused_in_the_words_of_the_command():
+    delivery = parse_delivery({"stream": "orders", "to": "/lake"})
+    with pytest.raises(OptionError, match="has run with schema columns, not raw: keep it"):
+        check_same_delivery(delivery, record(), record(schema="raw"))
+
+
 def test_another_time_zone_is_refused_if_the_table_has_partitions():
     delivery = parse_delivery({"stream": "orders", "to": "/lake"})
     layout, zone = {"partition-by": ["date(arrived)"]}, {"time-zone": "America/New_York"}

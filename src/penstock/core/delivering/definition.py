@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -274,8 +275,11 @@ def check_together(deliveries: Sequence[tuple[Delivery, LeasePlace]]) -> None:
     Whether two put one stream into one table is known when the service has described the streams: `check_streams`.
 
     Raises:
-        OptionError: Two have the same name and table, or share leases, a checkpoint location, or files of dead letters.
+        OptionError: Two have the same name and table, or share leases, a checkpoint location, or files of dead letters; or the folder of
+            a table has another folder of a delivery inside.
     """
+    for (table, _), (each, _) in itertools.product(deliveries, repeat=2):
+        _check_outside(table, each)
     seen: set[str | tuple[str, str]] = set()
     for each, _ in deliveries:
         if each.state in seen or (each.to, each.name) in seen:
@@ -287,6 +291,23 @@ def check_together(deliveries: Sequence[tuple[Delivery, LeasePlace]]) -> None:
             if (claim, where) in claimed:
                 raise OptionError(f"two deliveries have {claim}: {consequence}")
             claimed.add((claim, where))
+
+
+def _check_outside(table: Delivery, delivery: Delivery) -> None:
+    """Refuse a delivery with a folder inside the folder of a table, whose readers would read its files."""
+    if not table.is_folder:
+        return
+    places = [("to", delivery.to)] if delivery.to != table.to else []
+    places += [
+        ("state", delivery.state),
+        ("checkpoint", delivery.checkpoint_location),
+        ("dead-letters", delivery.dead_letter_folder),
+    ]
+    for key, place in places:
+        if f"{place}/".startswith(f"{table.to}/"):
+            raise OptionError(
+                f"{key}={place} is in the folder of the table {table.to}, whose readers would read these files too: name a folder outside"
+            )
 
 
 def _exclusive_options(delivery: Delivery, place: LeasePlace) -> list[tuple[str, object, str]]:

@@ -17,6 +17,7 @@ _NAMED: Final = re.compile(
 )
 
 _TEXT: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
+_QUOTED: Final = re.compile(rf"{_TEXT.pattern}|`[^`]*`")
 _NAME: Final = re.compile(r"`([^`]+)`|(?<![\w.])([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(?!\w)(?!\s*\()")
 
 
@@ -50,14 +51,28 @@ class PartitionColumn(Struct, frozen=True):
         return None
 
 
+def _has_comma(text: str) -> bool:
+    """Return whether a text has a comma outside brackets, names and texts of SQL."""
+    depth = 0
+    for char in _QUOTED.sub("", text):
+        depth += (char in "([") - (char in ")]")
+        if char == "," and depth == 0:
+            return True
+    return False
+
+
 def parse_partitions(texts: Iterable[str]) -> tuple[PartitionColumn, ...]:
     """Return partition columns as typed: `country`, `date(arrived)` or `substr(id, 1, 2) AS head`.
 
     Raises:
-        OptionError: An expression without a name, or a name twice.
+        OptionError: An expression without a name, a name twice, or several expressions in one text.
     """
     columns: list[PartitionColumn] = []
     for text in texts:
+        if _has_comma(text):
+            raise OptionError(
+                f"partition-by={text}: each expression stands alone; write several as a list, [{text}], or repeat --partition-by"
+            )
         named = _NAMED.fullmatch(text)
         call = _CALL.fullmatch(text)
         if named is not None:

@@ -33,7 +33,7 @@ _KEYS_OF_FIELDS: Final = {
     "table_format": "format",
     "partitions": "partition-by",
     "time_zone": "time-zone",
-    "is_raw": "schema=raw",
+    "is_raw": "schema",
 }
 
 
@@ -131,6 +131,8 @@ def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, current: De
 
 def _show_value(value: object) -> str:
     """Return a fixed value as the user writes it."""
+    if isinstance(value, bool):  # whether the schema is raw
+        return "raw" if value else "columns"
     if not isinstance(value, tuple):
         return repr(value)
     texts = [each if isinstance(each, str) else f"{each[1]} AS {each[0]}" for each in value]
