@@ -363,11 +363,14 @@ Disturbance(T, e) ==
        [] Name(e) = "Given" -> row' = [row EXCEPT ![s] = RowOf(e[4])] /\ UNCHANGED <<held, delivered, late, run, left>>
        [] OTHER -> FALSE
 
+(* A log does not show which worker has written a late checkpoint.         *)
+Candidates(T, e) == IF Worker(e) = "any" THEN {[e EXCEPT ![2] = w] : w \in T.workers} ELSE {e}
+
 Next ==
   \E T \in {Traces[t]} :
     /\ i <= Len(T.events)
     /\ t' = t
-    /\ \E e \in {T.events[i]} :
+    /\ \E e \in Candidates(T, T.events[i]) :
          /\ Verbose => PrintT(<<"at", t, i, IF Shard(e) = "none" THEN 0 ELSE row[Shard(e)],
                                IF Shard(e) = "none" \/ Worker(e) = "none" THEN 0 ELSE held[Worker(e)][Shard(e)]>>)
          /\ \/ Written(T, e) \/ Outdated(T, e) \/ Arrived(T, e) \/ Before(T, e) \/ Unseen(T, e) \/ Assumed(T, e)

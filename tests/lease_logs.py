@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from penstock.aws.lease_codec import read_item
 from penstock.core.leases.lease import Lease
-from penstock.core.position import Position
 from penstock_local import Handle
 from penstock_sim.model_batches import BatchTrace
 from penstock_sim.model_log import trace_of_log
@@ -66,7 +65,6 @@ def assert_behaves_as_the_model(
     log: list[tuple[str, Lease | None]],
     folder: Path,
     java: Collection[str] = (),
-    late: Mapping[tuple[str, Position], str] | None = None,
 ) -> None:
     """Compare the log of a lease table with the model of the protocol.
 
@@ -76,9 +74,8 @@ def assert_behaves_as_the_model(
         log: From `lease_log`.
         folder: Where the trace may be written.
         java: Workers of the KCL.
-        late: The workers that wrote late checkpoints, by shard and position, as far as they are known.
     """
-    trace = trace_of_log("the fleet", log, java, parents_of(server, stream), late)
+    trace = trace_of_log("the fleet", log, java, parents_of(server, stream))
     assert_are_behaviours([trace], folder)
 
 

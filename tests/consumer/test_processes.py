@@ -20,13 +20,9 @@ import pytest
 
 pytest.importorskip("httptools")
 
-from consumer.worker_program import NotedTable
 from lease_logs import assert_behaves_as_the_model, create_table, lease_log
 from penstock.core.aggregation import AggregateBuilder
-from penstock.core.leases.lease_writes import LateCheckpoint
-from penstock.core.position import Position, at_record, parse_checkpoint
-from penstock.errors import UnknownOutcome
-from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from penstock.core.position import Position, parse_checkpoint
 from penstock_local import LocalKinesisProcess
 from spark_support import wait_active
 from waiting import wait_until
@@ -199,21 +195,6 @@ def read_position(text: str) -> Position:
     return parse_checkpoint(number, int(sub or 0))
 
 
-def late_checkpoints(folder: Path) -> dict[tuple[str, Position], str]:
-    """Return the workers that wrote late checkpoints, by shard and position: those that were sent, and then those with an answer."""
-    found = {}
-    for path in folder.glob("*.late"):
-        for line in path.read_text().splitlines():
-            key, checkpoint = json.loads(line)
-            found[key, read_position(checkpoint)] = path.stem
-    for path in folder.glob("*.writes"):
-        for line in path.read_text().splitlines():
-            key, _, checkpoint, kind, _ = json.loads(line)
-            if kind == "LateCheckpoint":
-                found[key, read_position(checkpoint)] = path.stem
-    return found
-
-
 def check_checkpoints_never_went_back(folder: Path) -> int:
     """Every write bumps the counter but a late checkpoint, so the counter orders what all workers wrote."""
     by_key: dict[str, list[tuple[int, Position]]] = {}
@@ -321,8 +302,7 @@ def test_nothing_is_lost_and_little_repeated_through_kills_pauses_and_reshards(
     deliveries = sum(counts.values())
     assert deliveries <= 1.05 * total, f"{deliveries} deliveries of {total} records"
     assert check_checkpoints_never_went_back(tmp_path) > 500
-    log, late = lease_log(kinesis, application), late_checkpoints(tmp_path)
-    assert_behaves_as_the_model(kinesis, stream, log, tmp_path, late=late)
+    assert_behaves_as_the_model(kinesis, stream, lease_log(kinesis, application), tmp_path)
 
 
 def test_the_checker_of_checkpoints_finds_one_that_went_back(tmp_path):
@@ -330,19 +310,6 @@ def test_the_checker_of_checkpoints_finds_one_that_went_back(tmp_path):
     (tmp_path / "a.writes").write_text("\n".join(json.dumps(line) for line in lines))
     with pytest.raises(AssertionError, match=r"10\.0 then 9\.5"):
         check_checkpoints_never_went_back(tmp_path)
-
-
-def test_a_late_checkpoint_without_an_answer_has_a_writer(tmp_path):
-    """Otherwise the trace names an earlier reader, which may have released the lease, and the model refuses its write."""
-
-    class SilentTable(MemoryLeaseTable):
-        def write(self, write):
-            raise UnknownOutcome(f"no answer to {write}")
-
-    table = NotedTable(SilentTable(), tmp_path, "w2")
-    with pytest.raises(UnknownOutcome):
-        table.write(LateCheckpoint("s", at_record("10", 3)))
-    assert late_checkpoints(tmp_path) == {("s", at_record("10", 3)): "w2"}
 
 
 def test_a_politely_stopped_worker_is_replaced_and_a_new_one_gets_its_share(kinesis, fleet):

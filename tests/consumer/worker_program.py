@@ -3,8 +3,7 @@
 Usage: worker_program.py ENDPOINT STREAM APPLICATION WORKER FOLDER [OPTION=JSON ...]
 
 `FOLDER/<worker>.records` gets one line per delivered record. One system call writes it before the batch counts as done, so
-that it survives SIGKILL. `FOLDER/<worker>.writes` gets one line per lease write that was applied, and `FOLDER/<worker>.late` one
-per late checkpoint before it is sent: it may be applied although its worker gets no answer.
+that it survives SIGKILL. `FOLDER/<worker>.writes` gets one line per lease write that was applied.
 """
 
 import json
@@ -16,15 +15,15 @@ from pathlib import Path
 
 from penstock import wiring
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.core.leases.lease_writes import Applied, LateCheckpoint
+from penstock.core.leases.lease_writes import Applied
 
 
 class NotedTable:
-    """A lease table whose applied writes are noted, and the late checkpoints that are sent."""
+    """A lease table whose applied writes are noted."""
 
     def __init__(self, table, folder, name):
         self._table = table
-        self._writes, self._late = (open_notes(folder / f"{name}.{kind}") for kind in ("writes", "late"))
+        self._writes = open_notes(folder / f"{name}.writes")
         self._lock = threading.Lock()
         self.name = table.name
         self.ensure_exists = table.ensure_exists
@@ -35,19 +34,13 @@ class NotedTable:
     def row_count(self):
         return self._table.row_count
 
-    def _note(self, file, *values):
-        with self._lock:
-            os.write(file, f"{json.dumps(values)}\n".encode())
-
     def write(self, write):
-        if isinstance(write, LateCheckpoint):
-            self._note(self._late, write.key, str(write.position))
         outcome = self._table.write(write)
         if isinstance(outcome, Applied) and outcome.lease is not None:
             row = outcome.lease
-            self._note(
-                self._writes, row.key, row.counter, str(row.checkpoint), type(write).__name__, row.owner
-            )
+            values = (row.key, row.counter, str(row.checkpoint), type(write).__name__, row.owner)
+            with self._lock:
+                os.write(self._writes, f"{json.dumps(values)}\n".encode())
         return outcome
 
 

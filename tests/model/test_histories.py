@@ -183,6 +183,22 @@ def test_a_killed_query_behaves_as_the_model_unless_a_repeated_batch_differs(tmp
         assert f"is refused: {{'name': '{event}', " in line
 
 
+def test_any_worker_that_has_lost_a_lease_may_have_written_a_late_checkpoint(tmp_path: Path) -> None:
+    """The first reader has lost the lease; the second one, which is the last before the present reader, has released it."""
+    lost = [Lease("s"), Lease("s", 1, "a"), Lease("s", 2, "b"), Lease("s", 3), Lease("s", 4, "c")]
+    released = [Lease("s"), Lease("s", 1, "b"), Lease("s", 2)]
+    arguments = list[str | Path]()
+    for name, rows in {"lost": lost, "released": released}.items():
+        log = [("s", row) for row in (*rows, replace(rows[-1], checkpoint=AT[2]))]
+        (tmp_path / f"{name}.json").write_text(
+            json.dumps(asdict(trace_of_log(name, log, (), {"s": []})), default=sorted)
+        )
+        arguments += ["--file", tmp_path / f"{name}.json"]
+    done = compared(*arguments)
+    assert "1 of 2 histories are behaviours of the model" in done.stdout, done.stdout + done.stderr
+    assert any(line.startswith("released: ") and "is refused" in line for line in done.stdout.splitlines())
+
+
 def trace_with_bug(name: str) -> Trace:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     scenario = DRAW[SeedKind.CONSUMERS](mutant.seed)

@@ -188,7 +188,7 @@ def _write_of(key: str, old: Lease | None, new: Lease | None) -> tuple[LeaseWrit
 
 
 def _write_without_claim(old: Lease, new: Lease) -> tuple[LeaseWrite, str]:
-    kind, worker = change_of(old, new, [])
+    kind, worker = change_of(old, new)
     key, counter, at = old.key, old.counter, new.checkpoint
     who, reader = worker or "", new.reader or ""
     own = new.claim_of(who)

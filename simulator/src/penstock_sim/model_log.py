@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from penstock.core.leases.lease import Lease, WorkerRun
-from penstock.core.position import Position
 from penstock_sim.model_trace import Event, Trace
 
 
@@ -18,17 +17,14 @@ def trace_of_log(
     log: Iterable[tuple[str, Lease | None]],
     java: Collection[str],
     parents: Mapping[str, list[str]],
-    late: Mapping[tuple[str, Position], str] | None = None,
 ) -> Trace:
-    """Return a log as a trace.
+    """Return a log as a trace. It has "any" as the worker of a late checkpoint, which any earlier reader may have written.
 
     Args:
         name: Of the history.
         log: The key and the row after each write; None for a row that was deleted.
         java: Workers of the KCL.
         parents: Of each shard, by its key.
-        late: The workers that wrote late checkpoints, by key and position, as far as they are known. A log does not have
-            them: a worker without its lease writes one, and so does the row's reader after its deadline has passed.
     """
     changes = list(_changes(log))
     rows = [row for key, *both in changes for row in both if row is not None]
@@ -53,23 +49,18 @@ def trace_of_log(
         return [True, row.counter, row.owner or "none", row.checkpoint_owner or "none", at, 0]
 
     events: list[Event] = []
-    readers: dict[str, list[str]] = {}
     runs = _Runs()
     for key, old, new in changes:
         if new is not None and as_row(old, key) == as_row(new, key):
             continue  # attributes that the model does not have, such as the children
-        kind, worker = change_of(old, new, [each for each in readers.get(key, []) if each not in java])
-        if kind == "LateCheckpoint" and new is not None:
-            worker = (late or {}).get((key, new.checkpoint), worker)
+        kind, worker = change_of(old, new)
         if worker in java and kind != "RequestHandover":
             kind = f"Java{kind}"
         if runs.has_begun_again(worker, new):
             events.append(["Exit", worker or "", "none"])  # the process before it has ended
         found = as_row(new, key)
-        events.append([kind, worker or min(workers), key, "answered", found, found[4], False])
-        reader = None if new is None else new.reader
-        if reader is not None and reader not in readers.get(key, [])[-1:]:
-            readers.setdefault(key, []).append(reader)
+        anyone = "any" if kind == "LateCheckpoint" else min(workers)
+        events.append([kind, worker or anyone, key, "answered", found, found[4], False])
     others = sorted(workers - set(java))
     return Trace(
         name,
@@ -110,9 +101,7 @@ class _Runs:
         return run > earlier
 
 
-def change_of(  # noqa: PLR0911 - one table
-    old: Lease | None, new: Lease | None, readers: list[str]
-) -> tuple[str, str | None]:
+def change_of(old: Lease | None, new: Lease | None) -> tuple[str, str | None]:  # noqa: PLR0911 - one table
     """Return the kind of the write that changed a row, and its worker; None if any worker may have sent it."""
     if new is None:
         return "Delete", None
@@ -124,7 +113,7 @@ def change_of(  # noqa: PLR0911 - one table
         own = new.claim_of(new.reader or "")
         if own is not None and (own.end == new.checkpoint or own != old.claim_of(own.worker)):
             return "Promote", own.worker  # a claim moves the checkpoint, too, to the start of its batch
-        return "LateCheckpoint", next((each for each in reversed(readers) if each != new.reader), new.reader)
+        return "LateCheckpoint", None
     if new.is_ended and not old.is_ended:
         return "End", old.reader
     if new.owner is not None and new.owner != old.owner:
