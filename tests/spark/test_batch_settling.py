@@ -137,7 +137,7 @@ class Row:
         self.row = row
 
     def scan(self):
-        return SimpleNamespace(leases=(self.row,), skipped=())
+        return SimpleNamespace(leases=(self.row,), skipped_rows=())
 
     def fetch_many(self, _):
         return self.scan()

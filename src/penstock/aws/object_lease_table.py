@@ -43,7 +43,7 @@ class _Row(Struct, frozen=True):
 class _NoRow(Struct, frozen=True):
     """An object that cannot be read as a lease, as long as its tag is this one."""
 
-    skipped: SkippedRow
+    skipped_row: SkippedRow
     tag: str
 
 
@@ -105,7 +105,7 @@ class ObjectLeaseTable:
             else:
                 skipped[name] = no_rows[name]
         leases = tuple(row.lease for key, row in read.items() if part is None or part.holds(key))
-        rows = (each.skipped for each in skipped.values())
+        rows = (each.skipped_row for each in skipped.values())
         with self._lock:
             # Rows written meanwhile are newer than the listing.
             kept = {key: row for key, row in self._rows.items() if known.get(key) is not row}
@@ -124,7 +124,7 @@ class ObjectLeaseTable:
             try:
                 row = _read(name, stored)
             except NotALease as error:
-                skipped.append(_no_row(name, stored, error).skipped)
+                skipped.append(_no_row(name, stored, error).skipped_row)
             else:
                 self._keep(row.lease.key, row)
                 leases.append(row.lease)

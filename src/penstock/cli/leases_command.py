@@ -200,7 +200,7 @@ def _back_up(path: Path, table: LeaseTable, leases: Sequence[Lease]) -> None:
 
 
 def _warn_of_skipped(scan: LeaseScan) -> None:
-    for row in scan.skipped:
+    for row in scan.skipped_rows:
         warn(f"row {row.key} is left out: {row.reason}")
 
 

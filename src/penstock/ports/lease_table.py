@@ -26,7 +26,7 @@ class LeaseScan(Struct, frozen=True):
     """The rows that were read: each as it was at one moment, but not all at the same moment."""
 
     leases: tuple[Lease, ...]
-    skipped: tuple[SkippedRow, ...] = ()
+    skipped_rows: tuple[SkippedRow, ...] = ()
 
 
 class LeaseTable(Protocol):

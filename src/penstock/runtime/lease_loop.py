@@ -335,7 +335,7 @@ class LeaseLoop(Loop[Event]):
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             return ScanFailed(problem_of(error), describe_error(error))
         self._metrics.observe("lease_scan_s", self._clock.monotonic_s() - began_s)
-        skipped = tuple((row.key, row.reason) for row in scan.skipped)
+        skipped = tuple((row.key, row.reason) for row in scan.skipped_rows)
         return ScanDone(scan.leases, skipped, began_s, part)
 
     def _write(self, effect: WriteLease) -> Event:
@@ -388,7 +388,7 @@ class LeaseLoop(Loop[Event]):
         self._metrics.gauge("unclaimed_leases", stats.unclaimed_leases)
         self._metrics.gauge("worker_leases", stats.held_leases)
         self._metrics.gauge("workers", stats.worker_count)
-        for reason, total in stats.takes:
+        for reason, total in stats.take_counts:
             new = total - self._takes_counted.get(reason, 0)
             if new:
                 self._metrics.count("takes", new, {"reason": reason})

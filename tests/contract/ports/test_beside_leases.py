@@ -78,7 +78,7 @@ def test_an_application_below_another_one_has_rows_of_its_own(place):
         assert isinstance(inner.write(Create(Lease(key, owner="inner"))), Applied)
         assert isinstance(beside.write(Create(Lease(key, owner="beside"))), Applied)
     scan = outer.scan()
-    assert (scan.leases, scan.skipped, outer.row_count) == ((), (), 0)
+    assert (scan.leases, scan.skipped_rows, outer.row_count) == ((), (), 0)
     outer.write(Create(Lease(SHARDS[0], owner="outer")))
     assert [lease.owner for lease in outer.scan().leases] == ["outer"]
     for table, owner in ((inner, "inner"), (beside, "beside")):
@@ -109,7 +109,7 @@ def test_a_listing_goes_on_over_pages_that_hold_only_common_prefixes(s3):
         table.write(Create(Lease(key)))
     scan = place.table("leases").scan()
     assert keys(scan) == SHARDS
-    assert scan.skipped == ()
+    assert scan.skipped_rows == ()
 
 
 def test_what_is_no_row_is_neither_read_nor_told(place):
@@ -129,7 +129,7 @@ def test_what_is_no_row_is_neither_read_nor_told(place):
         place.server.requests.clear()
     fresh = place.table("app")
     scan = fresh.scan()
-    assert (keys(scan), scan.skipped, fresh.row_count) == ([SHARDS[0]], (), 1)
+    assert (keys(scan), scan.skipped_rows, fresh.row_count) == ([SHARDS[0]], (), 1)
     if isinstance(place, Bucket):
         read = [key for method, key in place.server.requests if method == "GET"]
         assert read == [f"app/{SHARDS[0]}.json"]
@@ -143,7 +143,7 @@ def test_a_row_that_bears_another_name_is_left_alone_and_told(place):
     place.put("app/backup of monday.json", copied)
     scan = place.table("app").scan()
     assert keys(scan) == [SHARDS[0]]
-    told = {row.key: row.reason for row in scan.skipped}
+    told = {row.key: row.reason for row in scan.skipped_rows}
     assert told[SHARDS[1]] == f"it holds the row of lease {SHARDS[0]}: was the object copied or renamed?"
     assert (
         told["backup of monday.json"]
@@ -153,7 +153,7 @@ def test_a_row_that_bears_another_name_is_left_alone_and_told(place):
         table.fetch(SHARDS[1])
     with pytest.raises(Rejected, match=f"holds the row of lease {SHARDS[0]}"):
         table.write(Renew(SHARDS[1], 0, "me"))
-    assert [row.key for row in table.fetch_many(SHARDS[:2]).skipped] == [SHARDS[1]]
+    assert [row.key for row in table.fetch_many(SHARDS[:2]).skipped_rows] == [SHARDS[1]]
 
 
 def test_the_key_of_a_lease_of_several_streams_names_its_object(place):
@@ -169,8 +169,8 @@ def test_foreign_json_is_read_once_and_told(place):
     table = place.table("app")
     first, second = table.scan(), table.scan()
     assert first.leases == second.leases == ()
-    assert sorted(row.key for row in first.skipped) == ["list", "settings", SHARDS[0]]
-    assert sorted(first.skipped, key=str) == sorted(second.skipped, key=str)
+    assert sorted(row.key for row in first.skipped_rows) == ["list", "settings", SHARDS[0]]
+    assert sorted(first.skipped_rows, key=str) == sorted(second.skipped_rows, key=str)
     if isinstance(place, Bucket):
         assert place.server.gets("app/settings.json") == 1
     place.put(f"app/{SHARDS[0]}.json", place_row(place, SHARDS[0]))  # it is put right
@@ -188,7 +188,7 @@ def test_an_enormous_foreign_object_is_told_and_not_read(place):
     place.put("app/largest.json", b"x" * OBJECT_BYTES_MAX)
     table = place.table("app")
     for _ in range(2):
-        told = {row.key: row.reason for row in table.scan().skipped}
+        told = {row.key: row.reason for row in table.scan().skipped_rows}
         assert told["dump"] == f"it is larger than {OBJECT_BYTES_MAX} bytes, and no lease is"
         assert told["largest"].startswith("it is not a JSON document")
     if isinstance(place, Bucket):

@@ -157,7 +157,7 @@ def test_rows_that_are_no_leases_are_skipped_and_reported(dynamo):
         client.put_item(TableName=table.name, Item=item)
     scan = table.scan()
     assert [lease.key for lease in scan.leases] == [KEY]
-    assert sorted(row.key for row in scan.skipped) == ["broken", "odd", "partial", "unheard"]
+    assert sorted(row.key for row in scan.skipped_rows) == ["broken", "odd", "partial", "unheard"]
     for item in strange:
         client.delete_item(TableName=table.name, Key={"leaseKey": item["leaseKey"]})
 
@@ -349,7 +349,7 @@ def test_rows_are_read_by_key_and_no_others(many, count):
     wanted = [key_of(number) for number in range(count)]
     for _ in range(2):
         found = many.fetch_many([*wanted, *wanted, "missing"])
-        assert found.skipped == ()
+        assert found.skipped_rows == ()
         assert sorted((lease.key, str(lease.checkpoint)) for lease in found.leases) == [
             (key_of(number), f"10.{number}") for number in range(count)
         ]
@@ -370,7 +370,7 @@ def test_rows_by_key_that_are_no_leases_are_skipped_and_reported(dynamo):
     client.put_item(TableName=table.name, Item={"leaseKey": {"S": "broken"}, "leaseOwner": {"S": "me"}})
     found = table.fetch_many([KEY, "broken"])
     assert [lease.key for lease in found.leases] == [KEY]
-    assert [row.key for row in found.skipped] == ["broken"]
+    assert [row.key for row in found.skipped_rows] == ["broken"]
     client.delete_item(TableName=table.name, Key={"leaseKey": {"S": "broken"}})
 
 

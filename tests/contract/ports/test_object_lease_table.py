@@ -164,10 +164,10 @@ def test_objects_that_are_no_leases_are_skipped_and_reported(store, table):
     store.write("deep.json", b'{"leaseKey":' * 50_000, None)
     scan = table.scan()
     assert [row.key for row in scan.leases] == [KEY]
-    assert sorted(row.key for row in scan.skipped) == ["deep", "list", "odd"]
+    assert sorted(row.key for row in scan.skipped_rows) == ["deep", "list", "odd"]
     with pytest.raises(Rejected, match=r"row 'odd' cannot be read as a lease"):
         table.fetch("odd")
-    assert [row.key for row in table.fetch_many([KEY, "odd", "none"]).skipped] == ["odd"]
+    assert [row.key for row in table.fetch_many([KEY, "odd", "none"]).skipped_rows] == ["odd"]
 
 
 class Losing:

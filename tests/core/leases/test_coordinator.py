@@ -216,7 +216,7 @@ def test_a_restart_under_the_same_name_renews_its_own_leases_at_once():
     bench.start()
     assert bench.writes(Renew) == [Renew("s", 9, "me")]
     assert [effect.position for effect in bench.of(StartReader)] == [at_record("5")]
-    assert bench.machine.stats.takes == () or bench.reports(Topic.TAKEN)[0].reason == "own"
+    assert bench.machine.stats.take_counts == () or bench.reports(Topic.TAKEN)[0].reason == "own"
 
 
 def test_a_kcl_table_is_adopted_as_it_is():
@@ -1429,7 +1429,7 @@ def test_the_figures_tell_the_state_of_the_fleet():
     bench.at(9.0)
     stats = bench.machine.stats
     assert (stats.total_leases, stats.ended_leases, stats.worker_count) == (2, 1, 2)
-    assert (stats.held_leases, stats.takes) == (1, (("unowned", 1),))
+    assert (stats.held_leases, stats.take_counts) == (1, (("unowned", 1),))
 
 
 def test_rounds_become_rarer_where_few_workers_share_very_many_leases():

@@ -144,7 +144,7 @@ def test_what_the_leader_assigns_is_found_by_the_index_and_read():
     assert fleet.holding() == ["free"]
     assert len(fleet.effects(ScanTable)) == looks
     fleet.at(fleet.now + 1.1 * fleet.options.interval_s)
-    assert dict(fleet.machine.stats.takes) == {"assigned": 1}
+    assert dict(fleet.machine.stats.take_counts) == {"assigned": 1}
     assert fleet.effects(FindOwnLeases)[-1].known_keys <= {"free"}
 
 

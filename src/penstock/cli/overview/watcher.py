@@ -98,7 +98,7 @@ class ApplicationWatcher:
         except ServiceError as error:
             return self._with_events(self.failed_snapshot(error))
         now_s = self._clock.monotonic_s()
-        skipped = [(row.key, row.reason) for row in scan.skipped]
+        skipped = [(row.key, row.reason) for row in scan.skipped_rows]
         self._view.on_scan(scan.leases, now_s, skipped_rows=skipped)
         sightings = [
             Sighting(
@@ -107,7 +107,7 @@ class ApplicationWatcher:
             for lease, state, unmoved_s in self._view.with_owner_states(now_s)
         ]
         return self._with_events(
-            self._build(sightings, scan.skipped, REPEATED_MEASUREMENT, self._options.lag_count_max)
+            self._build(sightings, scan.skipped_rows, REPEATED_MEASUREMENT, self._options.lag_count_max)
         )
 
     def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
@@ -122,7 +122,7 @@ class ApplicationWatcher:
         """Return the snapshot of a watched table, with all lags."""
         sightings, scan = watched
         lag_count_max = len(sightings) if self._options.lag_count_max else 0
-        return self._build(sightings, scan.skipped, ONE_MEASUREMENT, lag_count_max)
+        return self._build(sightings, scan.skipped_rows, ONE_MEASUREMENT, lag_count_max)
 
     def failed_snapshot(self, error: Exception) -> ApplicationSnapshot:
         """Return an empty snapshot with an error as its problem."""

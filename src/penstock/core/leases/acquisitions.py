@@ -65,7 +65,7 @@ class Acquisitions:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view: LeaseView = context.view
-        self.takes: dict[str, int] = {}
+        self.take_counts: dict[str, int] = {}
         """Number of acquired leases since the start, by reason."""
         self._turn = context.turn
         self._writes = context.writes
@@ -137,7 +137,7 @@ class Acquisitions:
         if row.key in self._held_leases or row.is_ended or row.reader != self.me:
             return
         why = reason.value
-        self.takes[why] = self.takes.get(why, 0) + 1
+        self.take_counts[why] = self.take_counts.get(why, 0) + 1
         message = f"lease {row.key} taken at {row.checkpoint} ({why})"
         self._turn.report(Topic.TAKEN, Level.INFO, message, row.key, why)
         self._held_leases.begin_holding(row, sent_s, now_s)

@@ -240,7 +240,7 @@ class Coordinator:
             self._table_stats,
             held_leases=len(self.held_leases),
             lost_leases=self.held_leases.lost_count,
-            takes=tuple(sorted(self._acquisitions.takes.items())),
+            take_counts=tuple(sorted(self._acquisitions.take_counts.items())),
         )
 
     @property

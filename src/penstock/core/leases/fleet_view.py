@@ -194,7 +194,7 @@ class CoordinatorStats(Struct, frozen=True):
         unclaimed_leases: Unfinished ones without a live owner.
         worker_count: Live owners, this worker included.
         lost_leases: The number of leases lost since the start.
-        takes: The number of acquired leases since the start, by reason.
+        take_counts: The number of acquired leases since the start, by reason.
     """
 
     total_leases: int = 0
@@ -203,7 +203,7 @@ class CoordinatorStats(Struct, frozen=True):
     worker_count: int = 1
     held_leases: int = 0
     lost_leases: int = 0
-    takes: tuple[tuple[str, int], ...] = ()
+    take_counts: tuple[tuple[str, int], ...] = ()
 
     @property
     def table_leases(self) -> int:

@@ -31,7 +31,7 @@ def progress_report(
         "leases": {
             "held": stats.held_leases,
             "lost": stats.lost_leases,
-            "taken": sum(count for _, count in stats.takes),
+            "taken": sum(count for _, count in stats.take_counts),
             "total": stats.total_leases,
         },
         "maxMillisBehindLatest": max(lag.values(), default=0),

@@ -47,10 +47,10 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
         _log.warning("lease table %s was deleted; it is created again from the query's offset", table.name)
         table.ensure_exists()
         scan = table.scan()
-    for row in scan.skipped[:SKIPPED_REPORTS_MAX]:
+    for row in scan.skipped_rows[:SKIPPED_REPORTS_MAX]:
         _log.warning("lease table %s: row %r is skipped: %s", table.name, row.key, row.reason)
-    if len(scan.skipped) > SKIPPED_REPORTS_MAX:
-        more = len(scan.skipped) - SKIPPED_REPORTS_MAX
+    if len(scan.skipped_rows) > SKIPPED_REPORTS_MAX:
+        more = len(scan.skipped_rows) - SKIPPED_REPORTS_MAX
         _log.warning("lease table %s: %d more rows that are not leases are skipped", table.name, more)
     return {lease.key: lease for lease in scan.leases}
 

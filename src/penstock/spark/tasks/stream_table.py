@@ -82,7 +82,7 @@ class StreamTable:
             tuple(bare_lease(row) for row in scan.leases if stream_id_of(row.key) == self._stream_id),
             tuple(
                 SkippedRow(shard_id_of(row.key), row.reason)
-                for row in scan.skipped
+                for row in scan.skipped_rows
                 if stream_id_of(row.key) == self._stream_id
             ),
         )
