@@ -15,8 +15,8 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from local.error_codes import code
 from penstock_local import LocalKinesis
 from penstock_local.moto_bridge import tables_of
+from penstock_local.moto_fixes import install_fixes
 from penstock_local.moto_repairs import repaired
-from penstock_local.moto_serializer import install_serializer
 
 ROW = {"leaseKey": {"S": "shard"}}
 
@@ -334,7 +334,7 @@ def test_values_are_written_in_one_step_and_as_moto_writes_them(rig, table, monk
 def test_rows_of_plain_values_are_written_by_our_serializer_in_this_moto(table, monkeypatch):
     from moto.core.serialize import SERVICE_SPECIFIC_SERIALIZERS, JSONSerializer
 
-    assert install_serializer()
+    assert install_fixes() == []
     ours = SERVICE_SPECIFIC_SERIALIZERS["dynamodb"]["json"]
     shown = []
     before = JSONSerializer._default_serialize
@@ -351,4 +351,4 @@ def test_rows_of_plain_values_are_written_by_our_serializer_in_this_moto(table, 
 
 def test_a_moto_without_a_place_for_serializers_does_the_work_itself(monkeypatch):
     monkeypatch.setitem(sys.modules, "moto.core.serialize", None)
-    assert not install_serializer()
+    assert install_fixes() == ["large scans are slow"]

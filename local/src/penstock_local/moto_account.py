@@ -13,10 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from penstock_local.http import Request
-from penstock_local.moto_batches import install_batch_writes
-from penstock_local.moto_comparisons import install_comparisons
-from penstock_local.moto_items import install_item_sizes
-from penstock_local.moto_serializer import install_serializer
+from penstock_local.moto_fixes import install_fixes
 from penstock_local.store import ACCOUNT
 
 _SERVICES = ("dynamodb", "dynamodbstreams", "cloudwatch", "sts")
@@ -98,10 +95,7 @@ class MotoAccount:
             from moto.core.base_backend import backend_lock
 
             if not self._used:
-                install_serializer()
-                install_item_sizes()
-                install_comparisons()
-                install_batch_writes()
+                install_fixes()
                 self._used = True
             with backend_lock:  # `mock_aws` empties the accounts under this lock
                 held: list[Any] = [backends.get_backend(each) for each in _SERVICES]  # type: ignore[call-overload]

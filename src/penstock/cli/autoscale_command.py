@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -86,14 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
     def show(event: AutoscaleEvent) -> None:
         if args.json:
-            document = {
-                "stream": event.stream,
-                "action": event.action,
-                "done": event.done,
-                "shards": event.shards,
-                "text": event.text,
-            }
-            print(safe_json(document), flush=True)
+            print(safe_json(asdict(event)), flush=True)
         else:
             print(
                 escape_text(

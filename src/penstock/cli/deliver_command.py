@@ -373,11 +373,10 @@ def _yaml_loader(yaml: Any) -> Any:
 
 
 def _as_line(batch: BatchReport) -> str:
-    parts = [f"{batch.row_count:,} row{'s' if batch.row_count != 1 else ''}"]
+    parts = [counted(batch.row_count, "row")]
     if batch.dead_count:
-        parts.append(f"{batch.dead_count:,} dead letter{'s' if batch.dead_count != 1 else ''}")
-    parts.append(counted(batch.file_count, "file"))
-    parts.append(f"{batch.duration_s:.1f} s")
+        parts.append(counted(batch.dead_count, "dead letter"))
+    parts += [counted(batch.file_count, "file"), f"{batch.duration_s:.1f} s"]
     if batch.new_columns:
         parts.append(f"new columns {', '.join(batch.new_columns)}")
     if batch.failed_compactions:

@@ -162,22 +162,12 @@ def _range_text(table: PlannedTable, *, follows: bool) -> str:
 
 
 def _write(query: Query, name: str, output: str | None) -> None:
-    """Write the result; a file gets its name only when it is complete."""
-    from penstock.cli.sql_output import open_writer, print_not_utf8
+    """Write the result."""
+    from penstock.cli.sql_output import print_not_utf8, whole_file
 
-    path = None if output is None else Path(output)
-    part = None if path is None else path.with_name(f"{path.name}.part")
-    writer = open_writer(name, part)
-    try:
+    with whole_file(name, None if output is None else Path(output)) as writer:
         for rows in _results(query):
             writer.write(rows)
-        writer.close()
-    except BaseException:
-        if part is not None:
-            part.unlink(missing_ok=True)
-        raise
-    if path is not None and part is not None:
-        part.replace(path)
     print_not_utf8(query.not_utf8_count)
 
 

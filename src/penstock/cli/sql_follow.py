@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.filtered_logs import filtered_logs, is_without_leases
 from penstock.cli.output_reader import while_output_is_read
-from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8
+from penstock.cli.sql_output import ResultWriter, json_rows, open_writer, print_not_utf8, whole_file
 from penstock.errors import OptionError
 from penstock.sql.database import Database, empty_batch
 from penstock.sql.follow import FollowedQuery
@@ -103,11 +103,8 @@ def _write(rows: pa.Table, writer: ResultWriter) -> None:
 def _print_whole(rows: pa.Table, name: str, path: Path | None) -> None:
     """Write a whole result. In a file, it replaces the previous result; on stdout, it follows the previous result."""
     if path is not None:
-        part = path.with_name(f"{path.name}.part")
-        writer = open_writer(name, part)
-        _write(rows, writer)
-        writer.close()
-        part.replace(path)
+        with whole_file(name, path) as writer:
+            _write(rows, writer)
         return
     at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     if name == "json":

@@ -8,6 +8,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -78,6 +79,22 @@ def open_writer(name: str, path: Path | None) -> ResultWriter:
         return kind(sys.stdout, sys.stdout.flush)
     file = path.open("w", encoding="utf-8", newline="")
     return kind(file, file.close)
+
+
+@contextmanager
+def whole_file(name: str, path: Path | None) -> Iterator[ResultWriter]:
+    """Open a writer as `open_writer` does. A file gets its name only when it is complete, and is removed after an error."""
+    part = None if path is None else path.with_name(f"{path.name}.part")
+    writer = open_writer(name, part)
+    try:
+        yield writer
+        writer.close()
+    except BaseException:
+        if part is not None:
+            part.unlink(missing_ok=True)
+        raise
+    if path is not None and part is not None:
+        part.replace(path)
 
 
 def print_not_utf8(count: int) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.errors import AccessDenied, ServiceError
+
 CHARACTERS_MAX: Final = 2_000
 
 
@@ -37,3 +39,9 @@ def describe_error(error: BaseException) -> str:
 def name_of(cls: type) -> str:
     """Return the name of a class, also if its metaclass hides it or it has half a surrogate pair."""
     return str.__str__(type.__dict__["__name__"].__get__(cls)).encode("utf-8", "backslashreplace").decode()
+
+
+def way_out_of(error: ServiceError, action: str) -> str:
+    """Return a service's error as the end of a sentence, after the advice to allow an action if it was denied."""
+    allow = f": allow {action}" if isinstance(error, AccessDenied) else ""
+    return f"{allow} ({error})"

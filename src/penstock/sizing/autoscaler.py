@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from penstock.core.keyword_options import check_range, check_types, merge_connection
 from penstock.core.leases.lease import shard_id_of, stream_id_of, stream_name_of
+from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.sizing.autoscaler_lease import AUTOSCALER_PREFIX, LEASE_S, AutoscalerLease
 from penstock.core.sizing.load_history import LoadHistory
@@ -275,8 +276,7 @@ class Autoscaler:
     def _list(self) -> tuple[list[Shard], set[str], int]:
         """Return the open shards, the ids of the closed ones, and the service's time."""
         listing = self._ports.kinesis.fetch_shards(self._stream)
-        # The service's time is in whole seconds: the newest records may have arrived later in the same second.
-        now_ms = self._ports.clock.wall_ms() if listing.server_ms is None else listing.server_ms + 1000
+        now_ms = service_bound_ms(self._ports.clock.wall_ms(), listing.server_ms)
         return (
             [each for each in listing.shards if each.is_open],
             {each.shard_id for each in listing.shards if not each.is_open},

@@ -7,11 +7,13 @@ from typing import Final
 
 from msgspec import Struct
 
+from penstock.core.reading.service_clock import service_bound_ms
+from penstock.core.safe_text import way_out_of
 from penstock.core.shard import Shard
 from penstock.core.sizing.plan import PlanInput, SizingPlan, Traffic, plan_size
 from penstock.core.sizing.prices import Prices
 from penstock.core.sizing.resharding import SizeLimits
-from penstock.errors import AccessDenied, ServiceError
+from penstock.errors import ServiceError
 from penstock.ports.clock import Clock
 from penstock.ports.fan_out import FanOut
 from penstock.ports.kinesis import Kinesis, ShardFilter
@@ -61,8 +63,7 @@ def plan_stream(
     summary = ports.kinesis.fetch_summary(stream)
     listing = ports.kinesis.fetch_shards(stream, ShardFilter("AT_LATEST"))
     shards = [each for each in listing.shards if each.is_open]
-    # The service's time is in whole seconds: the newest records may have arrived later in the same second.
-    now_ms = ports.clock.wall_ms() if listing.server_ms is None else listing.server_ms + 1000
+    now_ms = service_bound_ms(ports.clock.wall_ms(), listing.server_ms)
     problems: list[str] = []
     traffic = _traffic(ports, summary.name, max(since_ms, summary.created_ms), now_ms, problems)
     window_s = _window_s(
@@ -78,7 +79,9 @@ def plan_stream(
     try:
         consumers = sorted(each.name for each in ports.fan_out.fetch_consumers(summary.arn))
     except ServiceError as error:
-        problems.append(f"registered consumers are not known{_way_out(error, 'kinesis:ListStreamConsumers')}")
+        problems.append(
+            f"registered consumers are not known{way_out_of(error, 'kinesis:ListStreamConsumers')}"
+        )
     if not any(each.record_count for each in samples):
         problems.append(
             f"no record arrived in the last {window_s:.0f} s: the hash keys are taken to be even, and the size of a record "
@@ -123,7 +126,7 @@ def _traffic(ports: PlanPorts, name: str, since_ms: int, now_ms: int, problems: 
         )
     except ServiceError as error:
         problems.append(
-            f"CloudWatch returned no figures{_way_out(error, 'cloudwatch:GetMetricData')}; the plan is made from a sample of "
+            f"CloudWatch returned no figures{way_out_of(error, 'cloudwatch:GetMetricData')}; the plan is made from a sample of "
             "records alone, so peaks and reads are unknown"
         )
         return Traffic(period_s)
@@ -151,8 +154,3 @@ def _traffic(ports: PlanPorts, name: str, since_ms: int, now_ms: int, problems: 
         sum((found["WriteProvisionedThroughputExceeded"] or {}).values()),
         sum((found["ReadProvisionedThroughputExceeded"] or {}).values()),
     )
-
-
-def _way_out(error: ServiceError, action: str) -> str:
-    allow = f": allow {action}" if isinstance(error, AccessDenied) else ""
-    return f"{allow} ({error})"

@@ -15,8 +15,8 @@ from penstock.cli.overview.queue_rows import (
     figures_of,
     sorted_queues,
 )
-from penstock.core.safe_text import describe_error
-from penstock.errors import AccessDenied, ServiceError, UsageError
+from penstock.core.safe_text import describe_error, way_out_of
+from penstock.errors import ServiceError, UsageError
 from penstock.runtime.loop import ThreadPool
 
 if TYPE_CHECKING:
@@ -67,8 +67,7 @@ def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> 
     except UsageError:
         return QueueOverview()  # the installed SDK has no queues, so its user has none
     except ServiceError as error:
-        way_out = ": allow kinesis:ListQueues" if isinstance(error, AccessDenied) else ""
-        return QueueOverview(problems=(f"queues are not shown{way_out} ({error})",))
+        return QueueOverview(problems=(f"queues are not shown{way_out_of(error, 'kinesis:ListQueues')}",))
     if not found:
         return QueueOverview()
     problems: list[str] = []
@@ -84,8 +83,9 @@ def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> 
             now_ms,
         )
     except ServiceError as error:
-        way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
-        problems.append(f"CloudWatch returned no figures of queues{way_out} ({error})")
+        problems.append(
+            f"CloudWatch returned no figures of queues{way_out_of(error, 'cloudwatch:GetMetricData')}"
+        )
         figures: list[dict[str, Any]] = [{} for _ in shown]
     else:
         problems += answer.problems

@@ -23,8 +23,8 @@ from penstock.cli.overview.stream_load import (
     load_of,
     missing_metrics,
 )
-from penstock.core.safe_text import describe_error
-from penstock.errors import AccessDenied, NotFound, ServiceError
+from penstock.core.safe_text import describe_error, way_out_of
+from penstock.errors import NotFound, ServiceError
 from penstock.runtime.loop import ThreadPool
 
 if TYPE_CHECKING:
@@ -139,8 +139,7 @@ def fetch_stream(
     try:
         of_stream, of_shards, left_out = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
     except ServiceError as error:
-        way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
-        problems.append(f"CloudWatch returned no figures{way_out} ({error})")
+        problems.append(f"CloudWatch returned no figures{way_out_of(error, 'cloudwatch:GetMetricData')}")
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
         return replace(snapshot, shards=loads, problems=tuple(problems))
     problems += left_out

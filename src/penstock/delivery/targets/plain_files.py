@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -13,8 +12,6 @@ from penstock.core.delivering.manifest import Manifest, plan_moves
 from penstock.delivery.files import spark_uri
 from penstock.delivery.table_rows import table_rows
 from penstock.delivery.targets.target import Placement, Target
-
-_ENDINGS: Final = {"parquet": "parquet", "json": "json"}
 
 
 class PlainFiles(Target):
@@ -29,7 +26,7 @@ class PlainFiles(Target):
 
     @property
     def ending(self) -> str:
-        return _ENDINGS[self._delivery.format]
+        return self._delivery.format
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
         """Write the rows as they will be in the table."""
