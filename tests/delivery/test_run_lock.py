@@ -622,6 +622,35 @@ def test_each_batch_is_of_a_kind_of_run():
     ]
 
 
+def test_the_reason_of_a_failed_python_is_its_error_not_the_word_traceback():
+    trace = """Traceback (most recent call last):
+  File "worker.py", line 2, in load
+    import pandas
+ModuleNotFoundError: No module named 'pandas'
+
+During handling of the above exception, another exception occurred:
+
+Traceback (most recent call last):
+  File "worker.py", line 4, in load
+    raise ImportError("no pandas")
+           ^^^^^^^^^^^^^^^^^^^^^^
+ImportError: no pandas
+"""
+    of_source = (
+        f"[STREAM_FAILED] Failed when Python performs latestOffset: {trace} SQLSTATE: 38000\n=== Query ===\n"
+    )
+    assert (
+        error_reason(of_source)
+        == "[STREAM_FAILED] Failed when Python performs latestOffset: ImportError: no pandas"
+    )
+    of_task = f"Job aborted: Task 0 failed\nCaused by: org.PythonException: {trace}\n\tat org.apache.spark\n"
+    assert (
+        error_reason(of_task)
+        == "Job aborted: Task 0 failed; caused by org.PythonException: ImportError: no pandas"
+    )
+    assert error_reason("[STREAM_FAILED] no disk\n") == "[STREAM_FAILED] no disk"
+
+
 def test_a_stream_that_was_created_again_is_delivered_under_another_name():
     with pytest.raises(StreamChanged) as changed:
         check_stream("orders", "app", StreamIdentity("arn:orders", 2), StreamIdentity("arn:orders", 1))

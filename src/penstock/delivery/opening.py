@@ -74,6 +74,7 @@ _NEW_STREAM: Final = (
     "Deliver the new stream under another name, with start TRIM_HORIZON: it may fill the same table"
 )
 _CAUSED_BY: Final = "Caused by: "
+_TRACEBACK: Final = "Traceback (most recent call last):"
 _APPLICATION_HASH_LENGTH: Final = 8
 
 
@@ -626,7 +627,7 @@ def _check_expressions_without_fields(spark: SparkSession, delivery: Delivery) -
 def error_reason(error: Any) -> str:
     """Return the reason in an error of Spark, as one line. Advice to begin a new query becomes advice for a delivery.
 
-    For a failed task the line also has the error that ended the task, such as a full disk.
+    For a failed task the line also has the error that ended the task, such as a full disk; of a traceback of Python only the error is left.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     of_penstock = [line for line in lines if line.startswith("penstock.errors.")]
@@ -636,9 +637,20 @@ def error_reason(error: Any) -> str:
         return type(error).__name__
     is_call = lines[0].startswith("An error occurred while calling ") and len(lines) > 1
     first = lines[1].removeprefix(": ") if is_call else lines[0]
-    trace = [*lines, *(line.strip() for line in getattr(error, "_stackTrace", "").splitlines())]
-    causes = [line.removeprefix(_CAUSED_BY) for line in trace if line.startswith(_CAUSED_BY)]
-    return first if not causes or causes[-1] in first else f"{first}; caused by {causes[-1]}"
+    trace = f"{error}\n{getattr(error, '_stackTrace', '')}"
+    causes = [
+        line.strip().removeprefix(_CAUSED_BY)
+        for line in trace.splitlines()
+        if line.strip().startswith(_CAUSED_BY)
+    ]
+    reason = first if not causes or causes[-1] in first else f"{first}; caused by {causes[-1]}"
+    return reason.replace(_TRACEBACK, _python_error(trace))
+
+
+def _python_error(trace: str) -> str:
+    """Return the line of the error below Python's last traceback in a text. The lines of the traceback are indented."""
+    below = trace.rpartition(_TRACEBACK)[2].splitlines()
+    return next((line for line in below if line[:1].strip()), "")
 
 
 def time_zone_of(delivery: Delivery) -> Any:
