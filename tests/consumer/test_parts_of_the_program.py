@@ -134,6 +134,27 @@ def test_a_traceback_is_short_enough_and_can_be_written(monkeypatch, logging_err
     assert plain.endswith(("ValueError: text of its own", 'ValueError: text of its own"}'))
 
 
+@pytest.mark.parametrize("formatter", [logging.Formatter(), JsonFormatter()])
+def test_a_large_group_is_shown_by_its_first_errors(monkeypatch, logging_errors, formatter):
+    """`traceback` examines them all, although it shows 15: 20,000 took a second for each log line."""
+    examined, lines = [], []
+
+    class FailedError(ValueError):
+        def __str__(self):
+            examined.append(self)
+            return "a task has failed"
+
+    handler = logging.Handler()
+    monkeypatch.setattr(handler, "emit", lambda record: lines.append(handler.format(record)))
+    handler.setFormatter(formatter)
+    monkeypatch.setattr(LOG, "handlers", [handler])
+    own_loggers.guard_loggers()
+    LOG.warning("the handler failed", exc_info=ExceptionGroup("tasks", [FailedError() for _ in range(2_000)]))
+    assert len(examined) < 500
+    assert "ExceptionGroup: tasks (2000 sub-exceptions); the first (100 sub-exceptions)" in lines[0]
+    assert "a task has failed" in lines[0]
+
+
 class Redacting(logging.Formatter):
     def formatException(self, ei):  # noqa: N802 - of the library
         return super().formatException(ei).replace("hunter2", "***")
