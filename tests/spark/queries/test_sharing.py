@@ -19,7 +19,7 @@ from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 from penstock.spark import stream_reader
-from penstock.spark.driver import joining
+from penstock.spark.driver import joining, planner
 from penstock.spark.driver.query_worker import coordinator_options
 from penstock.spark.driver.startup_checks import refuse_shared_default_name
 from spark_support import numbered, put
@@ -322,6 +322,32 @@ def test_shards_share_a_task_and_the_rows_stay_the_same(fleet, client, option, s
     query.commit(end, query.execute(end))
     query.drain()
     assert query.numbers() == list(range(120))
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_query_that_gets_no_shard_warns_once_with_the_way_out(fleet, caplog, monkeypatch, available_now):
+    monkeypatch.setattr(planner, "_FIRST_SHARD_S", 0.0)
+    one = fleet(shards=1)
+    turn([one], lambda: shares(one) == [1], "the shard")
+    two = fleet(beside=one)
+    if available_now:
+        two.reader.prepareForTriggerAvailableNow()
+
+    def warnings():
+        return [text for text in caplog.messages if "this query reads nothing" in text]
+
+    turn([one, two], warnings, "the warning")
+    assert f"application {one.given['applicationName']} have all 1 shards" in warnings()[0]
+    assert "call load() with an applicationName of its own" in warnings()[0]
+    two.batch()
+    assert len(warnings()) == 1
+
+
+def test_a_query_that_shares_the_shards_does_not_warn_of_missing_ones(fleet, client, caplog):
+    queries = [one := fleet(), fleet(beside=one)]
+    turn(queries, lambda: shares(one) == [3, 3], "three shards each")
+    give_batches(queries, 2, client, is_read=True)
+    assert [text for text in caplog.messages if "reads nothing" in text] == []
 
 
 def test_a_lease_of_another_stream_in_its_table_ends_a_query_with_the_reason(fleet):

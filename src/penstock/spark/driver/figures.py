@@ -75,3 +75,18 @@ def describe_unread_part(query: JoinedQuery, options: SourceOptions, wait_s: flo
         f"({why}; {query_worker.stats.held_leases} leases held in table {options.lease_table}): all batches so far are done; if the "
         "query ends now, start it again for the rest"
     )
+
+
+def describe_missing_shards(query: JoinedQuery, options: SourceOptions) -> str | None:
+    """Return why this query reads no shard, for a warning: other workers read all of them; None if it has or may get one."""
+    query_worker, stats = query.query_worker, query.query_worker.stats
+    if query.shards.states or stats.held_leases or stats.unclaimed_leases or not stats.total_leases:
+        return None
+    if not query_worker.is_at_rest:
+        return None
+    return (
+        f"stream {options.stream}: this query reads nothing. Other workers of application {options.application} have all "
+        f"{stats.total_leases} shards (penstock leases {options.application}). Each start() is a worker of its own, and so is each "
+        "side of a frame that is joined with itself: to read the whole stream here too, call load() with an applicationName of "
+        "its own"
+    )

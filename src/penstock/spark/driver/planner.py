@@ -34,7 +34,12 @@ from penstock.errors import PenstockError, Unavailable
 from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver
 from penstock.spark.driver.batch_tasks import BatchTasks, PlannedBatch
 from penstock.spark.driver.driver_ports import DriverPorts
-from penstock.spark.driver.figures import describe_unread_part, progress_report, send_metrics
+from penstock.spark.driver.figures import (
+    describe_missing_shards,
+    describe_unread_part,
+    progress_report,
+    send_metrics,
+)
 from penstock.spark.driver.joining import JoinedQuery, deregister_consumer, draw_name, join
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
@@ -46,6 +51,7 @@ from penstock.spark.tasks.shard_read import BatchPart
 
 _log: Final = logging.getLogger("penstock.spark")
 _PATIENT_WAIT_S_MIN: Final = 60.0
+_FIRST_SHARD_S: Final = 60.0  # until then, another worker may hand over a shard after its batch
 
 
 class Search(Struct):
@@ -119,6 +125,9 @@ class Planner:
         self._awaits_first_leases = True
         self._has_late_leases = False  # they were late, and no search has ended without records since
         self._planned: PlannedBatch | None = None
+        self._shards_due_s = float(
+            "inf"
+        )  # when to warn that this query has got no shard; inf after the warning
         self._tips_due_s = float("-inf")  # when tip marks are passed to the leases next
         self._children_due_s = float("-inf")  # when the children of ended shards are listed next
         self._until_ms: int | None = None  # the end of an AvailableNow query's records
@@ -206,6 +215,7 @@ class Planner:
             self._has_late_leases = False
             if search.is_patient and not is_complete:
                 self._report_unread(search)
+            self._report_missing_shards(now_s)
             return True
         idle = (state for state in shards.states.values() if not state.has_news)
         search.wake_s = min(search.deadline_s, self._poller.next_probe_s(idle))
@@ -237,6 +247,14 @@ class Planner:
         if self._until_ms is not None:
             raise Unavailable(unread)
         _log.warning(unread)
+
+    def _report_missing_shards(self, now_s: float) -> None:
+        """Warn once if this query has read nothing and has no shard: with AvailableNow at once, since the run may end now."""
+        if self._planned is None and now_s >= self._shards_due_s:
+            why = describe_missing_shards(self._query, self._options)
+            if why is not None:
+                _log.warning(why)
+                self._shards_due_s = float("inf")
 
     def wait(self, duration_s: float) -> None:
         """Wait for a duration, or until the lease coordinator has a command."""
@@ -354,6 +372,7 @@ class Planner:
         if self._awaits_first_leases:
             self._awaits_first_leases = False
             query, options = self._query, self._options
+            self._shards_due_s = self._clock.monotonic_s() + (_FIRST_SHARD_S if self._until_ms is None else 0)
             wait_s = max(10.0, 2 * options.lease_duration_s)
             self._has_late_leases = not query.query_worker.await_leases(wait_s)
             refuse_shared_default_name(
