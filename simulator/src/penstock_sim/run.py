@@ -30,7 +30,6 @@ from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.queue_checkers import QUEUES, DeliveredOnce
 from penstock_sim.queue_worker import QueueActors
 from penstock_sim.seed_kinds import DRAW
-from penstock_sim.several_streams import SeveralStreams
 from penstock_sim.situations import finders_of
 from penstock_sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
 from penstock_sim.table import TableCall
@@ -118,9 +117,6 @@ def _checkers_of(scenario: Scenario) -> tuple[type[Checker], ...]:
 
 def open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
     """Return the world of a scenario with its actors."""
-    plan = scenario.streams
-    if plan is not None:
-        return World(scenario, listener, lambda world: SeveralStreams(world, plan))
     world = World(scenario, listener)
     if scenario.kcl3 is not None:
         world.actors.append(Kcl3Fleet(world, scenario.kcl3))

@@ -34,13 +34,8 @@ _UNDER_WAY_S: Final = 2.0
 class World(Environment):
     """One run of one scenario."""
 
-    def __init__(
-        self,
-        scenario: Scenario,
-        listener: Callable[[HistoryEntry], None],
-        streams: Callable[[World], StreamSet] = StreamSet,
-    ) -> None:
-        self.streams: StreamSet = streams(self)
+    def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
+        self.streams: StreamSet = StreamSet(self, scenario)
         self.actors: list[Actors] = [self.streams]
         """The kinds of processes beside plain workers, and the streams, each with its own faults."""
         super().__init__(scenario, listener)
@@ -104,7 +99,7 @@ class World(Environment):
         self.schedule(self.chance.expovariate(per_min / 60), again)
 
     def _recur_puts(self) -> None:
-        if self.now >= self.streams.quiet_until or self.is_healed:
+        if not self.streams.is_quiet:
             for _ in range(self.chance.randint(1, 5)):
                 self.streams.put()
         if not self.is_healed:
@@ -176,20 +171,13 @@ class World(Environment):
         """Start a process of this name, unless one runs, it has left for ever, or it cannot start now."""
         if name in self.workers or name in self._left:
             return
-        try:
-            worker = self._make_worker(name)
+        try:  # the streams, which are the first, make the workers of all other names
+            worker = next(filter(None, (actors.make(name) for actors in reversed(self.actors))))
         except CannotStart:
             return
         self.workers[name] = worker
         self.record(ProcessStarted(worker.who))
         worker.start()
-
-    def _make_worker(self, name: str) -> SimProcess:
-        for actors in self.actors:
-            worker = actors.make(name)
-            if worker is not None:
-                return worker
-        return SimWorker(self, name)
 
     def is_done(self) -> bool:
         return all(actors.is_done() for actors in self.actors)
