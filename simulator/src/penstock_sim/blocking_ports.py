@@ -24,8 +24,7 @@ from penstock.errors import NotFound, PenstockError, Throttled, Unavailable, Unk
 from penstock.ports.kinesis import RecordPage, ShardFilter, ShardListing
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
-from penstock_sim.events.processes import CallMade, CallRetried
-from penstock_sim.events.queries import TipProbed
+from penstock_sim.events import processes, queries
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.stream import SimStream, position_of
 
@@ -76,7 +75,7 @@ class Caller:
         fiber = world.fibers.current
         assert fiber is not None
         assert fiber.process is process
-        kind = CallMade if attempt == 1 else CallRetried
+        kind = processes.CallMade if attempt == 1 else processes.CallRetried
         world.record(kind(process.who, self.prefix + name, key))
         answers: list[Any] = []
         awaited = True
@@ -296,7 +295,7 @@ class SimKinesis:
             and not (page.records or page.millis_behind_latest)
             and page.server_ms is not None
         ):
-            self._world.record(TipProbed(self.process.who, key, page.server_ms))
+            self._world.record(queries.TipProbed(self.process.who, key, page.server_ms))
         return page
 
     def position_of(self, key: str, start: IteratorStart) -> Position:

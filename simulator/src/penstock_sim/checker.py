@@ -11,8 +11,8 @@ from typing import ClassVar, Final
 from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock_sim.events import processes
 from penstock_sim.events.base import Subscriber
-from penstock_sim.events.processes import MessageLogged
 from penstock_sim.history import History
 
 CLOCK_TOLERANCE: Final = 0.05
@@ -54,6 +54,6 @@ class Checker(Subscriber):
 class NoCrash(Checker):
     """The base of the checkers that find a crash of the production code, too."""
 
-    def _on_message_logged(self, event: MessageLogged) -> None:
+    def _on_message_logged(self, event: processes.MessageLogged) -> None:
         if event.level == "CRITICAL":
             raise Broken(f"{event.who}: {event.text}: {event.error}")

@@ -25,18 +25,8 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, Violation
+from penstock_sim.events import leases, processes, reading, streams
 from penstock_sim.events.base import Event, HistoryEntry, SituationFinder, life_of, methods_of, name_of
-from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
-from penstock_sim.events.processes import (
-    CallMade,
-    CoordinatorReported,
-    MessageLogged,
-    ProcessExited,
-    ProcessPaused,
-    TimeStoodStill,
-)
-from penstock_sim.events.reading import HandlerRaised, ReaderStarted, RecordsDelivered, RecordsRedelivered
-from penstock_sim.events.streams import ShardCreated
 from penstock_sim.history import History
 from penstock_sim.liveness_checkers import AllConsumed, Balanced, Covered
 
@@ -59,7 +49,7 @@ class NothingLost(Checker):
 
     invariant = "S1"
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write, after = event.write, event.after
         if after is None or (event.before is not None and event.before.checkpoint == after.checkpoint):
             return
@@ -92,7 +82,7 @@ class OneOwner(Checker):
         self._unanswering: set[str] = set()
         self._created_s: dict[str, float] = {}
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         who, write, before = event.who, event.write, event.before
         key = write.key
         if before is None and event.after is not None:
@@ -154,7 +144,7 @@ class OneOwner(Checker):
         if is_live and not self._may_mistake_row(who, key):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         who, key = event.who, event.key
         if event.topic == "LOST" and event.reason in ("taken", "same_name") and key is not None:
             if self.history.is_exempt(key):
@@ -169,7 +159,7 @@ class ForwardOnly(Checker):
 
     invariant = "S3"
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write, before, after = event.write, event.before, event.after
         if before is None or after is None or isinstance(write, Reset):
             return
@@ -191,14 +181,14 @@ class ParentsFirst(Checker):
     def _begin(self) -> None:
         self._set_back: set[str] = set()
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write = event.write
         if isinstance(write, Reset):
             self._set_back.add(write.key)
         elif event.after is None or event.after.is_ended:
             self._set_back.discard(write.key)
 
-    def _on_records_delivered(self, event: RecordsDelivered) -> None:
+    def _on_records_delivered(self, event: reading.RecordsDelivered) -> None:
         key = event.key
         reader = self.history.readers.get(event.reader)
         if reader is None or reader.deliveries:
@@ -220,7 +210,7 @@ class EndIsTheEnd(Checker):
 
     invariant = "S5"
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         who, write = event.who, event.write
         if (
             event.after is None
@@ -247,7 +237,7 @@ class InOrder(Checker):
 
     invariant = "S6"
 
-    def _on_reader_started(self, event: ReaderStarted) -> None:
+    def _on_reader_started(self, event: reading.ReaderStarted) -> None:
         who, key = event.who, event.key
         for reader in self.history.readers.values():
             if reader.who == who and reader.key == key:
@@ -256,7 +246,7 @@ class InOrder(Checker):
         if undone is not None:
             raise Broken(f"{who} starts {key} at {event.position}, record {undone} before it is not handled")
 
-    def _on_records_delivered(self, event: RecordsDelivered) -> None:
+    def _on_records_delivered(self, event: reading.RecordsDelivered) -> None:
         key, sequences = event.key, event.numbers
         reader = self.history.readers.get(event.reader)
         if reader is None:
@@ -269,7 +259,7 @@ class InOrder(Checker):
         if tuple(expected) != sequences:
             raise Broken(f"{event.who} delivers {sequences} of {key}, expected {tuple(expected)}")
 
-    def _on_records_redelivered(self, event: RecordsRedelivered) -> None:
+    def _on_records_redelivered(self, event: reading.RecordsRedelivered) -> None:
         who, key, sequences = event.who, event.key, event.numbers
         reader = self.history.readers.get(event.reader)
         if reader is None:
@@ -301,7 +291,7 @@ class FewDuplicates(Checker):
         self._found: dict[str, deque[tuple[str, float, Position]]] = {}
         """The checkpoints after the last writes to a row, each with its writer and moment."""
 
-    def _on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
+    def _on_records_delivered(self, event: reading.RecordsDelivered | reading.RecordsRedelivered) -> None:
         reader = self.history.readers.get(event.reader)
         if reader is not None:
             self._last[event.who, event.key] = (
@@ -309,12 +299,12 @@ class FewDuplicates(Checker):
                 bisect_right(self.history.shards[event.key].sequences, event.numbers[-1]),
             )
 
-    def _on_handler_raised(self, event: HandlerRaised) -> None:
+    def _on_handler_raised(self, event: reading.HandlerRaised) -> None:
         reader = self.history.readers.get(event.reader)
         if reader is not None:
             self._last[event.who, event.key] = (event.epoch, reader.done_index)
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         who, write = event.who, event.write
         # A query's claims move the checkpoint without its coordinator, and the query's own position is more precise.
         if event.after is None or isinstance(
@@ -333,14 +323,14 @@ class FewDuplicates(Checker):
         if reader is None and reached:  # it had stopped, so everything delivered was done
             self._released[write.key] = (reached, who)
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         """Forget the leases that were lost, or that a stop did not wait for: they were not released gracefully."""
         if event.topic == "LOST" and event.key is not None:
             self._last.pop((event.who, event.key), None)
         elif event.topic in ("LOST", "SHUTDOWN"):  # all that it held
             self._last = {place: reached for place, reached in self._last.items() if place[0] != event.who}
 
-    def _on_reader_started(self, event: ReaderStarted) -> None:
+    def _on_reader_started(self, event: reading.ReaderStarted) -> None:
         who, key, position = event.who, event.key, event.position
         index = self.history.index_after(key, position)
         self._last.pop((who, key), None)  # records of its earlier reader without a checkpoint are not done
@@ -368,7 +358,7 @@ class StopsInTime(Checker):
 
     invariant = "S8"
 
-    def _on_records_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
+    def _on_records_delivered(self, event: reading.RecordsDelivered | reading.RecordsRedelivered) -> None:
         since_s = self.history.now_s_since(self.history.owner_write_s.get((event.who, event.key)))
         if since_s > self.options.lease_duration_s * (1 + CLOCK_TOLERANCE):
             raise Broken(
@@ -387,7 +377,7 @@ class NothingSilent(Checker):
         self._skipped: set[str] = set()
         self._patience_s = 4 * self.options.lease_duration_s
 
-    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
+    def _on_lease_deleted(self, event: leases.LeaseDeleted) -> None:
         key = event.key
         for found in self.history.readers.values():
             renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
@@ -396,11 +386,11 @@ class NothingSilent(Checker):
             if found.key == key and name_of(found.who) == event.reader and still_holds:
                 self._owed.setdefault((found.who, key), self.history.now)
 
-    def _on_table_dropped(self, event: TableDropped) -> None:
+    def _on_table_dropped(self, event: leases.TableDropped) -> None:
         if self._table_owed_s is None and self.history.readers:
             self._table_owed_s = self.history.now
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         who, topic = event.who, event.topic
         if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and event.key is not None:
             self._owed.pop((who, event.key), None)
@@ -413,18 +403,18 @@ class NothingSilent(Checker):
                 raise Broken(f"{who} reports the same skipped row again")
             self._skipped.add(who)
 
-    def _on_message_logged(self, event: MessageLogged) -> None:
+    def _on_message_logged(self, event: processes.MessageLogged) -> None:
         text = event.text
         if "deleted" in text or "is gone" in text or "created again" in text:
             self._table_owed_s = None
             self._owed = {owed: since for owed, since in self._owed.items() if owed[1] not in text}
 
-    def _on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: processes.ProcessExited) -> None:
         self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != event.who}
         if not self.history.alive - {event.who}:
             self._table_owed_s = None  # no worker is left that read it
 
-    def _on_process_paused(self, event: ProcessPaused) -> None:
+    def _on_process_paused(self, event: processes.ProcessPaused) -> None:
         for owed in self._owed:
             if owed[0] == event.who:
                 self._owed[owed] = event.until_s
@@ -462,16 +452,16 @@ class WithinBudget(Checker):
         self._reshards_s: list[float] = []
         self._ends_s: list[float] = []
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         if event.topic == "ENDED":
             self._ends_s.append(self.history.now)
 
-    def _on_shard_created(self, event: ShardCreated) -> None:
+    def _on_shard_created(self, event: streams.ShardCreated) -> None:
         """Remember when the stream was resharded; both children of a split are born in one moment."""
         if event.parents and self.history.now not in self._reshards_s[-1:]:
             self._reshards_s.append(self.history.now)
 
-    def _on_call_made(self, event: CallMade) -> None:
+    def _on_call_made(self, event: processes.CallMade) -> None:
         who, name = event.who, event.call
         budget = self.budgets.get(name)
         if budget is None:
@@ -493,7 +483,7 @@ class WithinBudget(Checker):
         if len(calls) > count_max:
             raise Broken(f"{who} calls {name} {event.key} {len(calls)} times in {window_s:.0f} s")
 
-    def _on_time_stood_still(self, event: TimeStoodStill) -> None:
+    def _on_time_stood_still(self, event: processes.TimeStoodStill) -> None:
         raise Broken(f"time stands still: {event.count} events within a second")
 
 

@@ -24,10 +24,8 @@ from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.shard import Shard
 from penstock.errors import AccessDenied, ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.ports.kinesis import RecordPage, ShardFilter
+from penstock_sim.events import leases, processes, streams
 from penstock_sim.events.base import Event, HistoryEntry
-from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.processes import TimeStoodStill
-from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.fibers import Fibers
 from penstock_sim.kcl3_rows import SimKcl3Rows
 from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
@@ -89,7 +87,7 @@ class Environment:
         """The rows of the tables under its earlier names."""
 
     def _new_table(self) -> SimTable:
-        return SimTable(lambda *change: self.record(LeaseWritten(*change)), self.met)
+        return SimTable(lambda *change: self.record(leases.LeaseWritten(*change)), self.met)
 
     def rename_application(self) -> None:
         """Give the application another name, and so an empty lease table; nothing is written to the old one any more."""
@@ -151,7 +149,7 @@ class Environment:
 
         self.fibers.run(step)
         if count > EVENTS_PER_S_MAX:
-            self.record(TimeStoodStill(count))
+            self.record(processes.TimeStoodStill(count))
         if not is_over():
             self.now = until_s
 
@@ -382,7 +380,7 @@ class Environment:
         index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
         if count == 0 and "maxBatchDuration" in self.scenario.query_plan.options:
-            self.record(EmptyPageReturned(key))  # a batch whose time is over ends with it
+            self.record(streams.EmptyPageReturned(key))  # a batch whose time is over ends with it
         records, after = stream.read(shard, index, count)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0
@@ -390,7 +388,7 @@ class Environment:
             behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
             if self._is_mistaken(key, _MISTAKES_APART_S, "early_tip"):
                 behind_ms = 0
-                self.record(TipReportedEarly(key))
+                self.record(streams.TipReportedEarly(key))
         is_cut_off = self._is_mistaken(key, _MISTAKES_APART_S, "lost_iterator")
         return RecordPage(
             records,

@@ -23,13 +23,7 @@ from penstock.spark.tasks.shard_opening import ReadingProcess, read_shard
 from penstock.spark.tasks.shard_read import BatchPart
 from penstock_sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
-from penstock_sim.events.queries import (
-    BatchRead,
-    BatchReadInPart,
-    ReadTaskEnded,
-    ReadTaskFailed,
-    ReadTaskStarted,
-)
+from penstock_sim.events import queries
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.plan import STREAM_NAME
 from penstock_sim.process import SimProcess
@@ -66,18 +60,20 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
         self._subscriptions = KeptSubscriptions(VirtualThreads(self), self.later)
 
     def record_failed(self, attempt: ReadAttempt, error: PenstockError) -> None:
-        self.world.record(ReadTaskFailed(attempt.driver.who, self.who, type(error).__name__, str(error)))
+        self.world.record(
+            queries.ReadTaskFailed(attempt.driver.who, self.who, type(error).__name__, str(error))
+        )
 
     def record_ended(self, attempt: ReadAttempt) -> None:
         for task in attempt.tasks:
             batch = task.execution.batch
-            self.world.record(ReadTaskEnded(attempt.driver.who, self.who, batch, task.shard_id))
+            self.world.record(queries.ReadTaskEnded(attempt.driver.who, self.who, batch, task.shard_id))
 
     def execute(self, attempt: ReadAttempt) -> dict[str, ShardRows]:
         """Read the shards of a task; return the rows that the action took of each."""
         world, batch = self.world, attempt.tasks[0].execution.batch
         for task in attempt.tasks:
-            world.record(ReadTaskStarted(attempt.driver.who, self.who, batch, task.shard_id))
+            world.record(queries.ReadTaskStarted(attempt.driver.who, self.who, batch, task.shard_id))
         is_slow = world.has_fault("slow_task")
         numbers: dict[str, list[int]] = {task.shard_id: [] for task in attempt.tasks}
         row_count = 0
@@ -107,7 +103,7 @@ class SimExecutor(SparkExecutor[ReadAttempt]):
                     break
                 clock.sleep(world.chance.uniform(1.0, 25.0) if is_slow and not world.is_healed else 0.01)
         for key, given in numbers.items():
-            kind = BatchRead if is_whole else BatchReadInPart
+            kind = queries.BatchRead if is_whole else queries.BatchReadInPart
             world.record(kind(attempt.driver.who, batch, key, tuple(given)))
         return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
 

@@ -13,45 +13,10 @@ from dataclasses import dataclass, field
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Claim, Create
 from penstock.core.position import Position, Sentinel
+from penstock_sim.events import kcl3, leases, processes, queries, reading, sinks
+from penstock_sim.events import producers as producer_events
+from penstock_sim.events import streams as stream_events
 from penstock_sim.events.base import HistoryEntry, Subscriber, name_of
-from penstock_sim.events.kcl3 import LeaderElected, VersionChanged
-from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
-from penstock_sim.events.processes import (
-    CoordinatorReported,
-    FaultsEnded,
-    ProcessExited,
-    ProcessPaused,
-    ProcessStarted,
-)
-from penstock_sim.events.producers import RecordAdded, RecordsMisrouted, RecordsStored, RecordsUnanswered
-from penstock_sim.events.queries import (
-    ApplicationRenamed,
-    BatchPlanned,
-    BatchStarted,
-    BatchUnread,
-    LocationCopied,
-    LocationRestored,
-    SecondDriverStarted,
-)
-from penstock_sim.events.reading import (
-    ReaderEnded,
-    ReaderStarted,
-    RecordsDeadLettered,
-    RecordsDelivered,
-    RecordsHandled,
-)
-from penstock_sim.events.sinks import BadRowAdded, DeadLettersStored, WritePlanned, WriteTaskStarted
-from penstock_sim.events.streams import (
-    RecordPut,
-    RecordsTrimmed,
-    ShardClosed,
-    ShardCreated,
-    ShardExpired,
-    StreamCreated,
-    StreamDeleted,
-    StreamUnlisted,
-    stream_id_of,
-)
 from penstock_sim.plan import EPOCH_MS, QueuePlan
 
 
@@ -224,38 +189,38 @@ class History(Subscriber):
         self.handle(entry.event)
 
     def stream_of(self, key: str) -> StreamHistory:
-        return self.streams.get(stream_id_of(key), self.streams[""])
+        return self.streams.get(stream_events.stream_id_of(key), self.streams[""])
 
     def is_owed(self, key: str) -> bool:
         """Whether the fleet owes anything to the shard of a lease: its stream is there, and to be read."""
         return self.stream_of(key).is_owed
 
-    def _on_stream_created(self, event: StreamCreated) -> None:
+    def _on_stream_created(self, event: stream_events.StreamCreated) -> None:
         self.streams[event.stream_id] = StreamHistory(
             _moment_of(event.start), event.retention_ms, event.name, event.identity
         )
 
-    def _on_stream_deleted(self, event: StreamDeleted) -> None:
+    def _on_stream_deleted(self, event: stream_events.StreamDeleted) -> None:
         self.streams[event.stream_id].is_owed = False
         self.streams[event.stream_id].is_deleted = True
 
-    def _on_stream_unlisted(self, event: StreamUnlisted) -> None:
+    def _on_stream_unlisted(self, event: stream_events.StreamUnlisted) -> None:
         self.streams[event.stream_id].is_owed = False
 
-    def _on_shard_created(self, event: ShardCreated) -> None:
+    def _on_shard_created(self, event: stream_events.ShardCreated) -> None:
         key = event.key
         self.shards[key] = ShardHistory(event.parents, stream=self.stream_of(key))
         for parent in event.parents:
             self.shards[parent].children.append(key)
 
-    def _on_shard_closed(self, event: ShardClosed) -> None:
+    def _on_shard_closed(self, event: stream_events.ShardClosed) -> None:
         self.shards[event.key].is_closed = True
 
-    def _on_record_put(self, event: RecordPut) -> None:
+    def _on_record_put(self, event: stream_events.RecordPut) -> None:
         self.shards[event.key].sequences.append(event.number)
         self.shards[event.key].arrivals_ms.append(event.arrival_ms)
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         who, write, before, after = event.who, event.write, event.before, event.after
         key = write.key
         if after is None:
@@ -278,10 +243,10 @@ class History(Subscriber):
         if after.checkpoint_owner is not None and (before is None or before.checkpoint_owner is None):
             self.asked_s[key] = self.now
 
-    def _on_batch_planned(self, event: BatchPlanned | BatchStarted) -> None:
+    def _on_batch_planned(self, event: queries.BatchPlanned | queries.BatchStarted) -> None:
         self.given_ms.setdefault((event.who, event.batch), self.now_ms)
 
-    def _on_batch_unread(self, event: BatchUnread) -> None:
+    def _on_batch_unread(self, event: queries.BatchUnread) -> None:
         for key in event.keys:
             self.unread.add((event.query, event.batch, key))
             claim = self.rows[key].claim_of(event.query) if key in self.rows else None
@@ -298,7 +263,7 @@ class History(Subscriber):
                     end = min(end, bisect_right(shard.arrivals_ms, until_ms))
                 shard.done.update(shard.sequences[begin:end])
 
-    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
+    def _on_lease_deleted(self, event: leases.LeaseDeleted) -> None:
         self.rows.pop(event.key, None)
         self.exempt(event.key)
 
@@ -309,97 +274,99 @@ class History(Subscriber):
             for child in self.shards[key].children:
                 self.exempt(child)
 
-    def _on_application_renamed(self, event: ApplicationRenamed) -> None:
+    def _on_application_renamed(self, event: queries.ApplicationRenamed) -> None:
         self.rows.clear()
         self.created.clear()
 
-    def _on_table_dropped(self, event: TableDropped) -> None:
+    def _on_table_dropped(self, event: leases.TableDropped) -> None:
         self.rows.clear()
         self.was_table_dropped = True
 
-    def _on_reader_started(self, event: ReaderStarted) -> None:
+    def _on_reader_started(self, event: reading.ReaderStarted) -> None:
         key = event.key
         index = self.index_after(key, event.position)
         self.readers[event.who, key, event.epoch] = ReaderHistory(
             event.who, key, index, index, index, event.position
         )
 
-    def _on_records_delivered(self, event: RecordsDelivered) -> None:
+    def _on_records_delivered(self, event: reading.RecordsDelivered) -> None:
         reader = self.readers.get(event.reader)
         if reader is not None:
             reader.next_index = bisect_right(self.shards[event.key].sequences, event.numbers[-1])
             reader.deliveries += 1
 
-    def _on_records_handled(self, event: RecordsHandled | RecordsDeadLettered) -> None:
+    def _on_records_handled(self, event: reading.RecordsHandled | reading.RecordsDeadLettered) -> None:
         self.shards[event.key].done.update(event.numbers)
         self.handled_s = self.now
         reader = self.readers.get(event.reader)
         if reader is not None:
             reader.done_index = bisect_right(self.shards[event.key].sequences, event.numbers[-1])
 
-    def _on_shard_expired(self, event: ShardExpired) -> None:
+    def _on_shard_expired(self, event: stream_events.ShardExpired) -> None:
         self.shards[event.key].is_expired = True
 
-    def _on_records_trimmed(self, event: RecordsTrimmed) -> None:
+    def _on_records_trimmed(self, event: stream_events.RecordsTrimmed) -> None:
         self.shards[event.key].trimmed = event.count
 
-    def _on_reader_ended(self, event: ReaderEnded) -> None:
+    def _on_reader_ended(self, event: reading.ReaderEnded) -> None:
         self.readers.pop(event.reader, None)
 
-    def _on_process_started(self, event: ProcessStarted) -> None:
+    def _on_process_started(self, event: processes.ProcessStarted) -> None:
         if name_of(event.who) not in self.producers:
             self.alive.add(event.who)
 
-    def _on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: processes.ProcessExited) -> None:
         self.alive.discard(event.who)
         for found in [reader for reader in self.readers if reader[0] == event.who]:
             del self.readers[found]
 
-    def _on_process_paused(self, event: ProcessPaused) -> None:
+    def _on_process_paused(self, event: processes.ProcessPaused) -> None:
         self.pauses.setdefault(event.who, []).append((self.now, event.until_s))
 
-    def _on_second_driver_started(self, event: SecondDriverStarted) -> None:
+    def _on_second_driver_started(self, event: queries.SecondDriverStarted) -> None:
         self.second_drivers.add(event.query)
 
-    def _on_location_restored(self, event: LocationRestored) -> None:
+    def _on_location_restored(self, event: queries.LocationRestored) -> None:
         self.restored.add(event.query)
 
-    def _on_location_copied(self, event: LocationCopied) -> None:
+    def _on_location_copied(self, event: queries.LocationCopied) -> None:
         self.copied.add(event.query)
 
-    def _on_record_added(self, event: RecordAdded) -> None:
+    def _on_record_added(self, event: producer_events.RecordAdded) -> None:
         self.key_of[event.text] = event.key
 
-    def _on_bad_row_added(self, event: BadRowAdded) -> None:
+    def _on_bad_row_added(self, event: sinks.BadRowAdded) -> None:
         self.bad_rows[event.text] = event.why
 
-    def _on_write_planned(self, event: WritePlanned) -> None:
+    def _on_write_planned(self, event: sinks.WritePlanned) -> None:
         self.planned_writes[event.query, event.batch] = event.texts
 
-    def _on_write_task_started(self, event: WriteTaskStarted) -> None:
+    def _on_write_task_started(self, event: sinks.WriteTaskStarted) -> None:
         self.attempts[event.attempt] = AttemptHistory(event.texts, event.keeps_letters, self.now)
 
-    def _on_records_doubtful(self, event: RecordsUnanswered | RecordsMisrouted) -> None:
+    def _on_records_doubtful(
+        self, event: producer_events.RecordsUnanswered | producer_events.RecordsMisrouted
+    ) -> None:
         self.attempts[event.attempt].excused.update(event.texts)
 
-    def _on_records_stored(self, event: RecordsStored) -> None:
+    def _on_records_stored(self, event: producer_events.RecordsStored) -> None:
         if event.is_read:
             self.attempts[event.attempt].seen.update(event.texts)
 
-    def _on_dead_letters_stored(self, event: DeadLettersStored) -> None:
+    def _on_dead_letters_stored(self, event: sinks.DeadLettersStored) -> None:
         self.attempts[event.attempt].letters.update(event.texts)
 
-    def _on_leader_elected(self, event: LeaderElected) -> None:
+    def _on_leader_elected(self, event: kcl3.LeaderElected) -> None:
         self.leaders.add(name_of(event.who))
 
-    def _on_version_changed(self, event: VersionChanged) -> None:
+    def _on_version_changed(self, event: kcl3.VersionChanged) -> None:
         self.is_migrating = True
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         if event.topic == "FLEET" and event.reason != "unseen":
             self.fleet_modes[event.who] = (event.reason, self.now)
 
-    def _on_faults_ended(self, event: FaultsEnded) -> None:
+    def _on_faults_ended(self, event: processes.FaultsEnded) -> None:
         self.healed_s = self.now
 
 

@@ -6,10 +6,8 @@ from typing import Final
 
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
+from penstock_sim.events import kcl3, leases, processes
 from penstock_sim.events.base import name_of
-from penstock_sim.events.kcl3 import FleetUnready, LeaderElected, LeaderLost, VersionChanged
-from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.processes import CoordinatorReported, ProcessExited
 from penstock_sim.plan import NATIVE, WITH_LEADER
 
 _UNDER_WAY_S: Final = 10.0
@@ -35,28 +33,28 @@ class LeftToTheLeader(Checker):
         self._version: tuple[str, float] = (NATIVE, 0.0)
         self._awaited: str | None = None
 
-    def _on_version_changed(self, event: VersionChanged) -> None:
+    def _on_version_changed(self, event: kcl3.VersionChanged) -> None:
         self._version = (event.version, self.history.now)
         self._awaited = None
 
-    def _on_fleet_unready(self, event: FleetUnready) -> None:
+    def _on_fleet_unready(self, event: kcl3.FleetUnready) -> None:
         self._awaited = event.version
 
-    def _on_leader_elected(self, event: LeaderElected) -> None:
+    def _on_leader_elected(self, event: kcl3.LeaderElected) -> None:
         self._leader = (event.who, self.history.now)
 
-    def _on_leader_lost(self, event: LeaderLost) -> None:
+    def _on_leader_lost(self, event: kcl3.LeaderLost) -> None:
         self._leader = None
 
-    def _on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: processes.ProcessExited) -> None:
         if self._leader is not None and self._leader[0] == event.who:
             self._leader = None
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         if event.topic == "ENDED" and event.key is not None:
             self._ended.add((event.who, event.key))
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         who, write, before = event.who, event.write, event.before
         name = name_of(who)
         if isinstance(write, End):

@@ -41,7 +41,7 @@ from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_writes import Applied
 from penstock_sim.actors import Actors
 from penstock_sim.environment import Environment
-from penstock_sim.events.kcl3 import FleetUnready, LeaderActed, LeaderElected, LeaderLost, VersionChanged
+from penstock_sim.events import kcl3
 from penstock_sim.plan import UPGRADING, WITH_LEADER, WITH_REPORTS, Kcl3Plan
 from penstock_sim.worker import UTILISATION, SimWorker
 from penstock_sim.world import World
@@ -233,13 +233,13 @@ class Leadership:
 
     def _on_lock(self, lock: LeaderLock, began_s: float) -> None:
         if self._held is None:
-            self._world.record(LeaderElected(self._worker.who))
+            self._world.record(kcl3.LeaderElected(self._worker.who))
             self._sightings, self._rounds = {}, 0
         self._held, self._held_s = lock, began_s
 
     def _lose(self, why: str) -> None:
         self._held = None
-        self._world.record(LeaderLost(self._worker.who, why))
+        self._world.record(kcl3.LeaderLost(self._worker.who, why))
 
     # --- the leader's rounds ------------------------------------------------------------------------------
 
@@ -303,7 +303,7 @@ class Leadership:
             self._send("leader asks", lease, gainer, self._world.kcl3.serve_handover)
 
     def _send(self, what: str, lease: Lease, worker: str, serve: Callable[[str, Lease, str], None]) -> None:
-        self._world.record(LeaderActed(self._worker.who, what, lease.key, lease.reader, worker))
+        self._world.record(kcl3.LeaderActed(self._worker.who, what, lease.key, lease.reader, worker))
         self._worker.call(
             what, lambda: serve(self._worker.who, lease, worker), lambda _answer: None, lease.key
         )
@@ -347,7 +347,7 @@ class Kcl3Fleet(Actors):
 
     def begin(self) -> None:
         if self._plan.migrates:
-            self.world.record(VersionChanged(self._plan.begins))
+            self.world.record(kcl3.VersionChanged(self._plan.begins))
             self._migrate()
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
@@ -384,8 +384,8 @@ class Kcl3Fleet(Actors):
         is_ready = not is_upgrade or world.kcl3.is_ready(world.wall_ms() / 1000)
         if world.now >= at_s and is_ready:
             world.kcl3.version = version
-            world.record(VersionChanged(version))
+            world.record(kcl3.VersionChanged(version))
             del self._versions[0]
         elif world.now >= at_s:
-            world.record(FleetUnready(version))
+            world.record(kcl3.FleetUnready(version))
         world.schedule(world.now + _CHECK_S, self._migrate)

@@ -12,8 +12,8 @@ from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.fleet_view import tie_break
 from penstock.core.leases.lease_writes import Release, RequestHandover, Take
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events import leases
 from penstock_sim.events.base import name_of
-from penstock_sim.events.leases import LeaseWritten
 
 _NO_LIMITS: Final[Mapping[str, int]] = {}
 
@@ -45,7 +45,7 @@ class Balanced(Checker):
 
     invariant = "L2"
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write = event.write
         if self.history.is_quiet and isinstance(write, Take | RequestHandover | Release):
             raise Broken(f"{event.who} moves {write.key} ({event.kind}) although the fleet is balanced")

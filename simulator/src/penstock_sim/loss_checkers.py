@@ -11,18 +11,8 @@ from msgspec import Struct
 from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
 from penstock.core.position import Position
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events import leases, processes, reading
 from penstock_sim.events.base import name_of
-from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.processes import CoordinatorReported
-from penstock_sim.events.reading import (
-    HandlerRaised,
-    LossReported,
-    ReaderStarted,
-    RecordsDeadLettered,
-    RecordsDelivered,
-    ShardStopped,
-    TipReached,
-)
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
@@ -56,7 +46,7 @@ class LossesReported(Checker):
         """Empty pages in a row after which a reader read again, because its last record had left the stream."""
         self._written_within_s = 1.1 * self.options.renew_interval_s + _LATE_WRITE_S
 
-    def _on_reader_started(self, event: ReaderStarted) -> None:
+    def _on_reader_started(self, event: reading.ReaderStarted) -> None:
         key = event.key
         self._tips.pop((event.who, key), None)
         self._doubted.pop((event.who, key), None)
@@ -64,7 +54,7 @@ class LossesReported(Checker):
         if self.history.kcl_workers and row is not None and row.has_foreign_checkpoint:
             self._doubtful.add(event.reader)
 
-    def _on_tip_reached(self, event: TipReached) -> None:
+    def _on_tip_reached(self, event: reading.TipReached) -> None:
         who, key = event.who, event.key
         reader = self.history.readers.get(event.reader)
         shard = self.history.shards[key]
@@ -113,7 +103,7 @@ class LossesReported(Checker):
         passed = self.history.shards[key].done.union(*self._reported.get(key, {}).values())
         return next((number for number in gap if number not in passed), None)
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         """Forget the tips of a lease that is lost: they were not written to its row."""
         if event.topic == "LOST":  # without a key it is all that the worker held
             self._tips = {
@@ -122,7 +112,7 @@ class LossesReported(Checker):
                 if at[0] != event.who or event.key not in (None, at[1])
             }
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         """Remember the tip that a row must have: the next renewal writes it."""
         write, after = event.write, event.after
         if after is None or event.before is None or event.before.checkpoint != after.checkpoint:
@@ -137,7 +127,7 @@ class LossesReported(Checker):
                 self._tip_in_row[write.key] = (after.checkpoint, tip.server_ms)
                 break
 
-    def _on_loss_reported(self, event: LossReported) -> None:
+    def _on_loss_reported(self, event: reading.LossReported) -> None:
         """Raise if no unread record has left the stream, and the worker or the row shows that a reader was at the tip since."""
         who, key = event.who, event.key
         history = self.history
@@ -160,12 +150,12 @@ class LossesReported(Checker):
         if position == reader.position and row_tip_ms >= enough_ms and not reader.deliveries:
             raise Broken(f"{who} reports a loss in {key} at {position}; its row has the tip at {row_tip_ms}")
 
-    def _on_shard_stopped(self, event: ShardStopped) -> None:
+    def _on_shard_stopped(self, event: reading.ShardStopped) -> None:
         """Drop the losses that a reader has stopped at: it has not passed them."""
         if event.reason.startswith("data_loss"):
             self._reported.get(event.key, {}).pop((event.who, event.epoch), None)
 
-    def _on_records_delivered(self, event: RecordsDelivered) -> None:
+    def _on_records_delivered(self, event: reading.RecordsDelivered) -> None:
         key, sequences = event.key, event.numbers
         reader = self.history.readers.get(event.reader)
         if reader is None or not (reader.deliveries or reader.position.is_record):
@@ -194,11 +184,11 @@ class OnlyFailuresAreGivenUp(Checker):
     def _begin(self) -> None:
         self._failed_alone: set[tuple[str, str, int]] = set()
 
-    def _on_handler_raised(self, event: HandlerRaised) -> None:
+    def _on_handler_raised(self, event: reading.HandlerRaised) -> None:
         if len(event.numbers) == 1:
             self._failed_alone.add((event.who, event.key, event.numbers[0]))
 
-    def _on_records_dead_lettered(self, event: RecordsDeadLettered) -> None:
+    def _on_records_dead_lettered(self, event: reading.RecordsDeadLettered) -> None:
         for number in event.numbers:
             if (event.who, event.key, number) not in self._failed_alone:
                 raise Broken(f"{event.who} gives up {number} of {event.key}, which did not fail alone")

@@ -28,10 +28,8 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.position import Position
+from penstock_sim.events import leases, queries, streams
 from penstock_sim.events.base import Event
-from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.queries import BatchCommitted, BatchPlanned, BatchRead, QueryFailed
-from penstock_sim.events.streams import RecordPut, ShardCreated
 from penstock_sim.model_batches import BatchTrace, traces_of_queries
 from penstock_sim.model_log import change_of
 
@@ -95,8 +93,10 @@ def trace_of_query(
         parents: Of each shard, by its key.
         records: Of each shard, all that were put.
     """
-    events: list[Event] = [ShardCreated(key, tuple(found)) for key, found in parents.items()]
-    events += [RecordPut(key, number_of_real(each), 0) for key, found in records.items() for each in found]
+    events: list[Event] = [streams.ShardCreated(key, tuple(found)) for key, found in parents.items()]
+    events += [
+        streams.RecordPut(key, number_of_real(each), 0) for key, found in records.items() for each in found
+    ]
     builder = _Builder(query)
     for entry in _in_order(entries):
         events += builder.events_of(entry)
@@ -130,7 +130,7 @@ class WriteFinder:
         self._rows: dict[str, Lease] = {}
         self._readers: dict[str, set[str]] = {}
 
-    def on_row(self, key: str, row: Lease | None) -> LeaseWritten:
+    def on_row(self, key: str, row: Lease | None) -> leases.LeaseWritten:
         """Return the write that has left a row; rows come in the order of the log."""
         old = self._rows.pop(key, None)
         write, who = _write_of(key, old, row)
@@ -139,7 +139,7 @@ class WriteFinder:
                 who = self._late_writer(row)
             self._rows[key] = row
             self._readers.setdefault(key, set()).add(row.reader or "")
-        return LeaseWritten(who, write, old, row)
+        return leases.LeaseWritten(who, write, old, row)
 
     def _late_writer(self, row: Lease) -> str:
         """Return the only worker that can have written a late checkpoint; an empty name if there are several."""
@@ -161,14 +161,16 @@ class _Builder:
             case Planned(offset=offset):
                 keys, run = tuple(offset.shares()), offset.known_batches.planner_of(offset.batch)
                 self._reads[offset.batch] = keys
-                yield BatchPlanned(query, offset.batch, tuple(offset.shards.items()), keys, run)
+                yield queries.BatchPlanned(query, offset.batch, tuple(offset.shards.items()), keys, run)
             case ReadByAction(batch=batch, ranges=ranges):
                 for key in sorted({*self._reads.get(batch, ()), *ranges}):
-                    yield BatchRead(query, batch, key, tuple(map(number_of_real, ranges.get(key, ()))))
+                    yield queries.BatchRead(
+                        query, batch, key, tuple(map(number_of_real, ranges.get(key, ())))
+                    )
             case Committed(batch=batch):
-                yield BatchCommitted(query, batch, ())
+                yield queries.BatchCommitted(query, batch, ())
             case Failed(text=text):
-                yield QueryFailed(query, "", text)
+                yield queries.QueryFailed(query, "", text)
 
 
 def _write_of(key: str, old: Lease | None, new: Lease | None) -> tuple[LeaseWrite, str]:

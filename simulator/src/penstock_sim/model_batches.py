@@ -15,20 +15,8 @@ from typing import Any, Final
 from penstock.core.leases.lease import BatchClaim, Lease, PastClaim
 from penstock.core.leases.lease_writes import Claim, LateCheckpoint, Promote, Renew, Reset
 from penstock.core.position import Position, Sentinel
+from penstock_sim.events import leases, queries, streams
 from penstock_sim.events.base import Event, Subscriber, name_of
-from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
-from penstock_sim.events.queries import (
-    ApplicationRenamed,
-    BatchCommitted,
-    BatchPlanned,
-    BatchRead,
-    BatchUnread,
-    LocationCopied,
-    LocationRestored,
-    QueryFailed,
-    SecondDriverStarted,
-)
-from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardCreated, ShardExpired
 from penstock_sim.model_trace import number_of
 from penstock_sim.plan import Scenario
 from penstock_sim.run import SeedResult
@@ -88,7 +76,7 @@ class _Extractor(Subscriber):
             as_claim = {**self.past(key, claim), "run": self.run(claim.run), "earlier": earlier}
         return {"exists": True, "holder": holder, "at": self.at(key, row.checkpoint), "claim": as_claim}
 
-    def _on_written(self, event: LeaseWritten) -> None:
+    def _on_written(self, event: leases.LeaseWritten) -> None:
         write, key = event.write, event.write.key
         row = self.row(key, event.after)
         match write:
@@ -118,14 +106,14 @@ class _Extractor(Subscriber):
                 is_own = name_of(event.who) == self.query
                 self.emit(type(write).__name__, shard=key, row=row, isOwn=is_own)
 
-    def _on_planned(self, event: BatchPlanned) -> None:
+    def _on_planned(self, event: queries.BatchPlanned) -> None:
         if name_of(event.who) == self.query and event.batch:
             starts = {key: self.at(key, start) for key, start in event.starts}
             self.starts[event.batch] = starts
             run = self.run(event.run)
             self.emit("Plan", batch=event.batch, run=run, starts=starts, reads=frozenset(event.keys))
 
-    def _on_read(self, event: BatchRead) -> None:
+    def _on_read(self, event: queries.BatchRead) -> None:
         if name_of(event.who) != self.query or event.batch not in self.starts:
             return
         key, numbers = event.key, event.numbers
@@ -135,34 +123,40 @@ class _Extractor(Subscriber):
             last = bisect_right(self.ordinals[key], numbers[-1])
         self.emit("Read", shard=key, batch=event.batch, first=first, last=last)
 
-    def _on_unread(self, event: BatchUnread) -> None:
+    def _on_unread(self, event: queries.BatchUnread) -> None:
         if event.query == self.query:
             self.unread = event.keys
 
-    def _on_committed(self, event: BatchCommitted) -> None:
+    def _on_committed(self, event: queries.BatchCommitted) -> None:
         if event.query == self.query and event.batch:
             self.emit("Commit", batch=event.batch, unread=frozenset(self.unread))
             self.unread = ()
 
-    def _on_trimmed(self, event: RecordsTrimmed) -> None:
+    def _on_trimmed(self, event: streams.RecordsTrimmed) -> None:
         self.emit("Trim", shard=event.key, at=bisect_right(self.ordinals[event.key], event.last))
 
-    def _on_expired(self, event: ShardExpired) -> None:
+    def _on_expired(self, event: streams.ShardExpired) -> None:
         self.emit("Trim", shard=event.key, at=self.records)
 
-    def _on_restored(self, event: LocationRestored) -> None:
+    def _on_restored(self, event: queries.LocationRestored) -> None:
         if event.query == self.query:
             self.may_refuse = True
             self.emit("SetBack", batch=event.batch, isCommitted=event.is_committed)
 
-    def _on_second(self, event: SecondDriverStarted) -> None:
+    def _on_second(self, event: queries.SecondDriverStarted) -> None:
         self.may_refuse |= event.query == self.query
 
-    def _on_failed(self, event: QueryFailed) -> None:
+    def _on_failed(self, event: queries.QueryFailed) -> None:
         if name_of(event.who) == self.query and "AnotherDriver" in f"{event.error} {event.text}":
             self.emit("Refuse", isAlone=not self.may_refuse)
 
-    def _on_left_out(self, event: TableDropped | LeaseDeleted | ApplicationRenamed | LocationCopied) -> None:
+    def _on_left_out(
+        self,
+        event: leases.TableDropped
+        | leases.LeaseDeleted
+        | queries.ApplicationRenamed
+        | queries.LocationCopied,
+    ) -> None:
         self.left_out = f"the model does not have {type(event).__name__}"
 
 
@@ -216,14 +210,14 @@ def _shards_of(events: Iterable[Event], number_of: Callable[[Position], int]) ->
     shards: dict[str, _Shard] = {}
     for event in events:
         match event:
-            case ShardCreated():
+            case streams.ShardCreated():
                 shards[event.key] = _Shard(event.parents)
-            case RecordPut():
+            case streams.RecordPut():
                 shards[event.key].put.append(event.number)
-            case BatchRead(who=who, key=key, numbers=numbers) if numbers:
+            case queries.BatchRead(who=who, key=key, numbers=numbers) if numbers:
                 shards[key].ordinals += [numbers[0] - 1, numbers[-1]]  # a missing first record shows, too
                 shards[key].read_from.setdefault(name_of(who), numbers[0])
-            case BatchPlanned() | LeaseWritten():
+            case queries.BatchPlanned() | leases.LeaseWritten():
                 for key, position in _positions(event):
                     if position.is_record:
                         shards[key].ordinals.append(number_of(position))
@@ -236,8 +230,8 @@ def _shards_of(events: Iterable[Event], number_of: Callable[[Position], int]) ->
     return shards
 
 
-def _positions(event: BatchPlanned | LeaseWritten) -> Iterator[tuple[str, Position]]:
-    if isinstance(event, BatchPlanned):
+def _positions(event: queries.BatchPlanned | leases.LeaseWritten) -> Iterator[tuple[str, Position]]:
+    if isinstance(event, queries.BatchPlanned):
         yield from event.starts
         return
     write, key = event.write, event.write.key

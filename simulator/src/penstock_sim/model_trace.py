@@ -28,18 +28,8 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.position import Position
 from penstock.core.shard_graph import ancestors_of
+from penstock_sim.events import leases, processes, reading, streams
 from penstock_sim.events.base import HistoryEntry, Subscriber, name_of
-from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
-from penstock_sim.events.processes import CallMade, ProcessExited, SecondProcessStarted
-from penstock_sim.events.reading import (
-    ReaderEnded,
-    ReaderStarted,
-    RecordsDeadLettered,
-    RecordsDelivered,
-    RecordsHandled,
-    RecordsRedelivered,
-)
-from penstock_sim.events.streams import RecordPut, ShardClosed, ShardCreated
 from penstock_sim.history import History, ShardHistory
 from penstock_sim.plan import Scenario
 from penstock_sim.run import SeedResult
@@ -262,10 +252,10 @@ class _Extractor(Subscriber):
             run,
         ]
 
-    def _on_call_made(self, event: CallMade) -> None:
+    def _on_call_made(self, event: processes.CallMade) -> None:
         self._sent[event.who, event.call, event.key] = (self.place, self.now_s)
 
-    def _on_deleted(self, event: LeaseDeleted) -> None:
+    def _on_deleted(self, event: leases.LeaseDeleted) -> None:
         # With the row goes the only sign that the shard's ancestors were read.
         self._removed |= {
             event.key,
@@ -273,24 +263,24 @@ class _Extractor(Subscriber):
         }
         self.emit(["Gone", "none", event.key])
 
-    def _on_dropped(self, event: TableDropped) -> None:
+    def _on_dropped(self, event: leases.TableDropped) -> None:
         self.left_out = self.left_out or "the table is deleted"
 
     # --- processes ------------------------------------------------------------------------------------
 
-    def _on_exited(self, event: ProcessExited) -> None:
+    def _on_exited(self, event: processes.ProcessExited) -> None:
         self._exits[event.who] = self.place
         worker = name_of(event.who)
         for who_key in [each for each in self._deadlines if each[0] == worker]:
             del self._deadlines[who_key]
         self.emit(["Exit", worker, "none"])
 
-    def _on_second(self, event: SecondProcessStarted) -> None:
+    def _on_second(self, event: processes.SecondProcessStarted) -> None:
         self.left_out = self.left_out or f"a second process of {event.worker} starts"
 
     # --- the stream and its readers -------------------------------------------------------------------
 
-    def _on_started(self, event: ReaderStarted) -> None:
+    def _on_started(self, event: reading.ReaderStarted) -> None:
         at = self.shards[event.key].ordinal_of(event.position)
         index = self.history.index_after(event.key, event.position)
         self.readers[event.reader] = _Reader(index, at, self._gets.get(event.reader, set()))
@@ -298,7 +288,7 @@ class _Extractor(Subscriber):
         if at:
             self.emit(["Start", name_of(event.who), event.key, at, self.is_orphan(event.key)])
 
-    def _on_delivered(self, event: RecordsDelivered | RecordsRedelivered) -> None:
+    def _on_delivered(self, event: reading.RecordsDelivered | reading.RecordsRedelivered) -> None:
         reader = self.readers.get(event.reader)
         if reader is None:
             return
@@ -308,7 +298,7 @@ class _Extractor(Subscriber):
             self._guarded.add(who_key)
             self.emit(["Begin", *who_key, self.is_orphan(event.key)])
 
-    def _on_handled(self, event: RecordsHandled | RecordsDeadLettered) -> None:
+    def _on_handled(self, event: reading.RecordsHandled | reading.RecordsDeadLettered) -> None:
         reader, shard = self.readers.get(event.reader), self.history.shards[event.key]
         if reader is None:
             return
@@ -354,7 +344,7 @@ class _Extractor(Subscriber):
                 return
             reader.index += 1
 
-    def _on_ended(self, event: ReaderEnded) -> None:
+    def _on_ended(self, event: reading.ReaderEnded) -> None:
         reader, shard = self.readers.pop(event.reader, None), self.history.shards[event.key]
         if reader is None:
             return
@@ -394,19 +384,19 @@ def _first_pass(result: SeedResult) -> tuple[dict[str, _Shard], dict[tuple[str, 
     gets: dict[tuple[str, str, int], set[int]] = {}
     for entry in result.history:
         match entry.event:
-            case ShardCreated() as event:
+            case streams.ShardCreated() as event:
                 shards[event.key] = _Shard(event.parents)
-            case RecordPut() as event:
+            case streams.RecordPut() as event:
                 last[event.key] = event.number
-            case RecordsDelivered() as event:
+            case reading.RecordsDelivered() as event:
                 gets.setdefault(event.reader, set()).update(event.numbers)
-            case ShardClosed() as event:
+            case streams.ShardClosed() as event:
                 shards[event.key].last = last.get(event.key)
-            case ReaderStarted() as event:
+            case reading.ReaderStarted() as event:
                 _count(shards[event.key], (event.position,))
     for call in result.calls:
         _count(shards[call.write.key], _positions(call))
-    handled = (entry.event for entry in result.history if isinstance(entry.event, RecordsHandled))
+    handled = (entry.event for entry in result.history if isinstance(entry.event, reading.RecordsHandled))
     for (_, key, _), number in {event.reader: event.numbers[-1] for event in handled}.items():
         shards[key].ordinals.append(number)
     for shard in shards.values():
@@ -424,7 +414,7 @@ def _second_pass(extractor: _Extractor, result: SeedResult) -> None:
             extractor.on_call(calls.pop())
         if extractor.left_out:
             break
-        if not isinstance(entry.event, LeaseWritten):
+        if not isinstance(entry.event, leases.LeaseWritten):
             extractor.take_in(place, entry)
         elif place not in decided:
             row = extractor.row(entry.event.after, entry.event.write.key)
@@ -437,7 +427,7 @@ def _workers(scenario: Scenario, result: SeedResult) -> list[str]:
     """Return every worker that sends a write or that a row names."""
     found = {*scenario.workers, *(name_of(call.who) for call in result.calls)}
     for entry in result.history:
-        if isinstance(entry.event, LeaseWritten) and entry.event.after is not None:
+        if isinstance(entry.event, leases.LeaseWritten) and entry.event.after is not None:
             found |= {entry.event.after.owner or "", entry.event.after.checkpoint_owner or ""}
     return sorted(found - {""})
 

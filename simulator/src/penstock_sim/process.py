@@ -8,7 +8,7 @@ from typing import Any
 from penstock.core.leases.lease import WHOLE_TABLE, TablePart
 from penstock.runtime.loop import Loop
 from penstock_sim.environment import Environment
-from penstock_sim.events.processes import ProcessPaused
+from penstock_sim.events import processes
 from penstock_sim.fibers import Fiber
 
 
@@ -65,7 +65,7 @@ class SimProcess:
     def pause(self, duration_s: float) -> None:
         self.paused_until = self.world.now + duration_s
         self.world.schedule(self.paused_until, self.resume)
-        self.world.record(ProcessPaused(self.who, round(self.paused_until, 3)))
+        self.world.record(processes.ProcessPaused(self.who, round(self.paused_until, 3)))
 
     def end_pause(self) -> None:
         self.paused_until = min(self.paused_until, self.world.now)

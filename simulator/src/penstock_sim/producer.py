@@ -24,17 +24,7 @@ from penstock.producer.sender import Sender, SenderPorts
 from penstock_sim.actors import Actors
 from penstock_sim.blocking_ports import SimClock, SimKinesis
 from penstock_sim.environment import Environment
-from penstock_sim.events.processes import MessageLogged
-from penstock_sim.events.producers import (
-    RecordAdded,
-    RecordsAcknowledged,
-    RecordsGivenUp,
-    RecordsMisrouted,
-    RecordsSent,
-    RecordsStored,
-    RecordsUnanswered,
-)
-from penstock_sim.events.streams import RecordPut
+from penstock_sim.events import processes, producers, streams
 from penstock_sim.plan import STREAM_NAME, ProducerPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream
@@ -83,7 +73,7 @@ class SimPuts:
     def _leave_unanswered(self, entries: Sequence[PutEntry]) -> None:
         for entry in entries:
             texts = tuple(self.text_of(data) for _, _, data in _records_of(entry))
-            self._world.record(RecordsUnanswered(texts, self.attempt))
+            self._world.record(producers.RecordsUnanswered(texts, self.attempt))
 
     # --- the history --------------------------------------------------------------------------------------
 
@@ -93,9 +83,9 @@ class SimPuts:
     def record_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
         """Record that a shard has taken an entry, and whether readers see its records."""
         world = self._world
-        world.record(RecordsStored(shard_id, numbers[0], texts, is_read, self.attempt))
+        world.record(producers.RecordsStored(shard_id, numbers[0], texts, is_read, self.attempt))
         for number in numbers if is_read else ():
-            world.record(RecordPut(shard_id, number, world.now_ms()))
+            world.record(streams.RecordPut(shard_id, number, world.now_ms()))
 
     # --- entries ------------------------------------------------------------------------------------------
 
@@ -124,7 +114,7 @@ class SimPuts:
         texts = tuple(self.text_of(data) for _, _, data in found)
         self.record_stored(shard.shard_id, numbers, texts, is_read)
         if len(found) > 1 and isinstance(entry, PackedEntry) and entry.shard_id != shard.shard_id:
-            world.record(RecordsMisrouted(texts, is_read, self.attempt))
+            world.record(producers.RecordsMisrouted(texts, is_read, self.attempt))
         if self._world.luck("entry_unanswered"):
             self._leave_unanswered([entry])
             return PutAnswer()
@@ -183,7 +173,7 @@ class SimProducer(SimProcess):
         for _ in range(chance.randint(1, 5)):
             self._added += 1
             text, key = f"{self.who}:{self._added}", f"{self.who}/{chance.randrange(self._plan.key_count)}"
-            self.world.record(RecordAdded(text, key))
+            self.world.record(producers.RecordAdded(text, key))
             self.batcher.add(text.encode(), key, None, self._clock.monotonic_s(), text)
         self._add_later()
 
@@ -194,7 +184,9 @@ class SimProducer(SimProcess):
             while not (self._is_closing and self.is_done):
                 self._do(self.batcher.plan_step(self._clock.monotonic_s(), flushes=self._is_closing))
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            self.world.record(MessageLogged(self.who, "CRITICAL", "the producer crashed", repr(error)))
+            self.world.record(
+                processes.MessageLogged(self.who, "CRITICAL", "the producer crashed", repr(error))
+            )
         self._senders -= 1
         if self._senders == 0:
             self.on_gone(self, "stopped")
@@ -214,7 +206,7 @@ class SimProducer(SimProcess):
 
     def _put(self, request: PutRequest) -> None:
         texts = tuple(record.ticket for entry in request.entries for record in entry.records)
-        self.world.record(RecordsSent(self.who, texts))
+        self.world.record(producers.RecordsSent(self.who, texts))
         try:
             result = self._sender.send(request)
         except PenstockError as error:
@@ -225,14 +217,14 @@ class SimProducer(SimProcess):
     def _settle(self, result: PutResult) -> None:
         for entry, shard_id, number in result.delivered_entries:
             texts = tuple(record.ticket for record in entry.records)
-            self.world.record(RecordsAcknowledged(self.who, shard_id, int(number), texts))
+            self.world.record(producers.RecordsAcknowledged(self.who, shard_id, int(number), texts))
         for reason, count in result.retry_counts.items():
             self.world.met[f"sent again: {reason}"] += count
         for refused in result.refused_entries:
             self._give_up(refused.entry.records, refused.why)
 
     def _give_up(self, records: Sequence[PendingRecord], why: str) -> None:
-        self.world.record(RecordsGivenUp(self.who, tuple(record.ticket for record in records), why))
+        self.world.record(producers.RecordsGivenUp(self.who, tuple(record.ticket for record in records), why))
 
 
 class ProducerActors(Actors):

@@ -8,14 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 
 from penstock_sim.checker import Broken, Checker, NoCrash
-from penstock_sim.events.processes import ProcessExited
-from penstock_sim.events.producers import (
-    RecordAdded,
-    RecordsAcknowledged,
-    RecordsGivenUp,
-    RecordsStored,
-)
-from penstock_sim.events.reading import DeliveredTexts
+from penstock_sim.events import processes, producers, reading
 
 
 class AcknowledgedIsThere(NoCrash):
@@ -27,14 +20,14 @@ class AcknowledgedIsThere(NoCrash):
         self._stored: dict[tuple[str, int], tuple[str, ...]] = {}
         self._open: set[str] = set()
 
-    def _on_record_added(self, event: RecordAdded) -> None:
+    def _on_record_added(self, event: producers.RecordAdded) -> None:
         self._open.add(event.text)
 
-    def _on_records_stored(self, event: RecordsStored) -> None:
+    def _on_records_stored(self, event: producers.RecordsStored) -> None:
         if event.is_read:
             self._stored[event.key, event.number] = event.texts
 
-    def _on_records_acknowledged(self, event: RecordsAcknowledged) -> None:
+    def _on_records_acknowledged(self, event: producers.RecordsAcknowledged) -> None:
         texts = event.texts
         if self._stored.get((event.key, event.number)) != texts:
             raise Broken(
@@ -44,10 +37,10 @@ class AcknowledgedIsThere(NoCrash):
             raise Broken(f"{event.who} has acknowledged {texts} twice")
         self._open.difference_update(texts)
 
-    def _on_records_given_up(self, event: RecordsGivenUp) -> None:
+    def _on_records_given_up(self, event: producers.RecordsGivenUp) -> None:
         raise Broken(f"{event.who} gives up {event.texts}: {event.why}")
 
-    def _on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: processes.ProcessExited) -> None:
         """Check that a stopped producer has settled its records; a crashed one need not."""
         left = {text for text in self._open if text.startswith(f"{event.who}:")}
         if left and event.how == "stopped":
@@ -70,10 +63,10 @@ class KeysInOrder(Checker):
     def _begin(self) -> None:
         self._waiting: dict[str, list[str]] = {}
 
-    def _on_record_added(self, event: RecordAdded) -> None:
+    def _on_record_added(self, event: producers.RecordAdded) -> None:
         self._waiting.setdefault(event.key, []).append(event.text)
 
-    def _on_records_stored(self, event: RecordsStored) -> None:
+    def _on_records_stored(self, event: producers.RecordsStored) -> None:
         for text in event.texts if event.is_read else ():
             waiting = self._waiting[self.history.key_of[text]]
             if text in waiting:
@@ -91,7 +84,7 @@ class RarelyTwice(Checker):
 
     invariant = "P3"
 
-    def _on_records_stored(self, event: RecordsStored) -> None:
+    def _on_records_stored(self, event: producers.RecordsStored) -> None:
         attempt = self.history.attempts[event.attempt]
         for text, count in Counter(event.texts if event.is_read else ()).items():
             seen = attempt.seen[text] + count
@@ -115,13 +108,13 @@ class ArrivesInOrder(Checker):
         self._seen: set[str] = set()
         self._arrived: set[str] = set()
 
-    def _on_records_stored(self, event: RecordsStored) -> None:
+    def _on_records_stored(self, event: producers.RecordsStored) -> None:
         for text in event.texts if event.is_read else ():
             if text not in self._seen:
                 self._seen.add(text)
                 self._waiting.setdefault(self.history.key_of[text], deque()).append(text)
 
-    def _on_delivered_texts(self, event: DeliveredTexts) -> None:
+    def _on_delivered_texts(self, event: reading.DeliveredTexts) -> None:
         for text, key in event.records:
             if self.history.key_of.get(text) != key:
                 raise Broken(

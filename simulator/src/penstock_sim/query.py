@@ -29,9 +29,7 @@ from penstock.spark.tasks.iterator_cache import IteratorCache
 from penstock.spark.tasks.shard_read import BatchPart
 from penstock_sim.blocking_ports import SimClock, SimEarlierTable, SimKcl3Tables, SimKinesis, SimLeaseTable
 from penstock_sim.environment import Environment
-from penstock_sim.events.processes import CoordinatorReported
-from penstock_sim.events.queries import BatchBounded, BatchCommitted, BatchPlanned, BatchStarted, BatchUnread
-from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandled
+from penstock_sim.events import processes, queries, reading
 from penstock_sim.executor import ReadAttempt, ShardRows, read_task
 from penstock_sim.fan_out import SimFanOut
 from penstock_sim.plan import STREAM_NAME
@@ -170,11 +168,13 @@ class SimQuery(SparkDriver):
     def _observe(self, what: Event | Effect) -> None:
         match what:
             case StartReader():
-                self.world.record(ReaderStarted(self.who, what.key, what.epoch, what.position))
+                self.world.record(reading.ReaderStarted(self.who, what.key, what.epoch, what.position))
             case ShardDrained() | ReaderStopped():
-                self.world.record(ReaderEnded(self.who, what.key, what.epoch))
+                self.world.record(reading.ReaderEnded(self.who, what.key, what.epoch))
             case Report():
-                self.world.record(CoordinatorReported(self.who, what.topic.name, what.reason, what.key))
+                self.world.record(
+                    processes.CoordinatorReported(self.who, what.topic.name, what.reason, what.key)
+                )
             case _:
                 pass
 
@@ -204,9 +204,9 @@ class SimQuery(SparkDriver):
                 self._clock.sleep(world.latency_s())
                 log.add_offset(index, end)
                 if end.until_ms is not None:
-                    world.record(BatchBounded(self.who, end.batch, end.until_ms, tuple(end.shares())))
+                    world.record(queries.BatchBounded(self.who, end.batch, end.until_ms, tuple(end.shares())))
                 world.record(
-                    BatchPlanned(
+                    queries.BatchPlanned(
                         self.who,
                         end.batch,
                         tuple(end.shards.items()),
@@ -237,7 +237,7 @@ class SimQuery(SparkDriver):
             self._planner.join(end)
             groups = self._planner.tasks(end)
         self.read_now = tuple(end.shares())
-        world.record(BatchStarted(self.who, end.batch, self.read_now))
+        world.record(queries.BatchStarted(self.who, end.batch, self.read_now))
         self._on_batch(self)
         row_count_max = None
         if world.has_fault("unread_batch"):
@@ -253,11 +253,11 @@ class SimQuery(SparkDriver):
         whole = {key: rows.numbers for key, rows in results.items() if rows.is_whole}
         unread = tuple(key for key in end.shares() if key not in whole) if end != done else ()
         if unread:
-            world.record(BatchUnread(self.name, end.batch, unread))
-        world.record(BatchCommitted(self.name, end.batch, tuple(sorted(whole.items()))))
+            world.record(queries.BatchUnread(self.name, end.batch, unread))
+        world.record(queries.BatchCommitted(self.name, end.batch, tuple(sorted(whole.items()))))
         for key, rows in results.items():
             if rows.numbers:
-                world.record(RecordsHandled(self.who, key, -1, rows.numbers))
+                world.record(reading.RecordsHandled(self.who, key, -1, rows.numbers))
 
     # --- a job --------------------------------------------------------------------------------------------------
 

@@ -8,12 +8,7 @@ from typing import Any, Final
 
 from penstock.core.leases.lease_writes import Applied, Release, Take
 from penstock.core.stream_identity import StreamIdentity
-from penstock_sim.events.queries import (
-    ApplicationRenamed,
-    LocationCopied,
-    LocationRestored,
-    SecondDriverStarted,
-)
+from penstock_sim.events import queries
 from penstock_sim.executor import SimExecutor
 from penstock_sim.plan import EPOCH_MS
 from penstock_sim.process import SimProcess
@@ -80,7 +75,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         if query is None:
             return
         self.world.met["fault: lost_drivers_per_min"] += 1
-        self.world.record(SecondDriverStarted(query.name))
+        self.world.record(queries.SecondDriverStarted(query.name))
         query.pause(self.world.chance.uniform(5.0, 60.0))
         del self.world.workers[query.name]
         query.on_gone = self.on_extra_gone
@@ -137,7 +132,7 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         if query.log.restore(self.world.chance.random()):
             count = len(query.log.offsets)
             batch, is_committed = query.log.offset(count - 1).batch, query.log.committed_count == count
-            self.world.record(LocationRestored(query.name, batch, is_committed))
+            self.world.record(queries.LocationRestored(query.name, batch, is_committed))
 
     def _move(self) -> None:
         """End all executors and drivers, and go on under another application name, with an empty lease table."""
@@ -151,13 +146,13 @@ class QueryActors(SparkActors[SimQuery, SimExecutor]):
         for query in list(self.world.workers.values()):
             self.world.on_worker_gone(query, "ended before a move")
         self.world.rename_application()
-        self.world.record(ApplicationRenamed(self.world.application))
+        self.world.record(queries.ApplicationRenamed(self.world.application))
 
     def _start_copy(self) -> None:
         query = self.some_driver()
         if query is not None and query.log.offsets:
             copy = self._driver(query.name, query.log.copy())
-            self.world.record(LocationCopied(query.name, copy.who))
+            self.world.record(queries.LocationCopied(query.name, copy.who))
             self.start_extra(copy)
 
     def _start_twins(self) -> None:

@@ -9,24 +9,8 @@ from typing import Final
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker
+from penstock_sim.events import leases, processes, queries, reading, streams
 from penstock_sim.events.base import name_of
-from penstock_sim.events.leases import LeaseDeleted, LeaseWritten
-from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted, WallClockJumped
-from penstock_sim.events.queries import (
-    BatchBounded,
-    BatchCommitted,
-    BatchPlanned,
-    BatchRead,
-    BatchReadInPart,
-    BatchUnread,
-    LocationCopied,
-    LocationRestored,
-    QueryFailed,
-    ReadTaskFailed,
-    Results,
-)
-from penstock_sim.events.reading import ReaderStarted, RecordsHandled
-from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.plan import EPOCH_MS
 from penstock_sim.query_end_checkers import EndsWhenAllIsRead
 
@@ -62,7 +46,7 @@ class SameReplays(Checker):
         self._first_life: dict[str, int] = {}
         self._restored: dict[str, int] = {}  # the last batch of a location that was set back
 
-    def _on_process_started(self, event: ProcessStarted) -> None:
+    def _on_process_started(self, event: processes.ProcessStarted) -> None:
         """Forget the batches behind a location that was set back if no lease shows them to the driver any more."""
         name, _, life = event.who.partition("#")
         self._life[name] = int(life or 0)
@@ -72,12 +56,12 @@ class SameReplays(Checker):
         ):
             self._forget(name, self._restored.pop(name))
 
-    def _on_location_restored(self, event: LocationRestored) -> None:
+    def _on_location_restored(self, event: queries.LocationRestored) -> None:
         """Ignore later reads by tasks of the drivers so far: they have ended, so Spark accepts none of their results."""
         self._first_life[event.query] = self._life.get(event.query, 0) + 1
         self._restored[event.query] = event.batch
 
-    def _on_message_logged(self, event: MessageLogged) -> None:
+    def _on_message_logged(self, event: processes.MessageLogged) -> None:
         if "has no record of claims" in event.text:
             name = name_of(event.who)
             self._first_life[name] = int(event.who.partition("#")[2])
@@ -90,7 +74,7 @@ class SameReplays(Checker):
             for place in [place for place in known if place[0] == name and place[2] > last]:
                 del known[place]
 
-    def _on_location_copied(self, event: LocationCopied) -> None:
+    def _on_location_copied(self, event: queries.LocationCopied) -> None:
         self._copies.add(event.copy)
 
     def _place(self, who: str, batch: int, key: str) -> _Place:
@@ -100,7 +84,7 @@ class SameReplays(Checker):
         life = int(who.partition("#")[2])
         return life < self._first_life.get(name_of(who), 0) or self.history.is_exempt(key)
 
-    def _on_batch_read(self, event: BatchRead) -> None:
+    def _on_batch_read(self, event: queries.BatchRead) -> None:
         who, key, rows = event.who, event.key, event.numbers
         if self._is_out(who, key):
             return
@@ -110,7 +94,7 @@ class SameReplays(Checker):
             raise Broken(f"batch {event.batch} of {who} held {first} of {key}, and now {rows}")
         self._compare_part(place, self._parts.get(place, ()))
 
-    def _on_batch_read_in_part(self, event: BatchReadInPart) -> None:
+    def _on_batch_read_in_part(self, event: queries.BatchReadInPart) -> None:
         if not self._is_out(event.who, event.key):
             place = self._place(event.who, event.batch, event.key)
             self._parts[place] = max(event.numbers, self._parts.get(place, ()), key=len)
@@ -159,11 +143,11 @@ class OnceEach(Checker):
         self._committed: set[tuple[str, int]] = set()
         self._without_lease: set[str] = set()
 
-    def _on_location_restored(self, event: LocationRestored) -> None:
+    def _on_location_restored(self, event: queries.LocationRestored) -> None:
         """Forget the claims of batches that the location has no record of: their records are read again."""
         self._committed = {place for place in self._committed if place[0] != event.query}
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write, after = event.write, event.after
         if after is None:
             self._without_lease.add(write.key)
@@ -181,7 +165,7 @@ class OnceEach(Checker):
         if reader is not None:
             self._reader[write.key] = reader
 
-    def _on_reader_started(self, event: ReaderStarted) -> None:
+    def _on_reader_started(self, event: reading.ReaderStarted) -> None:
         who, key = event.who, event.key
         name = name_of(who)
         is_back = self._started.get(key) == name
@@ -196,14 +180,14 @@ class OnceEach(Checker):
         self._begins.setdefault(key, []).append(place)
         self._begins_s.setdefault(key, []).append(self.history.now)
 
-    def _on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: queries.BatchCommitted) -> None:
         self._committed.add((event.query, event.batch))
         for key, rows in event.results:
             if rows and key in self._without_lease:
                 self._add_begin(key, self.history.shards[key].sequences.index(rows[0]))
             self._emit(event.query, event.batch, key, rows)
 
-    def _on_records_handled(self, event: RecordsHandled) -> None:
+    def _on_records_handled(self, event: reading.RecordsHandled) -> None:
         if event.epoch >= 0:
             self._emit(name_of(event.who), -1, event.key, event.numbers)
 
@@ -239,13 +223,13 @@ class ParentsInEarlierBatches(Checker):
         self._first: dict[tuple[str, str], int] = {}
         self._set_back: set[str] = set()
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write = event.write
         if isinstance(write, Reset) and write.claim_worker is not None:
             self._forget(write.claim_worker)
             self._set_back.add(write.key)  # its next owner reads it again, perhaps after its children
 
-    def _on_location_restored(self, event: LocationRestored) -> None:
+    def _on_location_restored(self, event: queries.LocationRestored) -> None:
         """Forget a query's batches: later ones may have their numbers, if no lease has their claims any more."""
         self._forget(event.query)
 
@@ -254,7 +238,7 @@ class ParentsInEarlierBatches(Checker):
             for place in [place for place in known if place[0] == name]:
                 del known[place]
 
-    def _on_batch_planned(self, event: BatchPlanned) -> None:
+    def _on_batch_planned(self, event: queries.BatchPlanned) -> None:
         for key in event.keys:
             for parent in self.history.shards[key].parents:
                 undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
@@ -263,7 +247,7 @@ class ParentsInEarlierBatches(Checker):
                         f"batch {event.batch} of {event.who} reads {key} before {undone} of {parent}"
                     )
 
-    def _on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: queries.BatchCommitted) -> None:
         name, batch = event.query, event.batch
         held = [key for key, rows in event.results if rows and not self.history.is_exempt(key)]
         if name in self.history.copied:
@@ -289,7 +273,7 @@ class NothingSkipped(Checker):
 
     invariant = "Q4"
 
-    def _on_batch_planned(self, event: BatchPlanned) -> None:
+    def _on_batch_planned(self, event: queries.BatchPlanned) -> None:
         for key, start in () if name_of(event.who) in self.history.copied else event.starts:
             undone = self.history.first_undone(key, self.history.index_after(key, start))
             if undone is not None:
@@ -303,7 +287,7 @@ class ReadersClaim(Checker):
 
     invariant = "Q6"
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write, before = event.write, event.before
         if not isinstance(write, Claim) or before is None or write.claim.end == write.claim.start:
             return
@@ -333,14 +317,14 @@ class NoFalseAlarm(Checker):
         # If records leave the stream, `QueryLossesReported` judges the reports.
         return error == "StreamChanged" or (error == "DataLossError" and self.history.retention_ms is None)
 
-    def _on_read_task_failed(self, event: ReadTaskFailed) -> None:
+    def _on_read_task_failed(self, event: queries.ReadTaskFailed) -> None:
         """Judge a task's error; errors of an attempt whose batch is already done do not count, except for a loss."""
         if self._is_false_loss(event.error):
             raise Broken(
                 f"a task of {event.who} speaks of a loss, and nothing has left the stream: {event.text}"
             )
 
-    def _on_query_failed(self, event: QueryFailed) -> None:
+    def _on_query_failed(self, event: queries.QueryFailed) -> None:
         who, error, text = event.who, event.error, event.text
         if self._is_false_loss(error):
             raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
@@ -352,11 +336,11 @@ class NoFalseAlarm(Checker):
         if error == "OptionError" and name_of(who) not in _REFUSED:
             raise Broken(f"{who} refuses its own options: {text}")
 
-    def _on_message_logged(self, event: MessageLogged) -> None:
+    def _on_message_logged(self, event: processes.MessageLogged) -> None:
         if event.error and event.level in ("ERROR", "CRITICAL"):
             raise Broken(f"{event.who}: {event.text}: {event.error}")
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         """Check that a query of another stream changes nothing; remember the workers whose claims are dropped."""
         write = event.write
         if name_of(event.who) == STRANGER:
@@ -385,17 +369,17 @@ class OneReader(Checker):
         """For each worker: the first and last moment of the period in which it renewed leases without a gap of a lease duration."""
         self._up_s = 0.0
 
-    def _on_process_started(self, event: ProcessStarted) -> None:
+    def _on_process_started(self, event: processes.ProcessStarted) -> None:
         if name_of(event.who) == NAMESAKE:
             self._up_s = self.history.now
         if name_of(event.who) in TWINS:
             self._batches.clear()
             self._known.clear()
 
-    def _on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: processes.ProcessExited) -> None:
         self._alive_s.pop(name_of(event.who), None)
 
-    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
+    def _on_lease_deleted(self, event: leases.LeaseDeleted) -> None:
         self._track_claims(event.key, None)
 
     def _track_claims(self, key: str, row: Lease | None) -> None:
@@ -409,7 +393,7 @@ class OneReader(Checker):
         if not all(self._claimed.values()):
             self._known = dict(self._batches)
 
-    def _on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: queries.BatchCommitted) -> None:
         """Count the batches that both loads of a query have emitted.
 
         The limit grows with their number, since a load checks for the other's claims less and less often.
@@ -423,7 +407,7 @@ class OneReader(Checker):
             if is_late and min(since.values()) > _BATCHES_OF_TWINS_MAX:
                 raise Broken(f"both loads of one query emit records of one application: {self._batches}")
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         who, write, after = event.who, event.write, event.after
         self._track_claims(write.key, after)
         now, lease_s = self.history.now, self.options.lease_duration_s
@@ -458,7 +442,7 @@ class PassesWhatIsDone(Checker):
         that existed then by the driver's clock."""
         self._passed: dict[tuple[str, str], int] = {}
         """The first record of a shard that a driver's next batch may begin at."""
-        self._read: dict[str, Results] = {}
+        self._read: dict[str, queries.Results] = {}
         self._has_jumped = False
         self._until_ms: dict[tuple[str, int], int] = {}
         """For a batch of a query that reads the existing records and ends: records from this moment on are not in the batch."""
@@ -468,13 +452,13 @@ class PassesWhatIsDone(Checker):
         """Shards of which a read may have ended too early since their last batch was planned: an answer reported the tip too
         early, or was empty when the batch's time was over."""
 
-    def _on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
+    def _on_tip_reported_early(self, event: streams.TipReportedEarly | streams.EmptyPageReturned) -> None:
         self._ended_early.add(event.key)
 
-    def _on_batch_bounded(self, event: BatchBounded) -> None:
+    def _on_batch_bounded(self, event: queries.BatchBounded) -> None:
         self._until_ms[event.who, event.batch] = event.until_ms
 
-    def _on_batch_planned(self, event: BatchPlanned) -> None:
+    def _on_batch_planned(self, event: queries.BatchPlanned) -> None:
         who, batch = event.who, event.batch
         for key, start in event.starts:
             index = self.history.index_after(key, start)
@@ -492,16 +476,16 @@ class PassesWhatIsDone(Checker):
                 count = bisect_left(self.history.shards[key].arrivals_ms, until_ms)
                 self._planned[name_of(who), batch, key] = (who, index, count)
 
-    def _on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: queries.BatchCommitted) -> None:
         """Remember the shards that were read to their end; the next lines of history name the reader."""
         self._read[event.query] = event.results
 
-    def _on_records_handled(self, event: RecordsHandled) -> None:
+    def _on_records_handled(self, event: reading.RecordsHandled) -> None:
         key = event.key
         if event.epoch < 0 and (key, event.numbers) in self._read.get(name_of(event.who), ()):
             self._pass(event.who, key, bisect_right(self.history.shards[key].sequences, event.numbers[-1]))
 
-    def _on_batch_unread(self, event: BatchUnread) -> None:
+    def _on_batch_unread(self, event: queries.BatchUnread) -> None:
         for key in () if self._has_jumped or self.history.is_query_exempt(event.query) else event.keys:
             who, begin, count = self._planned.get((event.query, event.batch, key), ("", 0, 0))
             if begin < count:
@@ -510,11 +494,11 @@ class PassesWhatIsDone(Checker):
     def _pass(self, who: str, key: str, index: int) -> None:
         self._passed[who, key] = max(index, self._passed.get((who, key), 0))
 
-    def _on_wall_clock_jumped(self, event: WallClockJumped) -> None:
+    def _on_wall_clock_jumped(self, event: processes.WallClockJumped) -> None:
         """Stop checking unread batches: the drivers' clocks are not reliable any more."""
         self._has_jumped = True
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         reader = None if event.before is None else event.before.reader
         if isinstance(event.write, Reset) or event.after is None or event.after.reader != reader:
             for passed in (self._passed, self._left):
@@ -534,7 +518,7 @@ class ReadsWhatItPlans(Checker):
     def _begin(self) -> None:
         self._empty: Counter[tuple[str, str]] = Counter()
 
-    def _on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: queries.BatchCommitted) -> None:
         name = event.query
         for key, rows in event.results:
             self._empty[name, key] += 1

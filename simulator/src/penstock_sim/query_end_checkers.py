@@ -7,11 +7,8 @@ from typing import Final
 
 from penstock.core.leases.lease_writes import Release
 from penstock_sim.checker import Broken, Checker
+from penstock_sim.events import leases, processes, queries, streams
 from penstock_sim.events.base import name_of
-from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
-from penstock_sim.events.processes import ProcessExited, ProcessStarted
-from penstock_sim.events.queries import BatchUnread
-from penstock_sim.events.streams import EmptyPageReturned, TipReportedEarly
 from penstock_sim.plan import EPOCH_MS
 
 _EXTRAS: Final = "z/"
@@ -38,28 +35,28 @@ class EndsWhenAllIsRead(Checker):
         self._disturbed_s = float("-inf")
         self._handed_s: dict[str, float] = {}
 
-    def _on_process_started(self, event: ProcessStarted) -> None:
+    def _on_process_started(self, event: processes.ProcessStarted) -> None:
         """Record its start: earlier records are owed."""
         self._up_s[event.who] = self.history.now
 
-    def _on_batch_unread(self, event: BatchUnread) -> None:
+    def _on_batch_unread(self, event: queries.BatchUnread) -> None:
         """Excuse a query whose user left records out, since no later event may show it."""
         self._excused.add(event.query)
 
-    def _on_tip_reported_early(self, event: TipReportedEarly | EmptyPageReturned) -> None:
+    def _on_tip_reported_early(self, event: streams.TipReportedEarly | streams.EmptyPageReturned) -> None:
         self._excused_shards.add(event.key)
 
-    def _on_table_dropped(self, event: TableDropped | LeaseDeleted) -> None:
+    def _on_table_dropped(self, event: leases.TableDropped | leases.LeaseDeleted) -> None:
         self._disturbed_s = self.history.now
 
-    def _on_lease_written(self, event: LeaseWritten) -> None:
+    def _on_lease_written(self, event: leases.LeaseWritten) -> None:
         write = event.write
         self._handed_s.pop(write.key, None)
         next_owner = None if event.after is None else event.after.owner
         if isinstance(write, Release) and next_owner not in (None, name_of(event.who)):
             self._handed_s[write.key] = self.history.now
 
-    def _on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: processes.ProcessExited) -> None:
         who = event.who
         self._down_s[name_of(who)] = self.history.now
         up_s = self._up_s.get(who, 0.0)

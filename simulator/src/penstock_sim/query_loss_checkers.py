@@ -8,20 +8,8 @@ from typing import Final
 
 from penstock.core.position import Position
 from penstock_sim.checker import Broken
+from penstock_sim.events import leases, processes, queries, reading, streams
 from penstock_sim.events.base import name_of
-from penstock_sim.events.leases import LeaseDeleted
-from penstock_sim.events.processes import CoordinatorReported, MessageLogged
-from penstock_sim.events.queries import (
-    BatchCommitted,
-    BatchPlanned,
-    BatchUnread,
-    ReadTaskEnded,
-    ReadTaskFailed,
-    ReadTaskStarted,
-    TipProbed,
-)
-from penstock_sim.events.reading import ReaderStarted
-from penstock_sim.events.streams import RecordsTrimmed
 from penstock_sim.loss_checkers import SLACK_MS, LossesReported
 
 _SHARD: Final = re.compile(r"shardId-\d+")
@@ -48,10 +36,10 @@ class QueryLossesReported(LossesReported):
 
     # --- known positions ----------------------------------------------------------------------------------
 
-    def _on_records_trimmed(self, event: RecordsTrimmed) -> None:
+    def _on_records_trimmed(self, event: streams.RecordsTrimmed) -> None:
         self._trims.setdefault(event.key, []).append((self.history.now, event.count))
 
-    def _on_tip_probed(self, event: TipProbed) -> None:
+    def _on_tip_probed(self, event: queries.TipProbed) -> None:
         """Remember when a driver was at the tip.
 
         If the last record has left the stream, an empty answer shows that only to a driver that was at the tip before.
@@ -62,7 +50,7 @@ class QueryLossesReported(LossesReported):
         if was_there or shard.trimmed < bisect_right(shard.arrivals_ms, server_ms):
             self._probed[event.who, key] = server_ms
 
-    def _on_coordinator_reported(self, event: CoordinatorReported) -> None:
+    def _on_coordinator_reported(self, event: processes.CoordinatorReported) -> None:
         """Forget when a driver was at the tip of a lease that it has lost or released: the next owner begins at the row."""
         super()._on_coordinator_reported(event)
         if event.topic in {"LOST", "RELEASED"}:
@@ -72,28 +60,28 @@ class QueryLossesReported(LossesReported):
             for place in places:
                 del self._probed[place]
 
-    def _on_reader_started(self, event: ReaderStarted) -> None:
+    def _on_reader_started(self, event: reading.ReaderStarted) -> None:
         """Forget the probes of a lease: when it returns, its driver has none of their answers."""
         super()._on_reader_started(event)
         self._probed.pop((event.who, event.key), None)
 
-    def _on_batch_planned(self, event: BatchPlanned) -> None:
+    def _on_batch_planned(self, event: queries.BatchPlanned) -> None:
         who = event.who
         self._starts[name_of(who), event.batch] = dict(event.starts)
         self._planners[name_of(who), event.batch] = who
 
-    def _on_read_task_started(self, event: ReadTaskStarted) -> None:
+    def _on_read_task_started(self, event: queries.ReadTaskStarted) -> None:
         self._begun_s.setdefault((name_of(event.who), event.batch, event.key), self.history.now)
         self._attempts.setdefault(event.executor, {})[event.who, event.batch, event.key] = None
 
-    def _on_read_task_ended(self, event: ReadTaskEnded) -> None:
+    def _on_read_task_ended(self, event: queries.ReadTaskEnded) -> None:
         self._attempts.get(event.executor, {}).pop((event.who, event.batch, event.key), None)
 
-    def _on_lease_deleted(self, event: LeaseDeleted) -> None:
+    def _on_lease_deleted(self, event: leases.LeaseDeleted) -> None:
         """Forget when the shard's readers were at the tip: the recreated row does not show it."""
         self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != event.key}
 
-    def _on_batch_unread(self, event: BatchUnread) -> None:
+    def _on_batch_unread(self, event: queries.BatchUnread) -> None:
         self._forget_tips(event.query, event.keys)
 
     def _forget_tips(self, name: str, keys: tuple[str, ...]) -> None:
@@ -102,14 +90,14 @@ class QueryLossesReported(LossesReported):
 
     # --- reports ------------------------------------------------------------------------------------------
 
-    def _on_message_logged(self, event: MessageLogged) -> None:
+    def _on_message_logged(self, event: processes.MessageLogged) -> None:
         text = event.text
         key = _SHARD.search(text)
         if key is not None and any(words in text for words in _GOES_ON):
             self._add_reported(key[0], event.who, -1, self._lost(key[0]))
             self._judge(event.who, key[0], text)
 
-    def _on_read_task_failed(self, event: ReadTaskFailed) -> None:
+    def _on_read_task_failed(self, event: queries.ReadTaskFailed) -> None:
         key = _SHARD.search(event.text)
         if key is not None and event.error == "DataLossError":
             self._judge(event.executor, key[0], event.text)
@@ -129,7 +117,7 @@ class QueryLossesReported(LossesReported):
 
     # --- skipped records ----------------------------------------------------------------------------------
 
-    def _on_batch_committed(self, event: BatchCommitted) -> None:
+    def _on_batch_committed(self, event: queries.BatchCommitted) -> None:
         name, batch = event.query, event.batch
         self._committed.add((name, batch))
         starts = self._starts.get((name, batch), {})

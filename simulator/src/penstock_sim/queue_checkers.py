@@ -8,22 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, NoCrash
-from penstock_sim.events.processes import ProcessExited, ProcessStopping
-from penstock_sim.events.queues import (
-    AcknowledgementForgotten,
-    HandleDisturbed,
-    QueueAnswerArrived,
-    QueueCallAnswered,
-    QueueCallSent,
-    QueueHandlerBegan,
-    QueueHandlerEnded,
-    QueueRecordAcknowledged,
-    QueueRecordDied,
-    QueueRecordExpired,
-    QueueRecordPut,
-    QueueRecordReceived,
-    VisibilitySet,
-)
+from penstock_sim.events import processes, queues
 from penstock_sim.plan import QueuePlan
 
 _RETRIED_WITHIN_S: Final = 12.0
@@ -48,14 +33,14 @@ class EachRecordEnds(NoCrash):
         self._open: set[str] = set()
         self._done: set[tuple[str, str, int]] = set()
 
-    def _on_put(self, event: QueueRecordPut) -> None:
+    def _on_put(self, event: queues.QueueRecordPut) -> None:
         self._part_counts[event.record] = event.part_count
         self._open.add(event.record)
 
-    def _on_handler_ended(self, event: QueueHandlerEnded) -> None:
+    def _on_handler_ended(self, event: queues.QueueHandlerEnded) -> None:
         self._done.update((event.who, *part) for part in event.done)
 
-    def _on_acknowledged(self, event: QueueRecordAcknowledged) -> None:
+    def _on_acknowledged(self, event: queues.QueueRecordAcknowledged) -> None:
         who, record = event.who, event.record
         if record not in self._open:
             raise Broken(f"{who} acknowledges {record}, which has ended before")
@@ -64,10 +49,10 @@ class EachRecordEnds(NoCrash):
             if (who, record, place) not in self._done:
                 raise Broken(f"{who} acknowledges {record}, and its user record {place} is not done")
 
-    def _on_forgotten(self, event: AcknowledgementForgotten) -> None:
+    def _on_forgotten(self, event: queues.AcknowledgementForgotten) -> None:
         self._open.add(event.record)
 
-    def _on_gone(self, event: QueueRecordDied | QueueRecordExpired) -> None:
+    def _on_gone(self, event: queues.QueueRecordDied | queues.QueueRecordExpired) -> None:
         self._open.discard(event.record)
 
     def at_end(self) -> None:
@@ -97,13 +82,13 @@ class _DeliveryChecker(Checker):
         assert self.history.queues is not None
         return self.history.queues
 
-    def _on_received(self, event: QueueRecordReceived) -> None:
+    def _on_received(self, event: queues.QueueRecordReceived) -> None:
         now_s = self.history.now
         self.deliveries[event.handle] = _Delivery(
             event.who, event.record, now_s, now_s + self.plan.visibility_s
         )
 
-    def _on_arrived(self, event: QueueAnswerArrived) -> None:
+    def _on_arrived(self, event: queues.QueueAnswerArrived) -> None:
         for handle in event.handles:
             self.deliveries[handle].has_arrived = True
 
@@ -118,9 +103,9 @@ class HandlesEnd(_DeliveryChecker):
 
     def _begin(self) -> None:
         super()._begin()
-        self._sent: dict[tuple[str, int], QueueCallSent] = {}
+        self._sent: dict[tuple[str, int], queues.QueueCallSent] = {}
 
-    def _on_sent(self, event: QueueCallSent) -> None:
+    def _on_sent(self, event: queues.QueueCallSent) -> None:
         who = event.who
         self._sent[who, event.number] = event
         if not 1 <= len(event.handles) <= 10:
@@ -135,7 +120,7 @@ class HandlesEnd(_DeliveryChecker):
                 raise Broken(f"{who} sends {handle} of {delivery.record}, which has ended")
             delivery.call = event.number
 
-    def _on_answered(self, event: QueueCallAnswered) -> None:
+    def _on_answered(self, event: queues.QueueCallAnswered) -> None:
         sent = self._sent.pop((event.who, event.number))
         for place, (handle, outcome) in enumerate(zip(sent.handles, event.outcomes, strict=True)):
             delivery = self.deliveries[handle]
@@ -161,7 +146,7 @@ class RedeliveriesHaveCauses(_DeliveryChecker):
         self._unsuccessful: set[tuple[str, str]] = set()
         self._begun_s: dict[tuple[str, str], float] = {}
 
-    def _on_received(self, event: QueueRecordReceived) -> None:
+    def _on_received(self, event: queues.QueueRecordReceived) -> None:
         earlier = self._latest.get(event.record)
         if earlier is not None and not self._may_be_received_again(earlier):
             raise Broken(
@@ -187,35 +172,35 @@ class RedeliveriesHaveCauses(_DeliveryChecker):
     def _was_paused(self, who: str, since_s: float) -> bool:
         return any(until_s >= since_s for _, until_s in self.history.pauses.get(who, ()))
 
-    def _on_handler_began(self, event: QueueHandlerBegan) -> None:
+    def _on_handler_began(self, event: queues.QueueHandlerBegan) -> None:
         """Remember when a handler first got a record; before that, the handling time counts from the receive."""
         for record, _ in event.parts:
             self._begun_s.setdefault((event.who, record), self.history.now)
 
-    def _on_handler_ended(self, event: QueueHandlerEnded) -> None:
+    def _on_handler_ended(self, event: queues.QueueHandlerEnded) -> None:
         """Remember failures: they return the record."""
         self._unsuccessful.update((event.who, record) for record, _ in (*event.failed, *event.rejected))
 
-    def _on_acknowledged(self, event: QueueRecordAcknowledged) -> None:
+    def _on_acknowledged(self, event: queues.QueueRecordAcknowledged) -> None:
         self.deliveries[event.handle].has_ended = True
 
-    def _on_gone(self, event: QueueRecordDied | QueueRecordExpired) -> None:
+    def _on_gone(self, event: queues.QueueRecordDied | queues.QueueRecordExpired) -> None:
         if event.record in self._latest:
             self._latest[event.record].has_ended = True
 
-    def _on_visibility_set(self, event: VisibilitySet) -> None:
+    def _on_visibility_set(self, event: queues.VisibilitySet) -> None:
         """Remember until when the record is invisible."""
         self.deliveries[event.handle].visible_s = self.history.now + event.seconds
 
-    def _on_disturbed(self, event: HandleDisturbed) -> None:
+    def _on_disturbed(self, event: queues.HandleDisturbed) -> None:
         """The service may deliver the record again; for a lost delivery, at any time."""
         delivery = self.deliveries[event.handle]
         delivery.disturbed_s = max(delivery.disturbed_s, float("inf") if event.is_lost else self.history.now)
 
-    def _on_stopping(self, event: ProcessStopping) -> None:
+    def _on_stopping(self, event: processes.ProcessStopping) -> None:
         self._stopping_s.setdefault(event.who, self.history.now)
 
-    def _on_exited(self, event: ProcessExited) -> None:
+    def _on_exited(self, event: processes.ProcessExited) -> None:
         who, now_s = event.who, self.history.now
         self._exited.add(who)
         began_s = self._stopping_s.get(who)
@@ -243,7 +228,7 @@ class OneHandlerAtATime(Checker):
         self._running: set[tuple[str, str, int]] = set()
         self._done: set[tuple[str, str, int]] = set()
 
-    def _on_handler_began(self, event: QueueHandlerBegan) -> None:
+    def _on_handler_began(self, event: queues.QueueHandlerBegan) -> None:
         for part in event.parts:
             key = (event.who, *part)
             if key in self._running:
@@ -252,7 +237,7 @@ class OneHandlerAtATime(Checker):
                 raise Broken(f"{event.who} calls the handler with {part}, which is done and remembered")
             self._running.add(key)
 
-    def _on_handler_ended(self, event: QueueHandlerEnded) -> None:
+    def _on_handler_ended(self, event: queues.QueueHandlerEnded) -> None:
         assert self.history.queues is not None
         for part in (*event.done, *event.failed, *event.rejected):
             self._running.discard((event.who, *part))
@@ -271,16 +256,16 @@ class DeliveredOnce(Checker):
         self._received_count = 0
         self._has_stopped = False
 
-    def _on_put(self, event: QueueRecordPut) -> None:
+    def _on_put(self, event: queues.QueueRecordPut) -> None:
         self._put_count += 1
 
-    def _on_received(self, event: QueueRecordReceived) -> None:
+    def _on_received(self, event: queues.QueueRecordReceived) -> None:
         self._received_count += 1
 
-    def _on_handler_began(self, event: QueueHandlerBegan) -> None:
+    def _on_handler_began(self, event: queues.QueueHandlerBegan) -> None:
         self._calls.update(event.parts)
 
-    def _on_stopping(self, event: ProcessStopping) -> None:
+    def _on_stopping(self, event: processes.ProcessStopping) -> None:
         self._has_stopped = True
 
     def at_end(self) -> None:

@@ -17,16 +17,7 @@ from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.errors import AccessDenied, PenstockError, Throttled
 from penstock.ports.queues import DeadLetters, EntryResult, QueueDescription, QueueStart, ReceivedRecord
 from penstock_sim.blocking_ports import LongPoll
-from penstock_sim.events.queues import (
-    AcknowledgementForgotten,
-    HandleDisturbed,
-    QueueRecordAcknowledged,
-    QueueRecordDied,
-    QueueRecordExpired,
-    QueueRecordPut,
-    QueueRecordReceived,
-    VisibilitySet,
-)
+from penstock_sim.events import queues
 from penstock_sim.plan import EPOCH_MS, QueuePlan
 from penstock_sim.world import World
 
@@ -78,7 +69,7 @@ class QueueService:
         for place in range(part_count):
             builder.add(f"{record}/{place}".encode(), record)
         shard = world.chance.choice(world.stream.open_shards())
-        world.record(QueueRecordPut(record, part_count))
+        world.record(queues.QueueRecordPut(record, part_count))
         self._records[record] = _Stored(record, builder.build().data, shard.shard_id, world.now, world.now)
 
     @property
@@ -92,13 +83,13 @@ class QueueService:
         now_s, plan = self._world.now, self._plan
         for stored in list(self._records.values()):
             if plan.retention_s is not None and stored.arrival_s + plan.retention_s <= now_s:
-                self._world.record(QueueRecordExpired(stored.record))
+                self._world.record(queues.QueueRecordExpired(stored.record))
             elif (
                 plan.receive_count_max is not None
                 and stored.count >= plan.receive_count_max
                 and stored.visible_s <= now_s
             ):
-                self._world.record(QueueRecordDied(stored.record))
+                self._world.record(queues.QueueRecordDied(stored.record))
             else:
                 continue
             del self._records[stored.record]
@@ -158,7 +149,7 @@ class QueueService:
         stored.first_s = stored.first_s or world.now
         stored.count += 1
         stored.visible_s = world.now + visibility_s
-        world.record(QueueRecordReceived(who, stored.record, stored.handle, stored.count))
+        world.record(queues.QueueRecordReceived(who, stored.record, stored.handle, stored.count))
         epoch_s = EPOCH_MS / 1000
         return ReceivedRecord(
             handle=stored.handle,
@@ -176,9 +167,9 @@ class QueueService:
         def acknowledge(stored: _Stored, place: int) -> None:
             del place
             world = self._world
-            world.record(QueueRecordAcknowledged(who, stored.record, stored.handle))
+            world.record(queues.QueueRecordAcknowledged(who, stored.record, stored.handle))
             if world.luck("forgotten_acknowledgement"):
-                world.record(AcknowledgementForgotten(stored.record))
+                world.record(queues.AcknowledgementForgotten(stored.record))
                 stored.handle, stored.visible_s = "", world.now + world.chance.uniform(0.0, 10.0)
             else:
                 del self._records[stored.record]
@@ -188,7 +179,7 @@ class QueueService:
     def serve_visibility(self, handles: Sequence[str], seconds: Sequence[int]) -> Any:
         def change(stored: _Stored, place: int) -> None:
             stored.visible_s = self._world.now + seconds[place]
-            self._world.record(VisibilitySet(stored.handle, seconds[place]))
+            self._world.record(queues.VisibilitySet(stored.handle, seconds[place]))
 
         return self._serve(handles, change)
 
@@ -241,4 +232,4 @@ class QueueService:
 
     def _disturb(self, handles: Sequence[str], why: str, *, is_lost: bool = False) -> None:
         for handle in filter(None, handles):  # a record whose acknowledgement is forgotten has none
-            self._world.record(HandleDisturbed(handle, why, is_lost))
+            self._world.record(queues.HandleDisturbed(handle, why, is_lost))

@@ -17,16 +17,7 @@ from penstock.runtime.loop import LoopThread
 from penstock_sim.actors import Actors
 from penstock_sim.blocking_ports import Caller, SimClock
 from penstock_sim.environment import Environment
-from penstock_sim.events.processes import MessageLogged, ProcessStopping
-from penstock_sim.events.queues import (
-    SEVERAL_PARTS,
-    QueueAnswerArrived,
-    QueueCallAnswered,
-    QueueCallSent,
-    QueueHandlerBegan,
-    QueueHandlerEnded,
-)
-from penstock_sim.events.streams import ShardClosed
+from penstock_sim.events import processes, queues, streams
 from penstock_sim.fibers import ProcessEnded
 from penstock_sim.plan import QueuePlan
 from penstock_sim.process import SimProcess
@@ -55,7 +46,7 @@ class _SimQueues:
         received: Sequence[ReceivedRecord] = self._caller.call(
             "receive", lambda: service.serve_receive(process.who, limit, wait_s, visibility_s)
         )
-        process.world.record(QueueAnswerArrived(tuple(each.handle for each in received)))
+        process.world.record(queues.QueueAnswerArrived(tuple(each.handle for each in received)))
         return received
 
     def acknowledge(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
@@ -72,7 +63,7 @@ class _SimQueues:
         self, name: str, server: Callable[[], Any], handles: Sequence[str], seconds: Sequence[int]
     ) -> Sequence[EntryResult]:
         world, who, number = self._process.world, self._process.who, next(self._numbers)
-        world.record(QueueCallSent(who, number, tuple(handles), tuple(seconds)))
+        world.record(queues.QueueCallSent(who, number, tuple(handles), tuple(seconds)))
         try:
             results: Sequence[EntryResult] = self._caller.call(name, server)
         except PenstockError as error:
@@ -81,9 +72,9 @@ class _SimQueues:
                 outcome = EntryOutcome.UNKNOWN
             elif isinstance(error, NotFound | Rejected):
                 outcome = EntryOutcome.VOID
-            world.record(QueueCallAnswered(who, number, (outcome.value,) * len(handles)))
+            world.record(queues.QueueCallAnswered(who, number, (outcome.value,) * len(handles)))
             raise
-        world.record(QueueCallAnswered(who, number, tuple(each.outcome.value for each in results)))
+        world.record(queues.QueueCallAnswered(who, number, tuple(each.outcome.value for each in results)))
         return results
 
 
@@ -113,7 +104,7 @@ class _RecordingLoop(QueueLoop):
 
     def fail(self, error: PenstockError) -> None:
         if self.failure is None:
-            self.process.world.record(ProcessStopping(self.process.who))
+            self.process.world.record(processes.ProcessStopping(self.process.who))
         super().fail(error)
 
 
@@ -162,7 +153,9 @@ class SimQueueWorker(SimProcess):
 
     def _crash(self, error: BaseException) -> None:
         if not isinstance(error, ProcessEnded):
-            self.world.record(MessageLogged(self.who, "CRITICAL", "the queue's loop crashed", repr(error)))
+            self.world.record(
+                processes.MessageLogged(self.who, "CRITICAL", "the queue's loop crashed", repr(error))
+            )
         self._loop.crash(error)
 
     # --- user code ------------------------------------------------------------------------------------------
@@ -173,8 +166,8 @@ class SimQueueWorker(SimProcess):
         world = self.world
         records = (argument,) if isinstance(argument, QueueRecord) else argument.records
         parts = tuple((record.record_id, record.sub_sequence_number) for record in records)
-        world.met[SEVERAL_PARTS] += parts[0][1] > 0
-        world.record(QueueHandlerBegan(self.who, parts))
+        world.met[queues.SEVERAL_PARTS] += parts[0][1] > 0
+        world.record(queues.QueueHandlerBegan(self.who, parts))
         if world.luck("hung_handler"):
             self.is_hung = True
             self._clock.sleep(_FOR_EVER_S)
@@ -184,10 +177,10 @@ class SimQueueWorker(SimProcess):
             done = parts[: world.chance.randrange(len(parts))]
             if isinstance(argument, QueueBatch) and done:
                 argument.acknowledge(*records[: len(done)])
-            world.record(QueueHandlerEnded(self.who, done=done, failed=parts[len(done) :]))
+            world.record(queues.QueueHandlerEnded(self.who, done=done, failed=parts[len(done) :]))
             raise RuntimeError("the handler failed")
         done = tuple(part for part in parts if part not in rejected)
-        world.record(QueueHandlerEnded(self.who, done=done, rejected=rejected))
+        world.record(queues.QueueHandlerEnded(self.who, done=done, rejected=rejected))
         if isinstance(argument, QueueBatch):
             for part in rejected:
                 argument.reject(records[parts.index(part)])
@@ -222,7 +215,7 @@ class QueueActors(Actors):
         is_worker = name in self._plan.workers
         return SimQueueWorker(self.world, name, self._plan, self._service) if is_worker else None
 
-    def _on_shard_closed(self, event: ShardClosed) -> None:
+    def _on_shard_closed(self, event: streams.ShardClosed) -> None:
         self._service.move_records_of(event.key)
 
     def wants_restart(self, process: SimProcess) -> bool:

@@ -24,19 +24,7 @@ from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
 from penstock.ports.metrics import NoMetrics
 from penstock_sim.blocking_ports import SimClock
-from penstock_sim.events.reading import (
-    DeliveredFrom,
-    DeliveredTexts,
-    HandlerRaised,
-    LossReported,
-    ReaderEnded,
-    RecordsDeadLettered,
-    RecordsDelivered,
-    RecordsHandled,
-    RecordsRedelivered,
-    ShardStopped,
-    TipReached,
-)
+from penstock_sim.events import reading
 
 if TYPE_CHECKING:
     from penstock_sim.worker import SimWorker
@@ -111,9 +99,9 @@ class SimReader:
     def _report(self, event: Event) -> None:
         if not isinstance(event, CheckpointRequested):
             self.is_reported = True
-            self._world.record(ReaderEnded(*self.place))
+            self._world.record(reading.ReaderEnded(*self.place))
         if isinstance(event, ReaderFailed):
-            self._world.record(ShardStopped(*self.place, event.short_reason or event.reason))
+            self._world.record(reading.ShardStopped(*self.place, event.short_reason or event.reason))
             if self.worker.name in self._world.scenario.foreign:
                 event = replace(event, short_reason="")  # the KCL writes no reason to the row
             self.worker.on_reader_failed()
@@ -166,7 +154,7 @@ class SimReader:
         self._fetcher.on_page(self.run, replace(page, server_ms=server_ms), began_s)
         is_tip = bool(page.next_iterator) and not page.millis_behind_latest
         if self._options.retention_s is not None and is_tip:
-            self._world.record(TipReached(*self.place, server_ms))
+            self._world.record(reading.TipReached(*self.place, server_ms))
 
     # --- the handler ----------------------------------------------------------------------------------
 
@@ -178,12 +166,12 @@ class SimReader:
         numbers = tuple(int(record.sequence_number) + record.sub_sequence_number for record in call.records)
         if call.kind is CallKind.BATCH:
             is_new = call.ordinals[0] > self._delivered
-            kind = RecordsDelivered if is_new else RecordsRedelivered
+            kind = reading.RecordsDelivered if is_new else reading.RecordsRedelivered
             self._world.record(kind(*self.place, numbers))
             scenario = self._world.scenario
             if scenario.streams is not None:
                 self._world.record(
-                    DeliveredFrom(
+                    reading.DeliveredFrom(
                         *self.place, tuple(sorted({(each.stream, each.shard_id) for each in call.records}))
                     )
                 )
@@ -191,19 +179,19 @@ class SimReader:
                 # A record begins with its name; a row of a sink is longer.
                 named = ((each.data.partition(b"|")[0], each.partition_key or "") for each in call.records)
                 self._world.record(
-                    DeliveredTexts(*self.place, tuple((text.decode(), key) for text, key in named))
+                    reading.DeliveredTexts(*self.place, tuple((text.decode(), key) for text, key in named))
                 )
             self._delivered = max(self._delivered, call.ordinals[-1])
         self.worker.later(self._world.handling_s(), self._end_call, call, numbers)
 
     def _end_call(self, call: Call[Record], numbers: tuple[int, ...]) -> None:
         if call.kind is CallKind.BATCH and self._world.handler_fails(numbers):
-            self._world.record(HandlerRaised(*self.place, numbers))
+            self._world.record(reading.HandlerRaised(*self.place, numbers))
             self.run.on_raised(call, HandlerFailed(f"cannot handle {numbers}"))
             if self.run.worker_failure is not None:
                 self.worker.later(0.0, self.worker.request_stop)
         else:
-            kind = RecordsHandled if call.kind is CallKind.BATCH else RecordsDeadLettered
+            kind = reading.RecordsHandled if call.kind is CallKind.BATCH else reading.RecordsDeadLettered
             self._world.record(kind(*self.place, numbers))
             self.run.on_returned(call)
         self.step()
@@ -232,4 +220,4 @@ class _LossMetrics(NoMetrics):
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
         if name == "possible_data_loss":
-            self._reader.worker.world.record(LossReported(*self._reader.place))
+            self._reader.worker.world.record(reading.LossReported(*self._reader.place))

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 from penstock.core.leases.lease_writes import Renew
 from penstock_sim.checker import Checker, Violation
 from penstock_sim.checkers import NothingLost, Suite
+from penstock_sim.events import leases, processes
 from penstock_sim.events.base import HistoryEntry, shards_in
-from penstock_sim.events.leases import LeaseWritten
-from penstock_sim.events.processes import CallMade, CallRetried, MessageLogged
 from penstock_sim.fibers import ProcessEnded
 from penstock_sim.kcl3_checkers import LeftToTheLeader
 from penstock_sim.kcl3_worker import Kcl3Fleet
@@ -63,8 +62,8 @@ class SeedResult(Struct, frozen=True):
         for entry in self.history:
             line, event = str(entry), entry.event
             named = shards_in(line)
-            is_detail = isinstance(event, CallMade | CallRetried)
-            is_detail |= isinstance(event, LeaseWritten) and isinstance(event.write, Renew)
+            is_detail = isinstance(event, processes.CallMade | processes.CallRetried)
+            is_detail |= isinstance(event, leases.LeaseWritten) and isinstance(event.write, Renew)
             if not is_detail and (not wanted or not named or wanted & named):
                 lines.append(line)
         return lines[max(0, len(lines) - line_count) :]
@@ -150,7 +149,9 @@ class _Journal(logging.Handler):
         if fiber is None or not fiber.process.is_alive or is_planned or isinstance(error, ProcessEnded):
             return
         name = "" if error is None else repr(error)
-        self._world.record(MessageLogged(fiber.process.who, record.levelname, record.getMessage(), name))
+        self._world.record(
+            processes.MessageLogged(fiber.process.who, record.levelname, record.getMessage(), name)
+        )
 
 
 @contextmanager

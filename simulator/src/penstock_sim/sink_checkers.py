@@ -8,18 +8,7 @@ from typing import Final
 
 from penstock.spark.sink.report import FILE_NAME
 from penstock_sim.checker import CLOCK_TOLERANCE, Broken, Checker, NoCrash
-from penstock_sim.events.processes import CallMade, ProcessPaused
-from penstock_sim.events.producers import RecordsStored, RecordsUnanswered
-from penstock_sim.events.sinks import (
-    DeadLettersStored,
-    FileWritten,
-    RequestTooLarge,
-    RowsRefused,
-    WriteLogged,
-    WriteTaskDone,
-    WriteTaskFailed,
-    WriteTaskStarted,
-)
+from penstock_sim.events import processes, producers, sinks
 from penstock_sim.history import AttemptHistory
 from penstock_sim.producer_checkers import KeysInOrder, RarelyTwice
 
@@ -57,11 +46,11 @@ class NothingLostInSilence(NoCrash):
         self._logged: set[tuple[str, int]] = set()
         self._filed: set[str] = set()
 
-    def _on_file_written(self, event: FileWritten) -> None:
+    def _on_file_written(self, event: sinks.FileWritten) -> None:
         if event.name != FILE_NAME:
             self._filed.update(_rows_of_file(event.name, event.content))
 
-    def _on_write_task_done(self, event: WriteTaskDone) -> None:
+    def _on_write_task_done(self, event: sinks.WriteTaskDone) -> None:
         name = event.attempt
         self._done.add(name)
         attempt = self.history.attempts[name]
@@ -78,7 +67,7 @@ class NothingLostInSilence(NoCrash):
                     f"{name} is done, and its row {text} ({self.history.bad_rows[text]}) is nowhere put aside"
                 )
 
-    def _on_write_logged(self, event: WriteLogged) -> None:
+    def _on_write_logged(self, event: sinks.WriteLogged) -> None:
         query, batch, names = event.query, event.batch, event.attempts
         self._logged.add((query, batch))
         if not self._done.issuperset(names):
@@ -87,7 +76,7 @@ class NothingLostInSilence(NoCrash):
         if written != self.history.planned_writes[query, batch]:
             raise Broken(f"batch {batch} of {query} is logged as done, and its tasks had other rows")
 
-    def _on_request_too_large(self, event: RequestTooLarge) -> None:
+    def _on_request_too_large(self, event: sinks.RequestTooLarge) -> None:
         raise Broken(
             f"{event.attempt} sends a request of {event.entry_count} entries, the largest of {event.size_bytes} bytes"
         )
@@ -106,7 +95,7 @@ class OrderOfEachAttempt(Checker):
     def _begin(self) -> None:
         self._left: dict[tuple[str, str], list[str]] = {}
 
-    def _on_records_stored(self, event: RecordsStored) -> None:
+    def _on_records_stored(self, event: producers.RecordsStored) -> None:
         name = event.attempt
         attempt = self.history.attempts[name]
         for text in event.texts if event.is_read else ():
@@ -128,14 +117,14 @@ class TwiceWithCause(RarelyTwice):
 
     invariant = "K3"
 
-    def _on_records_stored(self, event: RecordsStored) -> None:
+    def _on_records_stored(self, event: producers.RecordsStored) -> None:
         bad = [text for text in event.texts if text in self.history.bad_rows]
         if bad and event.is_read:
             why = self.history.bad_rows[bad[0]]
             raise Broken(f"{event.key} takes {bad[0]} of {event.attempt}, which is {why}")
         super()._on_records_stored(event)
 
-    def _on_write_task_done(self, event: WriteTaskDone) -> None:
+    def _on_write_task_done(self, event: sinks.WriteTaskDone) -> None:
         name = event.attempt
         attempt = self.history.attempts[name]
         copies = sum(count - 1 for count in attempt.seen.values() if count)
@@ -160,7 +149,7 @@ class ErrorsName(Checker):
     def _begin(self) -> None:
         self._refused_s: dict[str, float] = {}
 
-    def _on_write_task_failed(self, event: WriteTaskFailed) -> None:
+    def _on_write_task_failed(self, event: sinks.WriteTaskFailed) -> None:
         name, kind, text = event.attempt, event.error, event.text
         attempt = self.history.attempts[name]
         if kind == "RecordError":
@@ -188,7 +177,7 @@ class ErrorsName(Checker):
         if refused_s is None or refused_s > since_s + _SEND_WITHIN_S:
             raise Broken(f"{name} gives up, and the first refusal came at {refused_s} s: {text}")
 
-    def _on_refusal(self, event: RowsRefused | RecordsUnanswered) -> None:
+    def _on_refusal(self, event: sinks.RowsRefused | producers.RecordsUnanswered) -> None:
         self._refused_s.setdefault(event.attempt, self.history.now)
 
     def _judge_record_error(self, name: str, attempt: AttemptHistory, text: str) -> None:
@@ -212,7 +201,7 @@ class ReportAddsUp(Checker):
     def _begin(self) -> None:
         self._counted: dict[str, set[int]] = {}
 
-    def _on_file_written(self, event: FileWritten) -> None:
+    def _on_file_written(self, event: sinks.FileWritten) -> None:
         query = event.location.removeprefix("checkpoint of ")
         if event.name != FILE_NAME or query in self.history.second_drivers:
             return
@@ -236,7 +225,7 @@ class LettersOnce(Checker):
 
     invariant = "K6"
 
-    def _on_file_written(self, event: FileWritten) -> None:
+    def _on_file_written(self, event: sinks.FileWritten) -> None:
         name = event.name
         if name == FILE_NAME:
             return
@@ -259,20 +248,20 @@ class EndsInTime(Checker):
         self._executor_of: dict[str, str] = {}
         self._deadline_s: dict[str, float] = {}
 
-    def _on_write_task_started(self, event: WriteTaskStarted) -> None:
+    def _on_write_task_started(self, event: sinks.WriteTaskStarted) -> None:
         self._executor_of[event.attempt] = event.executor
         self._deadline_s[event.attempt] = event.deadline_s
 
-    def _on_progress(self, event: RecordsStored | DeadLettersStored) -> None:
+    def _on_progress(self, event: producers.RecordsStored | sinks.DeadLettersStored) -> None:
         self._tried_s.pop(event.attempt, None)
         self._calls.pop(event.attempt, None)
 
-    def _on_process_paused(self, event: ProcessPaused) -> None:
+    def _on_process_paused(self, event: processes.ProcessPaused) -> None:
         for name in [name for name, executor in self._executor_of.items() if executor == event.who]:
             if name in self._tried_s:
                 self._tried_s[name] = max(self._tried_s[name], event.until_s)
 
-    def _on_call_made(self, event: CallMade) -> None:
+    def _on_call_made(self, event: processes.CallMade) -> None:
         attempt = event.key
         if event.call != "sink put":
             return

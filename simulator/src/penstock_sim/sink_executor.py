@@ -17,7 +17,7 @@ from penstock.spark.sink.task import SinkTask
 from penstock.spark.sink.task_report import TaskReport
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
-from penstock_sim.events.sinks import WriteTaskDone, WriteTaskFailed, WriteTaskStarted
+from penstock_sim.events import sinks
 from penstock_sim.plan import SinkPlan
 from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
 from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
@@ -65,7 +65,7 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         texts = tuple(row.text for row in attempt.rows)
         options = attempt.options
         world.record(
-            WriteTaskStarted(
+            sinks.WriteTaskStarted(
                 attempt.driver.who,
                 self.who,
                 name,
@@ -77,14 +77,14 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         report = self._write(attempt)
         counts = tuple((stream, each.user_record_count) for stream, each in report.reports.items())
         twice = sum(each.possible_duplicate_count for each in report.reports.values())
-        world.record(WriteTaskDone(name, counts, twice, report.dead_letter_count))
+        world.record(sinks.WriteTaskDone(name, counts, twice, report.dead_letter_count))
         for each in report.reports.values():
             for reason, count in each.refused_by_reason.items():
                 world.met[f"sent again: {reason}"] += count
         return WrittenTask(name, report)
 
     def record_failed(self, attempt: WriteAttempt, error: PenstockError) -> None:
-        self.world.record(WriteTaskFailed(attempt.place.name, type(error).__name__, str(error)))
+        self.world.record(sinks.WriteTaskFailed(attempt.place.name, type(error).__name__, str(error)))
 
     def _write(self, attempt: WriteAttempt) -> TaskReport:
         place, plan = attempt.place, self._plan

@@ -16,20 +16,7 @@ from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.task_report import commit_batch, sum_reports
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
-from penstock_sim.events.producers import RecordAdded
-from penstock_sim.events.sinks import (
-    BadRowAdded,
-    ShardSilenced,
-    StreamRemoved,
-    WriteAborted,
-    WriteCommitted,
-    WriteLogged,
-    WritePlanned,
-    WriteStarted,
-    WriteTaskKilled,
-    WriteTasksDone,
-)
-from penstock_sim.events.streams import ShardClosed
+from penstock_sim.events import producers, sinks, streams
 from penstock_sim.plan import EPOCH_MS, STREAM_NAME, SinkPlan
 from penstock_sim.sink_executor import SinkExecutor, WriteAttempt, WrittenTask
 from penstock_sim.sink_rows import OTHER_STREAM, SinkRow, draw_rows
@@ -120,18 +107,18 @@ class SimSinkQuery(SparkDriver):
                 # The order of a key is promised as a whole only if its rows stay in one task; otherwise for the rows of each task.
                 group = row.key if self._plan.keys_stay else f"{row.key}@{index}.{part}"
                 if not row.bad:
-                    world.record(RecordAdded(row.text, group))
+                    world.record(producers.RecordAdded(row.text, group))
                 else:
-                    world.record(BadRowAdded(row.text, row.bad))
+                    world.record(sinks.BadRowAdded(row.text, row.bad))
         texts = tuple(tuple(row.text for row in of_part) for of_part in rows)
-        world.record(WritePlanned(self.name, index, texts))
+        world.record(sinks.WritePlanned(self.name, index, texts))
 
     def _run_batch(self, index: int, rows: list[list[SinkRow]]) -> None:
         world, log = self.world, self.log
-        world.record(WriteStarted(self.who, index))
+        world.record(sinks.WriteStarted(self.who, index))
         write_id = f"{self.who.replace('/', '-')}-{index}" if self._plan.in_foreach_batch else None
         written = self._run_tasks(index, rows, write_id)
-        world.record(WriteTasksDone(self.who, index))
+        world.record(sinks.WriteTasksDone(self.who, index))
         if self.world.has_fault("driver_dies_before_commit"):
             self._die()
         reports = [each.report for each in written]
@@ -139,14 +126,14 @@ class SimSinkQuery(SparkDriver):
             sum_reports(reports, "batch write")
         else:
             commit_batch(reports, index, self._options.checkpoint_location, self._open_folder)
-        world.record(WriteCommitted(self.who, index))
+        world.record(sinks.WriteCommitted(self.who, index))
         if self.world.has_fault("driver_dies_after_commit"):
             self._die()
         self._clock.sleep(world.latency_s())
         if index != log.committed_count:
             raise LogConflict(f"commits/{index} is there already")
         log.committed_count += 1
-        world.record(WriteLogged(self.name, index, tuple(each.attempt for each in written)))
+        world.record(sinks.WriteLogged(self.name, index, tuple(each.attempt for each in written)))
 
     def _die(self) -> None:
         self.later(0.0, self.on_gone, self, "crashed")
@@ -173,7 +160,7 @@ class SimSinkQuery(SparkDriver):
             return job.run()
         except JobFailed:
             finished = [each.report for each in job.finished()]
-            self.world.record(WriteAborted(self.who, index, len(finished)))
+            self.world.record(sinks.WriteAborted(self.who, index, len(finished)))
             what = "batch write" if self._plan.in_foreach_batch else f"micro-batch {index}"
             sum_reports(finished, f"failed {what}, acknowledged before the failure")
             raise
@@ -228,11 +215,11 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
 
     def record_killed(self, executor: SinkExecutor) -> None:
         for attempt in executor.attempts:
-            self.world.record(WriteTaskKilled(attempt.place.name))
+            self.world.record(sinks.WriteTaskKilled(attempt.place.name))
 
     # --- streams ------------------------------------------------------------------------------------------
 
-    def _on_shard_closed(self, event: ShardClosed) -> None:
+    def _on_shard_closed(self, event: streams.ShardClosed) -> None:
         chance, now_ms = self.world.chance, self.world.now_ms()
         if chance.random() < 0.5:
             other = self._streams[OTHER_STREAM].stream
@@ -247,9 +234,9 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
         shard = self.world.chance.choice(target.stream.open_shards())
         until_s = self.world.now + self.world.chance.choice((3.0, 15.0, 60.0, 200.0))
         target.silent_until[shard.shard_id] = until_s
-        self.world.record(ShardSilenced(target.name, shard.shard_id, round(until_s, 3)))
+        self.world.record(sinks.ShardSilenced(target.name, shard.shard_id, round(until_s, 3)))
 
     def _delete_stream(self) -> None:
         target = self._streams[self.world.chance.choice((STREAM_NAME, STREAM_NAME, OTHER_STREAM, LETTERS))]
         target.deleted_until = self.world.now + self.world.chance.uniform(5.0, 30.0)
-        self.world.record(StreamRemoved(target.name, round(target.deleted_until, 3)))
+        self.world.record(sinks.StreamRemoved(target.name, round(target.deleted_until, 3)))

@@ -16,8 +16,7 @@ from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, Ser
 from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.blocking_ports import SimClock, SimKinesis
 from penstock_sim.environment import Environment
-from penstock_sim.events.producers import RecordsStored
-from penstock_sim.events.sinks import DeadLettersStored, FileWritten, RequestTooLarge, RowsRefused
+from penstock_sim.events import producers, sinks
 from penstock_sim.plan import STREAM_NAME, SinkPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.producer import SimPuts
@@ -64,7 +63,7 @@ class SinkPuts(SimPuts):
         answer = refusal(self._world, self._target) or self._check_limits(entries) or super().serve(entries)
         refused = isinstance(answer, list) and any(each.error_code for each in answer)
         if refused or isinstance(answer, PenstockError):
-            self._world.record(RowsRefused(self.attempt, self._target.name))
+            self._world.record(sinks.RowsRefused(self.attempt, self._target.name))
         return answer
 
     def _check_limits(self, entries: Sequence[PutEntry]) -> PenstockError | None:
@@ -76,7 +75,7 @@ class SinkPuts(SimPuts):
             and all(1 <= len(entry.partition_key) <= 256 for entry in entries)
         ):
             return None
-        self._world.record(RequestTooLarge(self.attempt, len(entries), max(sizes, default=0)))
+        self._world.record(sinks.RequestTooLarge(self.attempt, len(entries), max(sizes, default=0)))
         return Rejected("one or more parameters are invalid", code="ValidationException")
 
     def take_one(self, entry: PutEntry) -> PutAnswer:
@@ -101,9 +100,9 @@ class SinkPuts(SimPuts):
         if name == STREAM_NAME:
             super().record_stored(shard_id, numbers, texts, is_read)
         elif name == LETTERS:
-            self._world.record(DeadLettersStored(self.attempt, name, texts))
+            self._world.record(sinks.DeadLettersStored(self.attempt, name, texts))
         else:
-            stored = RecordsStored(f"{name}/{shard_id}", numbers[0], texts, is_read, self.attempt)
+            stored = producers.RecordsStored(f"{name}/{shard_id}", numbers[0], texts, is_read, self.attempt)
             self._world.record(stored)
 
 
@@ -204,7 +203,7 @@ class SinkFolder:
         data = content.read()
         self._take_time("written")
         self.files[f"{self.location}/{name}"] = data
-        self.process.world.record(FileWritten(self.process.who, self.location, name, data.decode()))
+        self.process.world.record(sinks.FileWritten(self.process.who, self.location, name, data.decode()))
 
     def _take_time(self, what: str) -> None:
         world = self.process.world

@@ -14,13 +14,8 @@ from typing import Final
 from penstock.core.batches.claims import ClaimRefusal, NothingReason, StartReason
 from penstock.core.leases.kcl3_fleet import FleetMode
 from penstock.core.leases.lease_writes import Refusal
+from penstock_sim.events import kcl3, leases, producers, queries, sinks, streams
 from penstock_sim.events.base import SituationFinder
-from penstock_sim.events.kcl3 import Kcl3Situations
-from penstock_sim.events.leases import LeaseSituations
-from penstock_sim.events.producers import ProducerSituations
-from penstock_sim.events.queries import QuerySituations
-from penstock_sim.events.sinks import SinkSituations
-from penstock_sim.events.streams import StreamsSituations
 from penstock_sim.history import History
 from penstock_sim.kinds import SITUATIONS, SeedKind
 from penstock_sim.plan import FaultPlan, Scenario
@@ -124,13 +119,13 @@ def never_met(met: Iterable[str], kind: SeedKind) -> list[str]:
 def finders_of(scenario: Scenario, history: History, met: Counter[str]) -> list[SituationFinder]:
     """Return the finders of one seed's situations, which count them in `met`."""
     kinds: list[type[SituationFinder]] = [
-        LeaseSituations,
-        Kcl3Situations,
-        QuerySituations,
-        ProducerSituations,
+        leases.LeaseSituations,
+        kcl3.Kcl3Situations,
+        queries.QuerySituations,
+        producers.ProducerSituations,
     ]
     if scenario.sinks is not None:
-        kinds.append(SinkSituations)
+        kinds.append(sinks.SinkSituations)
     if scenario.streams is not None:
-        kinds.append(StreamsSituations)
+        kinds.append(streams.StreamsSituations)
     return [kind(scenario, history, met) for kind in kinds]

@@ -15,8 +15,7 @@ from msgspec import Struct
 from penstock.errors import PenstockError
 from penstock_sim.actors import Actors
 from penstock_sim.environment import Environment
-from penstock_sim.events.processes import MessageLogged, ProcessExited, ProcessStarted
-from penstock_sim.events.queries import ExecutorKilled, QueryFailed, SecondDriverStarted
+from penstock_sim.events import processes, queries
 from penstock_sim.fibers import Fiber
 from penstock_sim.process import SimProcess
 from penstock_sim.spark_job import JobFailed, OnEnd, SparkJob, TaskFailed
@@ -56,7 +55,7 @@ class SparkExecutor(SimProcess, Generic[_Attempt]):
             self.record_failed(attempt, error)
             result = TaskFailed(error)
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
-            self.world.record(MessageLogged(self.who, "CRITICAL", "a task crashed", repr(error)))
+            self.world.record(processes.MessageLogged(self.who, "CRITICAL", "a task crashed", repr(error)))
             result = TaskFailed(error)
         self.attempts.pop(attempt, None)
         self.record_ended(attempt)
@@ -95,11 +94,13 @@ class SparkDriver(SimProcess):
             how = "stopped"
         except (PenstockError, LogConflict, JobFailed) as error:
             how = f"failed: {type(error).__name__}"
-            self.world.record(QueryFailed(self.who, type(error).__name__, str(error)))
+            self.world.record(queries.QueryFailed(self.who, type(error).__name__, str(error)))
             self.on_failed(error)
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
             how = "crashed"
-            self.world.record(MessageLogged(self.who, "CRITICAL", "the driver crashed", repr(error)))
+            self.world.record(
+                processes.MessageLogged(self.who, "CRITICAL", "the driver crashed", repr(error))
+            )
         try:
             self.close()
         except SystemExit:
@@ -193,7 +194,7 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         world = self.world
         executor.end()
         left = [attempt for attempt in executor.attempts if attempt.driver.is_alive]
-        world.record(ExecutorKilled(executor.who))
+        world.record(queries.ExecutorKilled(executor.who))
         self.record_killed(executor)
         for attempt in left:
             attempt.driver.later(world.chance.uniform(0.5, 10.0), attempt.on_end, TaskFailed(None))
@@ -220,17 +221,17 @@ class SparkActors(Actors, Generic[_Driver, _Executor]):
         query = self.some_driver()
         if query is not None:
             self.world.met["fault: second_drivers_per_min"] += 1
-            self.world.record(SecondDriverStarted(query.name))
+            self.world.record(queries.SecondDriverStarted(query.name))
             self.start_extra(self.make_driver(query.name))
 
     def start_extra(self, driver: _Driver, on_gone: Callable[[SimProcess, str], None] | None = None) -> None:
         """Start a driver that is not started again."""
         driver.on_gone = on_gone or self.on_extra_gone
         self.extra.append(driver)
-        self.world.record(ProcessStarted(driver.who))
+        self.world.record(processes.ProcessStarted(driver.who))
         driver.start()
 
     def on_extra_gone(self, driver: SimProcess, how: str) -> None:
         driver.end()
         self.extra = [each for each in self.extra if each is not driver]
-        self.world.record(ProcessExited(driver.who, how))
+        self.world.record(processes.ProcessExited(driver.who, how))

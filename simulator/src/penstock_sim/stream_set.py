@@ -22,28 +22,8 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, Throttled
 from penstock.ports.kinesis import ShardFilter, ShardListing
 from penstock_sim.actors import Actors, CannotStart
+from penstock_sim.events import processes, streams
 from penstock_sim.events.base import name_of
-from penstock_sim.events.processes import ProcessExited, ProcessStopping
-from penstock_sim.events.streams import (
-    ACCESS_DENIED,
-    ADDED_REFUSED,
-    LISTING_REFUSED,
-    ListChanged,
-    RecordPut,
-    RecordsTrimmed,
-    ShardClosed,
-    ShardCreated,
-    ShardExpired,
-    StartFailed,
-    StreamCreated,
-    StreamDeleted,
-    StreamQuiet,
-    StreamRecreated,
-    StreamRefused,
-    StreamsChosen,
-    StreamUnlisted,
-    stream_id_of,
-)
 from penstock_sim.plan import ACCOUNT, EPOCH_MS, STREAM_NAME, PlannedStream, Rollout, Scenario, StreamsPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream, position_of
@@ -109,11 +89,13 @@ class StreamSet(Actors):
             )
             retention_ms = int((retention_s or _DAY_S) * 1000)
             self.world.record(
-                StreamCreated(content.stream_id, planned.name, str(identity), planned.start, retention_ms)
+                streams.StreamCreated(
+                    content.stream_id, planned.name, str(identity), planned.start, retention_ms
+                )
             )
         self.places.append(StreamInPlace(planned, content))
         for shard in content.shards.values():
-            self.world.record(ShardCreated(content.key_of(shard.shard_id), shard.parents))
+            self.world.record(streams.ShardCreated(content.key_of(shard.shard_id), shard.parents))
 
     def there(self) -> list[StreamInPlace]:
         return [place for place in self.places if place.is_there]
@@ -216,7 +198,7 @@ class StreamSet(Actors):
         else:
             numbers = [stream.put_into(shard, now_ms)]
         for number in numbers:
-            world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
+            world.record(streams.RecordPut(stream.key_of(shard.shard_id), number, now_ms))
 
     def put_everywhere(self) -> None:
         """Put a record into every open shard: its reader must still deliver."""
@@ -224,7 +206,7 @@ class StreamSet(Actors):
         for stream in self.read():
             for shard in stream.open_shards():
                 number = stream.put_into(shard, now_ms)
-                self.world.record(RecordPut(stream.key_of(shard.shard_id), number, now_ms))
+                self.world.record(streams.RecordPut(stream.key_of(shard.shard_id), number, now_ms))
 
     def silence(self) -> None:
         """Put no records into a stream for a while, perhaps for so long that all records leave it."""
@@ -234,7 +216,7 @@ class StreamSet(Actors):
             place = places[0] if self.is_one else world.chance.choice(places)
             place.quiet_until = world.now + world.chance.uniform(0.3, 1.5) * (place.plan.retention_s or 0.0)
             name = place.content.stream_id or STREAM_NAME
-            world.record(StreamQuiet(round(place.quiet_until, 3), name))
+            world.record(streams.StreamQuiet(round(place.quiet_until, 3), name))
 
     def trim(self) -> None:
         """Remove the records whose retention is over, each second."""
@@ -244,9 +226,9 @@ class StreamSet(Actors):
             shortened, gone = stream.trim(world.now_ms() - int((stream.retention_s or 0.0) * 1000))
             for shard in shortened:
                 key = stream.key_of(shard.shard_id)
-                world.record(RecordsTrimmed(key, shard.trimmed, shard.sequences[shard.trimmed - 1]))
+                world.record(streams.RecordsTrimmed(key, shard.trimmed, shard.sequences[shard.trimmed - 1]))
             for shard in gone:
-                world.record(ShardExpired(stream.key_of(shard.shard_id)))
+                world.record(streams.ShardExpired(stream.key_of(shard.shard_id)))
         if retained:
             world.schedule(world.now + 1.0, self.trim)
 
@@ -269,9 +251,9 @@ class StreamSet(Actors):
             children = stream.merge(parents[0], parents[1], world.now_ms())
         of = tuple(stream.key_of(parent.shard_id) for parent in parents)
         for child in children:
-            world.record(ShardCreated(stream.key_of(child), of))
+            world.record(streams.ShardCreated(stream.key_of(child), of))
         for key in of if children else ():
-            world.record(ShardClosed(key))
+            world.record(streams.ShardClosed(key))
 
     # --- events of streams ----------------------------------------------------------------------------
 
@@ -294,25 +276,25 @@ class StreamSet(Actors):
         place = self.find_place(name)
         if place is not None:
             place.is_there = False
-            self.world.record(StreamDeleted(place.content.stream_id))
+            self.world.record(streams.StreamDeleted(place.content.stream_id))
 
     def _recreate(self, name: str) -> None:
         planned = next(each for each in self.plan.streams if each.name == name)
         self._create(planned, self.world.now_ms())
-        self.world.record(StreamRecreated(self.places[-1].content.stream_id, name))
+        self.world.record(streams.StreamRecreated(self.places[-1].content.stream_id, name))
 
     def _roll_out(self, name: str, rollout: Rollout) -> None:
         if self.world.is_healed:
             return
         self._lists[name] = rollout.names
-        self.world.record(ListChanged(name, rollout.names))
+        self.world.record(streams.ListChanged(name, rollout.names))
         worker = self.world.workers.get(name)
         if worker is not None and self.world.now >= worker.paused_until:
-            self.world.record(ProcessStopping(worker.who))
+            self.world.record(processes.ProcessStopping(worker.who))
             self._due.add(name)
             worker.request_stop()
 
-    def _on_process_exited(self, event: ProcessExited) -> None:
+    def _on_process_exited(self, event: processes.ProcessExited) -> None:
         name = name_of(event.who)
         if name in self._due:
             self._due.discard(name)
@@ -328,18 +310,18 @@ class StreamSet(Actors):
         until_s = self.world.now + self.world.chance.uniform(5.0, 40.0)
         if self.world.chance.random() < 0.6:
             place.refused_until = max(until_s, place.refused_until)
-            self.world.met[LISTING_REFUSED] += 1
+            self.world.met[streams.LISTING_REFUSED] += 1
         else:
             place.denied_until = until_s
-            self.world.met[ACCESS_DENIED] += 1
-        self.world.record(StreamRefused(place.content.stream_id, round(until_s, 3)))
+            self.world.met[streams.ACCESS_DENIED] += 1
+        self.world.record(streams.StreamRefused(place.content.stream_id, round(until_s, 3)))
 
     def _refuse_listing(self, name: str) -> None:
         place = self.find_place(name)
         if place is not None and not self.world.is_healed:
             place.refused_until = self.world.now + self.plan.added_refused_s
-            self.world.met[ADDED_REFUSED] += 1
-            self.world.record(StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
+            self.world.met[streams.ADDED_REFUSED] += 1
+            self.world.record(streams.StreamRefused(place.content.stream_id, round(place.refused_until, 3)))
 
     def heal(self) -> None:
         for deletion in self.plan.deletions:
@@ -351,7 +333,7 @@ class StreamSet(Actors):
         self._lists = dict.fromkeys(self.world.scenario.workers, self.plan.last_listed)
         for place in self.there():
             if place.plan.name not in self.plan.last_listed:
-                self.world.record(StreamUnlisted(place.content.stream_id))
+                self.world.record(streams.StreamUnlisted(place.content.stream_id))
 
     def wants_restart(self, process: SimProcess) -> bool:
         """Whether a worker reads other streams than those of its list."""
@@ -371,15 +353,15 @@ class StreamSet(Actors):
         world, names = self.world, self._lists.get(name, self.plan.listed)
         starts = {each.listed_as: each.start for each in self.plan.streams if each.name in names}
         try:
-            streams = parse_streams(starts, TRIM_HORIZON).fetch_descriptions(
+            consumed = parse_streams(starts, TRIM_HORIZON).fetch_descriptions(
                 self.fetch_summary, lambda _: None
             )
         except PenstockError as error:
-            world.record(StartFailed(name, type(error).__name__))
+            world.record(streams.StartFailed(name, type(error).__name__))
             self._start_later(name, 1.0, 5.0)
             raise CannotStart(name) from error
-        worker = SimWorker(world, name, streams)
-        world.record(StreamsChosen(worker.who, tuple(stream.stream_id for stream in streams)))
+        worker = SimWorker(world, name, consumed)
+        world.record(streams.StreamsChosen(worker.who, tuple(stream.stream_id for stream in consumed)))
         return worker
 
     # --- the lease table ----------------------------------------------------------------------------------
@@ -404,8 +386,8 @@ class StreamSet(Actors):
 
     def may_delete(self, key: str) -> bool:
         """Whether a row may be deleted: it is not its stream's last."""
-        stream_id = stream_id_of(key)
-        return sum(stream_id_of(each) == stream_id for each in self.world.table.rows) > 1
+        stream_id = streams.stream_id_of(key)
+        return sum(streams.stream_id_of(each) == stream_id for each in self.world.table.rows) > 1
 
 
 def no_stream(name: str) -> NotFound:

@@ -72,9 +72,7 @@ from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_calls import list_shards
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
-from penstock_sim.events.processes import CallMade, CoordinatorReported
-from penstock_sim.events.reading import ReaderStarted
-from penstock_sim.events.streams import WorkerStoodStill
+from penstock_sim.events import processes, reading, streams
 from penstock_sim.plan import STREAM_NAME
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.reader import SimReader
@@ -199,7 +197,7 @@ class SimWorker(SimProcess):
                 pass
 
     def _report(self, topic: str, reason: str, key: str | None) -> None:
-        self.world.record(CoordinatorReported(self.who, topic, reason, key))
+        self.world.record(processes.CoordinatorReported(self.who, topic, reason, key))
 
     def _tick(self, wake: float) -> None:
         if wake == self._wake:
@@ -212,7 +210,7 @@ class SimWorker(SimProcess):
         self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
     ) -> None:
         """Begin a call: the server acts after a moment, the answer arrives after another."""
-        self.world.record(CallMade(self.who, name, key))
+        self.world.record(processes.CallMade(self.who, name, key))
         self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
 
     def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
@@ -330,7 +328,7 @@ class SimWorker(SimProcess):
         if standing is None:
             return
         if standing == before:
-            self.world.record(WorkerStoodStill(self.who))
+            self.world.record(streams.WorkerStoodStill(self.who))
             self.request_stop()
         else:
             wait_s = STANDSTILL_ROUNDS * self.coordinator_options().interval_s
@@ -342,7 +340,7 @@ class SimWorker(SimProcess):
         position = with_moment(effect.position, self.stream_of(effect.key).start.of(effect.key))
         reader = SimReader(self, replace(effect, position=position))
         self.readers[effect.key, effect.epoch] = reader
-        self.world.record(ReaderStarted(*reader.place, position))
+        self.world.record(reading.ReaderStarted(*reader.place, position))
         if self.world.scenario.with_readers:
             self.later(0.0, reader.step)
 

@@ -13,16 +13,8 @@ from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.lease_writes import RequestHandover
 from penstock_sim.actors import Actors, CannotStart
 from penstock_sim.environment import Environment
+from penstock_sim.events import leases, processes
 from penstock_sim.events.base import Event, HistoryEntry, name_of
-from penstock_sim.events.leases import LeaseDeleted, LeaseWritten, TableDropped
-from penstock_sim.events.processes import (
-    FaultsEnded,
-    ProcessExited,
-    ProcessStarted,
-    ProcessStopping,
-    SecondProcessStarted,
-    WallClockJumped,
-)
 from penstock_sim.plan import FaultPlan, Scenario
 from penstock_sim.process import SimProcess
 from penstock_sim.stream_set import StreamSet
@@ -112,7 +104,7 @@ class World(Environment):
         super().record(event)
         for actors in self.actors:
             actors.handle(event)
-        if not isinstance(event, LeaseWritten) or not isinstance(event.write, RequestHandover):
+        if not isinstance(event, leases.LeaseWritten) or not isinstance(event.write, RequestHandover):
             return
         name = name_of(event.who)
         if event.write.owner in self.table.without_handover and name in self.scenario.leavers:
@@ -149,7 +141,7 @@ class World(Environment):
         if self.scenario.records_per_s:
             self._recur_puts()
         self.is_healed = True
-        self.record(FaultsEnded())
+        self.record(processes.FaultsEnded())
         self._restart(worker for worker in self.workers.values() if self._wants_restart(worker))
         # A call that was under way may still bring a fault's answer.
         self.schedule(self.now + _UNDER_WAY_S, self._restart_stopped)
@@ -164,7 +156,7 @@ class World(Environment):
     def _restart(self, workers: Iterable[SimProcess]) -> None:
         """Restart workers: a stopped shard waits for people, who mend the handler and restart."""
         for worker in list(workers):
-            self.record(ProcessStopping(worker.who))
+            self.record(processes.ProcessStopping(worker.who))
             worker.request_stop()
 
     def start_worker(self, name: str) -> None:
@@ -176,7 +168,7 @@ class World(Environment):
         except CannotStart:
             return
         self.workers[name] = worker
-        self.record(ProcessStarted(worker.who))
+        self.record(processes.ProcessStarted(worker.who))
         worker.start()
 
     def is_done(self) -> bool:
@@ -196,7 +188,7 @@ class World(Environment):
             self.schedule(
                 self.now + self.chance.choice((0.05, 1.0, 5.0, 30.0)), self.start_worker, worker.name
             )
-        self.record(ProcessExited(worker.who, how))
+        self.record(processes.ProcessExited(worker.who, how))
 
     def _some_worker(self) -> SimProcess | None:
         return self.chance.choice(list(self.workers.values())) if self.workers else None
@@ -211,14 +203,14 @@ class World(Environment):
         worker = self._some_worker()
         if isinstance(worker, SimWorker) and worker.writes_its_run:
             self.met["fault: second_processes_per_min"] += 1
-            self.record(SecondProcessStarted(worker.name))
+            self.record(processes.SecondProcessStarted(worker.name))
             self._earlier.append(self.workers.pop(worker.name))
             self.start_worker(worker.name)
 
     def _stop(self) -> None:
         worker = self._some_worker()
         if worker is not None and self.now >= worker.paused_until:
-            self.record(ProcessStopping(worker.who))
+            self.record(processes.ProcessStopping(worker.who))
             worker.request_stop()
 
     def _pause(self) -> None:
@@ -231,7 +223,7 @@ class World(Environment):
 
     def _jump_wall(self) -> None:
         self.wall_offset_ms = self.chance.randint(-3_600_000, 3_600_000)
-        self.record(WallClockJumped(self.wall_offset_ms))
+        self.record(processes.WallClockJumped(self.wall_offset_ms))
 
     def _delete_row(self) -> None:
         # An application that started at LATEST and loses its last row is a new one to later workers.
@@ -243,9 +235,9 @@ class World(Environment):
         if unfinished:
             key = self.chance.choice(unfinished)
             row = self.table.rows.pop(key)
-            self.record(LeaseDeleted(key, row.reader))
+            self.record(leases.LeaseDeleted(key, row.reader))
 
     def _drop_table(self) -> None:
         if self.table.exists:
             self.table.drop()
-            self.record(TableDropped())
+            self.record(leases.TableDropped())
