@@ -41,12 +41,13 @@ from penstock_sim.events.reading import ReaderEnded, ReaderStarted, RecordsHandl
 from penstock_sim.events.streams import RecordPut, RecordsTrimmed, ShardCreated
 from penstock_sim.kinds import SeedKind
 from penstock_sim.plan import EPOCH_MS
-from penstock_sim.query import LogConflict, QueryLog
+from penstock_sim.query import QueryLog
 from penstock_sim.query_checkers import QUERIES
 from penstock_sim.query_loss_checkers import QueryLossesReported
 from penstock_sim.reading_presets import draw_query_scenario
 from penstock_sim.run import run_seed
 from penstock_sim.situations import never_met
+from penstock_sim.spark_processes import LogConflict
 from sim.judging import judge, show
 
 FAN_OUT = {"consumerType": "fan-out"}

@@ -10,8 +10,6 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from msgspec import Struct, field
-
 from penstock.core.batches.claims import resolve_start
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.core.leases.coordinator_effects import Effect, Report, StartReader
@@ -35,16 +33,14 @@ from penstock_sim.fan_out import SimFanOut
 from penstock_sim.plan import STREAM_NAME
 from penstock_sim.process import SimProcess, scan_name
 from penstock_sim.spark_job import OnEnd
-from penstock_sim.spark_processes import LogConflict, SparkDriver
+from penstock_sim.spark_processes import SparkDriver, SparkLog
 from penstock_sim.stream import SimStream
 from penstock_sim.virtual_threads import VirtualThreads
 
 
-class QueryLog(Struct):
-    """The content of a query's checkpoint location: it survives the driver."""
+class QueryLog(SparkLog):
+    """The content of a query's checkpoint location."""
 
-    offsets: list[str] = field(default_factory=list)
-    committed_count: int = 0
     accepts_loss: bool = False
     """Whether its user has read that records are lost, and has set failOnDataLoss=false."""
 
@@ -53,14 +49,8 @@ class QueryLog(Struct):
         return INITIAL_OFFSET if index < 0 else parse_offset(json.loads(self.offsets[index]))
 
     def add_offset(self, index: int, offset: StreamOffset) -> None:
-        if index != len(self.offsets):
-            raise LogConflict(f"offsets/{index} is there already")
+        self.check_next(index)
         self.offsets.append(json.dumps(offset.to_json(), sort_keys=True))
-
-    def commit(self, index: int) -> None:
-        if index != self.committed_count:
-            raise LogConflict(f"commits/{index} is there already")
-        self.committed_count += 1
 
     def copy(self) -> QueryLog:
         return QueryLog(list(self.offsets), self.committed_count, self.accepts_loss)

@@ -18,9 +18,8 @@ from penstock.spark.sink.task_report import TaskReport
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events import sinks
-from penstock_sim.plan import SinkPlan
 from penstock_sim.sink_rows import COLUMNS, SinkRow, in_batches
-from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
+from penstock_sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkService
 from penstock_sim.spark_processes import SparkExecutor, TaskAttempt
 
 _Item = TypeVar("_Item")
@@ -45,19 +44,9 @@ class WriteAttempt(TaskAttempt, eq=False, kw_only=True):
 class SinkExecutor(SparkExecutor[WriteAttempt]):
     """One process that runs tasks."""
 
-    def __init__(
-        self,
-        world: Environment,
-        name: str,
-        *,
-        plan: SinkPlan,
-        streams: dict[str, SinkStream],
-        files: dict[str, bytes],
-    ) -> None:
+    def __init__(self, world: Environment, name: str, service: SinkService) -> None:
         super().__init__(world, name)
-        self._plan = plan
-        self._streams = streams
-        self._files = files
+        self._service = service
         self._placements = PlacementCache()
 
     def execute(self, attempt: WriteAttempt) -> WrittenTask:
@@ -87,11 +76,11 @@ class SinkExecutor(SparkExecutor[WriteAttempt]):
         self.world.record(sinks.WriteTaskFailed(attempt.place.name, type(error).__name__, str(error)))
 
     def _write(self, attempt: WriteAttempt) -> TaskReport:
-        place, plan = attempt.place, self._plan
-        kinesis = SinkKinesis(self, self._streams, plan, place)
+        place, service = attempt.place, self._service
+        kinesis = SinkKinesis(self, service, place)
         ports = SinkPorts(
             open_kinesis=lambda _connection: kinesis,
-            open_folder=lambda location: SinkFolder(self, location, self._files),
+            open_folder=lambda location: SinkFolder(self, location, service.files),
             name_letters=partial(
                 letters_file_name, place.query, str(place.batch), attempt.write_id, place.part
             ),

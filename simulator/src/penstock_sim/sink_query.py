@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import field
 
 from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.task_report import commit_batch, sum_reports
@@ -20,27 +20,22 @@ from penstock_sim.events import producers, sinks, streams
 from penstock_sim.plan import EPOCH_MS, STREAM_NAME, SinkPlan
 from penstock_sim.sink_executor import SinkExecutor, WriteAttempt, WrittenTask
 from penstock_sim.sink_rows import OTHER_STREAM, SinkRow, draw_rows
-from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder, SinkStream
+from penstock_sim.sink_service import LETTERS, AttemptPlace, SinkFolder, SinkService, SinkStream
 from penstock_sim.spark_job import JobFailed, OnEnd
-from penstock_sim.spark_processes import LogConflict, SparkActors, SparkDriver
+from penstock_sim.spark_processes import SparkActors, SparkDriver, SparkLog
 from penstock_sim.stream import SimStream
 from penstock_sim.world import World
 
 _TRIGGER_MAX_S: Final = 3.0
 
 
-class SinkLog(Struct):
-    """The content of a query's checkpoint location, and the options that its user has added after errors: both survive the driver."""
+class SinkLog(SparkLog):
+    """The content of a query's checkpoint location, and the options that its user has added after errors.
 
-    # The rows of each batch by partition: every repetition of a batch has the same rows.
-    batches: list[list[list[SinkRow]]] = field(default_factory=list)
-    committed_count: int = 0  # batches that Spark has logged as done
-    # The options that its user has added to the sink's.
+    An entry has the rows of a batch by partition: every repetition of a batch has the same rows.
+    """
+
     more_options: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def is_done(self) -> bool:
-        return self.committed_count == len(self.batches)
 
 
 def sink_options(plan: SinkPlan, name: str, log: SinkLog) -> SinkOptions:
@@ -60,17 +55,15 @@ class SimSinkQuery(SparkDriver):
         self,
         world: Environment,
         name: str,
-        *,
-        plan: SinkPlan,
+        executors: Callable[[], list[Any]],
+        service: SinkService,
         log: SinkLog,
-        files: dict[str, bytes],
-        **more: Any,
     ) -> None:
-        super().__init__(world, name, **more)
+        super().__init__(world, name, executors)
         self.log = log
-        self._plan = plan
-        self._files = files
-        self._options = sink_options(plan, name, log)
+        self._service = service
+        self._plan = service.plan
+        self._options = sink_options(self._plan, name, log)
         self._clock = SimClock(self)
         self._attempt_count = 0
 
@@ -87,21 +80,20 @@ class SimSinkQuery(SparkDriver):
         log, world = self.log, self.world
         index = log.committed_count
         while True:
-            if index == len(log.batches):
+            if index == len(log.offsets):
                 self._clock.sleep(world.chance.uniform(0.05, _TRIGGER_MAX_S))
                 if world.is_healed and index:
                     continue
                 self._clock.sleep(world.latency_s())
                 self._plan_batch(index)
-            self._run_batch(index, log.batches[index])
+            self._run_batch(index, log.offsets[index])
             index += 1
 
     def _plan_batch(self, index: int) -> None:
-        if index != len(self.log.batches):
-            raise LogConflict(f"offsets/{index} is there already")
+        self.log.check_next(index)
         world = self.world
         rows = draw_rows(self._plan, self.name, index, world.chance)
-        self.log.batches.append(rows)
+        self.log.offsets.append(rows)
         for part, of_part in enumerate(rows):
             for row in of_part:
                 # The order of a key is promised as a whole only if its rows stay in one task; otherwise for the rows of each task.
@@ -125,22 +117,18 @@ class SimSinkQuery(SparkDriver):
         if self._plan.in_foreach_batch:
             sum_reports(reports, "batch write")
         else:
-            commit_batch(reports, index, self._options.checkpoint_location, self._open_folder)
+            location = self._options.checkpoint_location
+            commit_batch(reports, index, location, lambda path: SinkFolder(self, path, self._service.files))
         world.record(sinks.WriteCommitted(self.who, index))
         if self.world.has_fault("driver_dies_after_commit"):
             self._die()
         self._clock.sleep(world.latency_s())
-        if index != log.committed_count:
-            raise LogConflict(f"commits/{index} is there already")
-        log.committed_count += 1
+        log.commit(index)
         world.record(sinks.WriteLogged(self.name, index, tuple(each.attempt for each in written)))
 
     def _die(self) -> None:
         self.later(0.0, self.on_gone, self, "crashed")
         self._clock.sleep(1.0)
-
-    def _open_folder(self, location: str) -> SinkFolder:
-        return SinkFolder(self, location, self._files)
 
     def _run_tasks(self, index: int, rows: list[list[SinkRow]], write_id: str | None) -> list[WrittenTask]:
         def attempt_of(part: int, on_end: OnEnd[Any]) -> WriteAttempt:
@@ -170,29 +158,22 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
     """The queries of a world that write, and the streams that they write to."""
 
     def __init__(self, world: World, plan: SinkPlan) -> None:
-        self._plan = plan
         self._logs: dict[str, SinkLog] = {}
-        self._files: dict[str, bytes] = {}
         chance = random.Random(world.scenario.seed)
         self._streams = {
             STREAM_NAME: SinkStream(STREAM_NAME, world.stream),
             OTHER_STREAM: SinkStream(OTHER_STREAM, SimStream(chance, 2, EPOCH_MS)),
             LETTERS: SinkStream(LETTERS, SimStream(chance, 1, EPOCH_MS)),
         }
+        self._service = SinkService(plan, self._streams)
         super().__init__(world, plan.workers, plan.executor_count, SimSinkQuery)
 
     def make_driver(self, name: str) -> SimSinkQuery:
-        return SimSinkQuery(
-            self.world,
-            name,
-            plan=self._plan,
-            log=self._logs.setdefault(name, SinkLog()),
-            executors=self.executors_now,
-            files=self._files,
-        )
+        log = self._logs.setdefault(name, SinkLog())
+        return SimSinkQuery(self.world, name, self.executors_now, self._service, log)
 
     def make_executor(self, name: str) -> SinkExecutor:
-        return SinkExecutor(self.world, name, plan=self._plan, streams=self._streams, files=self._files)
+        return SinkExecutor(self.world, name, self._service)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         plan = self.world.faults
@@ -209,9 +190,10 @@ class SinkActors(SparkActors[SimSinkQuery, SinkExecutor]):
             target.silent_until.clear()
 
     def is_done(self) -> bool:
-        names = self._plan.workers.intersection(self.world.scenario.workers)
-        logs = [self._logs.get(name, SinkLog()) for name in names]
-        return all(log.batches and log.is_done for log in logs)
+        logs = [
+            self._logs.get(name, SinkLog()) for name in self.names.intersection(self.world.scenario.workers)
+        ]
+        return all(log.committed_count == len(log.offsets) > 0 for log in logs)
 
     def record_killed(self, executor: SinkExecutor) -> None:
         for attempt in executor.attempts:

@@ -37,6 +37,14 @@ class SinkStream(Struct):
     silent_until: dict[str, float] = field(default_factory=dict)  # until when each shard refuses every record
 
 
+class SinkService(Struct):
+    """The service that the sinks of a world share."""
+
+    plan: SinkPlan
+    streams: dict[str, SinkStream]
+    files: dict[str, bytes] = field(default_factory=dict)  # the files of all folders
+
+
 class AttemptPlace(Struct, frozen=True):
     """Which attempt of which task writes."""
 
@@ -121,12 +129,10 @@ def refusal(world: Environment, target: SinkStream) -> PenstockError | None:
 class SinkKinesis(SimKinesis):
     """The service as one attempt sees it."""
 
-    def __init__(
-        self, process: SimProcess, streams: dict[str, SinkStream], plan: SinkPlan, attempt: AttemptPlace
-    ) -> None:
+    def __init__(self, process: SimProcess, service: SinkService, attempt: AttemptPlace) -> None:
         super().__init__(process, "sink ", process.world.stream)
-        self._streams = streams
-        self._plan = plan
+        self._streams = streams = service.streams
+        self._plan = plan = service.plan
         self._puts = {
             name: SinkPuts(process.world, plan, target, attempt) for name, target in streams.items()
         }

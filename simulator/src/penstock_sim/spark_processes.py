@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from penstock.errors import PenstockError
 from penstock_sim.actors import Actors
@@ -24,6 +24,22 @@ from penstock_sim.world import World
 
 class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
     """Another driver has written this entry of the checkpoint location's log."""
+
+
+class SparkLog(Struct):
+    """The logs in a query's checkpoint location, which survive the driver: batches, and how many of them are done."""
+
+    offsets: list[Any] = field(default_factory=list)  # an entry of each batch
+    committed_count: int = 0
+
+    def check_next(self, index: int) -> None:
+        if index != len(self.offsets):
+            raise LogConflict(f"offsets/{index} is there already")
+
+    def commit(self, index: int) -> None:
+        if index != self.committed_count:
+            raise LogConflict(f"commits/{index} is there already")
+        self.committed_count += 1
 
 
 class TaskAttempt(Struct, eq=False, kw_only=True):
