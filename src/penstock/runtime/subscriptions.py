@@ -59,7 +59,7 @@ class PageTaker(Protocol):
 class _Entry(Struct, eq=False):
     key: Hashable
     shard_id: str
-    machine: Subscription[RecordPage]
+    machine: Subscription
     taker: PageTaker
     number: int = 0
     stream: EventStream | None = None
@@ -161,7 +161,7 @@ class Subscriptions(Loop[_Event]):
     ) -> None:
         entry = self._entries.get(key)
         if entry is None:
-            machine: Subscription[RecordPage] = Subscription(shard_id, self._takeover_pause_s)
+            machine = Subscription(shard_id, self._takeover_pause_s)
             entry = self._entries[key] = _Entry(key, shard_id, machine, taker)
         self._run_effects(entry, entry.machine.on_iterator_request(start, now_s))
 
@@ -200,7 +200,7 @@ class Subscriptions(Loop[_Event]):
 
     # --- effects ---
 
-    def _run_effects(self, entry: _Entry, effects: list[Effect[RecordPage]]) -> None:
+    def _run_effects(self, entry: _Entry, effects: list[Effect]) -> None:
         """Run the effects of a machine, and schedule its next timer."""
         for effect in effects:
             match effect:
@@ -221,9 +221,7 @@ class Subscriptions(Loop[_Event]):
                     self._deliver(entry, effect)
         self._schedule(entry)
 
-    def _deliver(
-        self, entry: _Entry, effect: DeliverIterator | DeliverPage[RecordPage] | DeliverFailure
-    ) -> None:
+    def _deliver(self, entry: _Entry, effect: DeliverIterator | DeliverPage | DeliverFailure) -> None:
         match effect:
             case DeliverIterator():
                 self._pool.submit(partial(entry.taker.on_iterator, entry.key))

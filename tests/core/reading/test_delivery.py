@@ -87,7 +87,7 @@ def test_checkpoints_keep_the_interval_unless_forced():
     machine.on_returned(taken(machine).id, 6.0)
     assert machine.plan_checkpoint(6.0) is None
     assert machine.next_wake_s() == 10.0
-    assert machine.plan_checkpoint(6.0, is_forced=True) == at_record("4")
+    assert machine.plan_checkpoint(10.0) == at_record("4")
 
 
 def test_a_lost_shard_stores_no_checkpoint_and_wakes_nobody_for_one():
@@ -99,7 +99,7 @@ def test_a_lost_shard_stores_no_checkpoint_and_wakes_nobody_for_one():
     assert machine.next_wake_s() is not None
     machine.on_lease_lost()
     assert machine.next_wake_s() is None
-    assert machine.plan_checkpoint(99.0, is_forced=True) is None
+    assert machine.plan_checkpoint(99.0) is None
 
 
 def test_waiting_bytes_count_what_is_fetched_and_not_done():

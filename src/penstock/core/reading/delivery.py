@@ -378,19 +378,14 @@ class ShardDelivery(Generic[R]):
 
     # --- checkpoints ---
 
-    def plan_checkpoint(self, now_s: float, is_forced: bool = False) -> Position | None:
-        """Return the position to store now, or None; for a lost shard nothing is stored.
-
-        Args:
-            is_forced: Whether to ignore the interval between automatic checkpoints.
-        """
+    def plan_checkpoint(self, now_s: float) -> Position | None:
+        """Return the position to store now, or None; for a lost shard nothing is stored."""
         if (
             self.phase is Phase.LOST
             or self.low_watermark == self._sent_checkpoint
             or not self.low_watermark.is_record
+            or now_s < self._checkpoint_sent_s + self.options.checkpoint_interval_s
         ):
-            return None
-        if not is_forced and now_s < self._checkpoint_sent_s + self.options.checkpoint_interval_s:
             return None
         return self.low_watermark
 

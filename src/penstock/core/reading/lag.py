@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.position import Position
 from penstock.core.reading.resume import is_record_done
+from penstock.core.record_page import RawRecord
 
 _SHARED_S: Final = 1.0  # records that arrived within this time share a mark
 
@@ -20,28 +21,12 @@ NEAR_TIP_MS_MAX: Final = 10_000
 """A reader at most this far behind the tip (by MillisBehindLatest) is fast enough without a subscription."""
 
 
-class ArrivedRecord(Protocol):
-    """The fields of a Kinesis record that are needed here."""
-
-    @property
-    def sequence_number(self) -> str:
-        """The service's text."""
-
-    @property
-    def data(self) -> bytes:
-        """The blob; perhaps an aggregate."""
-
-    @property
-    def arrival_s(self) -> float:
-        """When the service took it in: seconds since the epoch, UTC."""
-
-
 def age_ms(arrival_s: float, now_ms: int) -> int:
     """Return how old a record is; never less than 1, since 0 is kept for "nothing is unread"."""
     return max(1, now_ms - round(arrival_s * 1000))
 
 
-def find_oldest_unread(records: Sequence[ArrivedRecord], position: Position) -> ArrivedRecord | None:
+def find_oldest_unread(records: Sequence[RawRecord], position: Position) -> RawRecord | None:
     """Return the first record of a page that is not done, or None.
 
     Args:

@@ -30,7 +30,7 @@ Source:
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
@@ -41,23 +41,13 @@ from penstock.core.limits import (
     SUBSCRIPTIONS_APART_S,
 )
 from penstock.core.reading.resume import IteratorStart, IteratorType
+from penstock.core.record_page import RecordPage
 from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
 
 _SILENCE_S: Final = 35.0
 """A connection that brings nothing for this long while an event is requested is closed: an idle shard sends one every few seconds."""
 _REFUSED_PAUSE_S: Final = 1.0  # before another try after a refusal, and up to half as much on top
 _REFUSALS_MAX: Final = 10  # in a row, before the reader gets a failure
-
-
-class PushedPage(Protocol):
-    """The parts of a page that the machine needs."""
-
-    @property
-    def next_iterator(self) -> str | None:
-        """The continuation; None on the last page of a closed shard."""
-
-
-P = TypeVar("P", bound=PushedPage)
 
 
 # --- the effects ----------------------------------------------------------------------------------------
@@ -86,10 +76,10 @@ class DeliverIterator(Struct, frozen=True):
     """The reader may ask for pages."""
 
 
-class DeliverPage(Struct, Generic[P], frozen=True):
+class DeliverPage(Struct, frozen=True):
     """Deliver the page that the reader asked for."""
 
-    page: P
+    page: RecordPage
 
 
 class DeliverFailure(Struct, frozen=True):
@@ -115,7 +105,7 @@ Effect: TypeAlias = (
     | RequestEvent
     | CloseConnection
     | DeliverIterator
-    | DeliverPage[P]
+    | DeliverPage
     | DeliverFailure
     | ReportRefusal
     | ReportTakeover
@@ -135,7 +125,7 @@ class _Request(Enum):
     PAGE = auto()
 
 
-class Subscription(Generic[P]):
+class Subscription:
     """The machine of one shard's subscription. Not thread-safe: one caller at a time.
 
     Args:
@@ -175,14 +165,14 @@ class Subscription(Generic[P]):
 
     # --- the reader's requests ---
 
-    def on_iterator_request(self, start: IteratorStart, now_s: float) -> list[Effect[P]]:
+    def on_iterator_request(self, start: IteratorStart, now_s: float) -> list[Effect]:
         """Handle the reader's request for an iterator: close an earlier connection, and subscribe at the position."""
         effects = self.on_close()
         self._start, self._start_until_s = start, now_s + ITERATOR_LIFE_S
         self._requested = _Request.ITERATOR
         return [*effects, *self._connect(now_s)]
 
-    def on_page_request(self, now_s: float) -> list[Effect[P]]:
+    def on_page_request(self, now_s: float) -> list[Effect]:
         """Handle the reader's request for the next page."""
         assert self._requested is _Request.NOTHING, "two pages are requested at once"
         self._requested = _Request.PAGE
@@ -191,16 +181,16 @@ class Subscription(Generic[P]):
             return [RequestEvent(self._number)]
         return self._connect(now_s)
 
-    def on_close(self) -> list[Effect[P]]:
+    def on_close(self) -> list[Effect]:
         """End the subscription: the reader wants nothing any more."""
-        effects: list[Effect[P]] = [CloseConnection(self._number)] if self.is_connected else []
+        effects: list[Effect] = [CloseConnection(self._number)] if self.is_connected else []
         self._phase = _Phase.IDLE
         self._requested = _Request.NOTHING
         return effects
 
     # --- the connection's events ---
 
-    def on_opened(self, number: int, now_s: float) -> list[Effect[P]]:
+    def on_opened(self, number: int, now_s: float) -> list[Effect]:
         """Handle the service's acceptance."""
         if not self._is_current(number):
             return []
@@ -214,7 +204,7 @@ class Subscription(Generic[P]):
             return [DeliverIterator()]
         return [RequestEvent(number)]
 
-    def on_page(self, number: int, page: P, now_s: float) -> list[Effect[P]]:
+    def on_page(self, number: int, page: RecordPage, now_s: float) -> list[Effect]:
         """Handle a requested event."""
         if not self._is_current(number):
             return []
@@ -228,7 +218,7 @@ class Subscription(Generic[P]):
         self._start = None
         return [*self.on_close(), DeliverPage(page)]
 
-    def on_ended(self, number: int, now_s: float) -> list[Effect[P]]:
+    def on_ended(self, number: int, now_s: float) -> list[Effect]:
         """Handle the regular end of the connection; the reader has everything that the service sent."""
         if not self._is_current(number):
             return []
@@ -237,7 +227,7 @@ class Subscription(Generic[P]):
         self._phase = _Phase.IDLE
         return self._connect(now_s) if self._requested is _Request.PAGE else []
 
-    def on_failed(self, number: int, error: PenstockError, now_s: float, chance: float) -> list[Effect[P]]:
+    def on_failed(self, number: int, error: PenstockError, now_s: float, chance: float) -> list[Effect]:
         """Handle a connection that failed, or was refused."""
         if not self._is_current(number):
             return []
@@ -256,7 +246,7 @@ class Subscription(Generic[P]):
         self._not_before_s = now_s + _REFUSED_PAUSE_S * (1 + chance / 2)
         return [ReportRefusal(error), *self._connect(now_s)]
 
-    def on_time(self, now_s: float) -> list[Effect[P]]:
+    def on_time(self, now_s: float) -> list[Effect]:
         """Connect again, or close a silent connection, if that is due."""
         if self.wake_s is None or now_s < self.wake_s:
             return []
@@ -275,7 +265,7 @@ class Subscription(Generic[P]):
     def _is_current(self, number: int) -> bool:
         return self.is_connected and number == self._number
 
-    def _connect(self, now_s: float) -> list[Effect[P]]:
+    def _connect(self, now_s: float) -> list[Effect]:
         """Connect, now or when it is allowed; if no safe place to begin is known, give the reader an expired iterator."""
         start = self._start
         if start is None or self._requested is _Request.PAGE:
@@ -293,10 +283,10 @@ class Subscription(Generic[P]):
         self._silent_since_s = now_s
         return [Connect(self._number, start)]
 
-    def _expire(self, why: str) -> list[Effect[P]]:
+    def _expire(self, why: str) -> list[Effect]:
         return self._fail(ExpiredIterator(f"{self._call_name}: {why}", operation="SubscribeToShard"))
 
-    def _fail(self, error: PenstockError) -> list[Effect[P]]:
+    def _fail(self, error: PenstockError) -> list[Effect]:
         self._phase = _Phase.IDLE
         if self._requested is _Request.NOTHING:
             return []  # it connects again when the reader asks
