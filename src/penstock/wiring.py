@@ -11,7 +11,6 @@ from penstock.runtime.system_clock import SystemClock
 if TYPE_CHECKING:
     from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
     from penstock.aws.cloudwatch_queries import CloudWatchQueries
-    from penstock.aws.lease_table import LeaseTableOptions
     from penstock.aws.lease_table_finder import LeaseTableFinder
     from penstock.aws.stream_control import StreamControl
     from penstock.ports.fan_out import FanOut
@@ -63,14 +62,11 @@ def open_stream_control(options: AwsOptions | None = None) -> StreamControl:
     return StreamControl(AwsOptions() if options is None else options)
 
 
-def open_lease_table(
-    name: str, options: AwsOptions | None = None, table_options: LeaseTableOptions | None = None
-) -> LeaseTable:
+def open_lease_table(name: str, options: AwsOptions | None = None) -> LeaseTable:
     """Return a lease table. Makes no call yet, and creates no table.
 
     Args:
         name: Name of a DynamoDB table; or `s3://bucket/prefix`, or `file:///folder` for processes of one machine.
-        table_options: How a DynamoDB table is made and read.
 
     Raises:
         OptionError: No lease table can have this name.
@@ -81,7 +77,7 @@ def open_lease_table(
     if not is_url:
         from penstock.aws.lease_table import DynamoLeaseTable
 
-        return DynamoLeaseTable(name, options, table_options)
+        return DynamoLeaseTable(name, options)
     from penstock.aws.object_lease_table import ObjectLeaseTable
 
     if scheme == "s3":

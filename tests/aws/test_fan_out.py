@@ -301,18 +301,14 @@ def test_each_address_of_a_proxy_is_tried(serve, monkeypatch):
         for address in (refused, (there[0], int(there[2])))
     ]
 
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: known)
+
     async def run():
-        loop = asyncio.get_running_loop()
-
-        async def find(*_, **__):
-            return known
-
-        monkeypatch.setattr(loop, "getaddrinfo", find)
-        with await event_connections._connect(loop, "proxy.example", 3128) as found:
+        with await event_connections._connect("proxy.example", 3128, 5.0) as found:
             assert found.getpeername() == known[1][4]
         del known[1]
         with pytest.raises(ConnectionError, match=r"the proxy proxy\.example:3128 cannot be reached"):
-            await event_connections._connect(loop, "proxy.example", 3128)
+            await event_connections._connect("proxy.example", 3128, 5.0)
 
     asyncio.run(run())
 

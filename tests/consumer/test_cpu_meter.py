@@ -21,7 +21,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2, 7})
     return Machine(tmp_path)
 
 
@@ -31,7 +32,6 @@ GROUP_V2 = {
 }
 GROUP_V1 = {
     "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-    "sys/fs/cgroup/cpuset/cpuset.effective_cpus": "0-2,7\n",
     "sys/fs/cgroup/cpu/cpuacct.usage": "5000000000\n",
 }
 PROC = {"proc/stat": "cpu  100 50 50 700 100 9 9 9 0 0\ncpu0 1 2 3 4 5\n"}
@@ -46,13 +46,11 @@ def test_a_group_with_a_quota_is_measured_against_it(machine):
 
 
 def test_a_group_without_a_quota_is_measured_against_its_processors(machine):
-    machine.write(
-        GROUP_V2 | {"sys/fs/cgroup/cpu.max": "max 100000", "sys/fs/cgroup/cpuset.cpus.effective": "3"}
-    )
+    machine.write(GROUP_V2 | {"sys/fs/cgroup/cpu.max": "max 100000"})
     meter = machine.meter()
     machine.now_s += 10.0
     machine.write({"sys/fs/cgroup/cpu.stat": "usage_usec 6000000\n"})
-    assert meter.measure() == pytest.approx(50.0)
+    assert meter.measure() == pytest.approx(100 * 5.0 / (10 * 4))
 
 
 def test_a_group_of_the_first_version_is_measured_as_well(machine):

@@ -132,8 +132,6 @@ class CloudWatchQueries:
         messages: list[str] = []
         pages = pages_of(
             partial(call_operation, "cloudwatch", "GetMetricData", resource, self._options),
-            "NextToken",
-            "NextToken",
             MetricDataQueries=[_document_of(name, query, period_s) for name, query in asked.items()],
             StartTime=span[0],
             EndTime=span[1],

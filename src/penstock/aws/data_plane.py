@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
@@ -73,9 +73,9 @@ class WireAnswers(msgspec.Struct):
     records: list[WireAnswer] = msgspec.field(name="Records")
 
 
-_Wire = TypeVar("_Wire", WirePage, WireAnswers)
-_decoder: Final = msgspec.json.Decoder(WirePage)
-_answers_decoder: Final = msgspec.json.Decoder(WireAnswers)
+# Each raises `MsgspecError` if the body is not a whole answer.
+decode_page: Final = msgspec.json.Decoder(WirePage).decode
+decode_answers: Final = msgspec.json.Decoder(WireAnswers).decode
 
 
 def child_shards(children: list[WireChild] | None) -> tuple[ChildShard, ...]:
@@ -88,33 +88,6 @@ def child_shards(children: list[WireChild] | None) -> tuple[ChildShard, ...]:
         )
         for child in children or ()
     )
-
-
-def decode_page(body: bytes) -> WirePage:
-    """Decode the body of a GetRecords answer.
-
-    Raises:
-        ResponseParserError: The answer is not whole. This is botocore's own error, so it is handled like one.
-    """
-    return _decode(_decoder, body, "GetRecords")
-
-
-def decode_answers(body: bytes) -> WireAnswers:
-    """Decode the body of a PutRecords answer.
-
-    Raises:
-        ResponseParserError: The answer is not whole. This is botocore's own error, so it is handled like one.
-    """
-    return _decode(_answers_decoder, body, "PutRecords")
-
-
-def _decode(decoder: msgspec.json.Decoder[_Wire], body: bytes, operation: str) -> _Wire:
-    try:
-        return decoder.decode(body)
-    except msgspec.MsgspecError as error:
-        raise ResponseParserError(
-            f"the answer of {operation} ({len(body)} bytes) cannot be read: {error}"
-        ) from error
 
 
 def _check_sum(headers: dict[str, Any], body: bytes) -> None:
@@ -153,6 +126,9 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
 
     If the status is success, botocore reads a body that was cut off as an empty document: an existing lease would look
     missing, and an open shard would look ended.
+
+    Raises:
+        ResponseParserError, MsgspecError: It is not whole.
     """
     body = response["body"]
     length = headers.get("content-length")
@@ -160,12 +136,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
         raise ResponseParserError(f"the answer was cut off: {len(body)} of {length} bytes arrived")
     has_output = shape is not None and shape.members
     if body or has_output:
-        try:
-            msgspec.json.decode(body, type=msgspec.Raw)
-        except msgspec.MsgspecError as error:
-            raise ResponseParserError(
-                f"the answer ({len(body)} bytes) is not a JSON document: {error}"
-            ) from error
+        msgspec.json.decode(body, type=msgspec.Raw)
 
 
 def read_document(body: bytes) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from msgspec import Struct
 from penstock.aws.connecting import PROXY_WAY_OUT, TRUST_WAY_OUT
 from penstock.aws.event_connection import EventConnection, Lost, Outcome, Receiver, SignedRequest
 from penstock.aws.request_signing import DEFAULT_PORTS, host_of
+from penstock.runtime.threads import begin_on_daemon
 
 STREAMS_PER_CONNECTION_MAX: Final = 25
 _PROXY_ANSWER_BYTES_MAX: Final = 16 * 1024
@@ -171,7 +172,7 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_ur
     proxy = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
     if proxy.scheme != "http":
         raise ConnectionError(f"a proxy of scheme {proxy.scheme!r} is not supported, only http")
-    tunnel = await _connect(loop, proxy.hostname or "", proxy.port or 80)
+    tunnel = await _connect(proxy.hostname or "", proxy.port or 80, origin.connect_timeout_s)
     try:
         login = ""
         if proxy.username is not None:
@@ -186,23 +187,15 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_ur
     return tunnel
 
 
-async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Connect to the first address of a host that answers: its IPv6 address may have no listener."""
-    refused: OSError = ConnectionError(f"the proxy {host}:{port} has no address")
-    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        found = socket.socket(family, kind, protocol)
-        try:
-            found.setblocking(False)
-            await loop.sock_connect(found, address)
-        except OSError as error:
-            found.close()
-            refused = ConnectionError(f"the proxy {host}:{port} cannot be reached: {error}")
-        except BaseException:
-            found.close()
-            raise
-        else:
-            return found
-    raise refused
+async def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    """Connect to the first address of a proxy that answers: its IPv6 address may have no listener."""
+    connect = functools.partial(socket.create_connection, (host, port), timeout_s)
+    try:
+        found = await asyncio.wrap_future(begin_on_daemon("penstock-proxy", connect))
+    except OSError as error:
+        raise ConnectionError(f"the proxy {host}:{port} cannot be reached: {error}") from error
+    found.setblocking(False)
+    return found
 
 
 async def _check_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:

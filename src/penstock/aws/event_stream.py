@@ -23,7 +23,6 @@ from penstock.ports.kinesis import RecordPage
 _PRELUDE: Final = struct.Struct(">III")
 _OVERHEAD_BYTES: Final = 16  # prelude, its checksum and the frame's
 _FRAME_BYTES_MAX: Final = 24 * 1024 * 1024 + 128 * 1024 + _OVERHEAD_BYTES  # the format's limits
-_HEADERS_KEPT_MAX: Final = 64
 
 
 class BrokenFrameError(ValueError):
@@ -51,7 +50,6 @@ class FrameBuffer:
         self._given_bytes = 0
         self._received_bytes = 0
         self._moments: deque[tuple[int, float]] = deque()  # number of bytes received so far, and when
-        self._headers: dict[bytes, dict[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self._bytes)
@@ -91,22 +89,13 @@ class FrameBuffer:
             headers = bytes(view[12 : 12 + headers_bytes])
             payload = bytes(view[12 + headers_bytes : total - 4])
         del self._bytes[:total]
-        return Frame(self._read_headers(headers), payload, self._moment_of(total))
+        return Frame(_decode_headers(headers), payload, self._moment_of(total))
 
     def _moment_of(self, frame_bytes: int) -> float:
         self._given_bytes += frame_bytes
         while self._moments[0][0] < self._given_bytes:
             self._moments.popleft()
         return self._moments[0][1]
-
-    def _read_headers(self, raw: bytes) -> dict[str, str]:
-        # The same few headers repeat, so each is decoded once.
-        found = self._headers.get(raw)
-        if found is None:
-            found = _decode_headers(raw)
-            if len(self._headers) < _HEADERS_KEPT_MAX:
-                self._headers[raw] = found
-        return found
 
 
 def _decode_headers(raw: bytes) -> dict[str, str]:

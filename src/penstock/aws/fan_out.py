@@ -56,8 +56,6 @@ class AwsFanOut:
     def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
         pages = pages_of(
             partial(call_operation, "kinesis", "ListStreamConsumers", f"stream {stream_arn}", self._options),
-            "NextToken",
-            "NextToken",
             StreamARN=stream_arn,
             MaxResults=_LISTING_PAGE_COUNT_MAX,
         )

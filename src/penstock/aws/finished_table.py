@@ -148,9 +148,9 @@ class FinishedRecordsTable:
             ServiceError: A call failed, or the table was not ACTIVE in five minutes (`Unavailable`).
         """
         table = self._keyed.describe()
-        made = table is None and self._keyed.create(BillingMode="PAY_PER_REQUEST")
+        made = table is None and self._keyed.create()
         if not is_usable(table):
-            self._keyed.wait_until(lambda: is_usable(self._keyed.describe()), "ACTIVE", _CREATED_WITHIN_S)
+            self._keyed.wait_until_usable(_CREATED_WITHIN_S)
         if made is False:
             return False  # if another process was first, it switches the expiry on
         expiry = {"Enabled": True, "AttributeName": _EXPIRES}

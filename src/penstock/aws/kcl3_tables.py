@@ -143,7 +143,7 @@ class DynamoKcl3Tables:
     def _scan_metrics(self, place: _Place) -> Iterator[Item]:
         pages = pages_of(
             partial(self._call, "Scan", place.table),
-            *TABLE_PAGING,
+            TABLE_PAGING,
             ConsistentRead=True,
             FilterExpression="attribute_exists(#reported)",
             ExpressionAttributeNames={"#reported": _REPORTED},
@@ -154,7 +154,7 @@ class DynamoKcl3Tables:
         """Return the keys of the leases whose owner is this worker, by the index."""
         pages = pages_of(
             partial(self._call, "Query", self._lease_table),
-            *TABLE_PAGING,
+            TABLE_PAGING,
             IndexName=INDEX,
             KeyConditionExpression="#owner = :worker",
             ExpressionAttributeNames={"#owner": OWNER},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
@@ -57,15 +57,15 @@ class KeyedTable:
             )
         return table
 
-    def create(self, **settings: Any) -> bool | None:
-        """Create the table: True if this call did, False if another worker was first, None if that is unknown."""
+    def create(self) -> bool | None:
+        """Create the table, paid per request: True if this call did, False if another worker was first, None if that is unknown."""
         try:
             self.call(
                 "CreateTable",
                 is_write=True,
                 KeySchema=[{"AttributeName": self._key, "KeyType": "HASH"}],
                 AttributeDefinitions=[{"AttributeName": self._key, "AttributeType": "S"}],
-                **settings,
+                BillingMode="PAY_PER_REQUEST",
             )
         except ResourceBusy:
             return False
@@ -73,30 +73,25 @@ class KeyedTable:
             return None  # the wait that follows shows whether it is there
         return True
 
-    def wait_until(
-        self, is_so: Callable[[], bool], state: str, within_s: float, began_s: float | None = None
-    ) -> None:
-        """Wait until a condition holds.
-
-        Args:
-            state: The state that is waited for, for the message.
-            within_s: The longest time since `began_s`, or since now.
+    def wait_until_usable(self, within_s: float) -> Any:
+        """Wait until the table can be read and written; return its description.
 
         Raises:
-            Unavailable: It does not hold in time.
+            Unavailable: It cannot be used in time.
         """
-        deadline_s = (time.monotonic() if began_s is None else began_s) + within_s
+        deadline_s = time.monotonic() + within_s
         pause_s = 0.05
-        while not is_so():
+        while not is_usable(table := self.describe()):
             if time.monotonic() > deadline_s:
-                status = (self.describe() or {}).get("TableStatus", "missing")
+                status = "missing" if table is None else table["TableStatus"]
                 raise Unavailable(
-                    f"{self._kind} {self._name} is not {state} after {within_s:g} s (its status is {status}); look at it in DynamoDB",
+                    f"{self._kind} {self._name} is not usable after {within_s:g} s (its status is {status}); look at it in DynamoDB",
                     operation="DescribeTable",
                     resource=self._name,
                 )
             time.sleep(pause_s)
             pause_s = min(2.0, pause_s * 2)
+        return table
 
 
 def is_usable(table: Any) -> bool:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import logging
 import random
-import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, Final, Literal
-
-from msgspec import Struct, field
+from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.keyed_table import KeyedTable, is_usable
@@ -25,7 +22,6 @@ from penstock.aws.lease_codec import (
 )
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import TABLE_PAGING, call_with_rows, pages_of
-from penstock.core.keyword_options import check_above_zero, check_choice, check_range
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
@@ -45,41 +41,12 @@ from penstock.runtime.threads import begin_on_daemon, map_on_daemons
 
 _log: Final = logging.getLogger("penstock.aws")
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
-_BACKUPS_UNAVAILABLE: Final = "ContinuousBackupsUnavailableException"
 _CLOCK: Final = SystemClock()
 _CHANCE: Final = random.SystemRandom()
-_SEGMENT_COUNT_MAX: Final = 64  # a thread each
 _BATCH_KEYS_MAX: Final = 100  # keys in one BatchGetItem
+_FETCH: Final = "penstock-fetch"
 _FETCH_THREADS_MAX: Final = 16
-
-
-class LeaseTableOptions(Struct, frozen=True):
-    """How a lease table is created and read.
-
-    Args:
-        billing: `PAY_PER_REQUEST`, or `PROVISIONED` with the two capacities.
-        read_capacity_units: Only for PROVISIONED.
-        write_capacity_units: Only for PROVISIONED.
-        point_in_time_recovery: Whether a new table has it.
-        deletion_protection: Whether a new table has it.
-        scan_segment_count: Parallel segments of a scan; 1 reads page by page.
-        creation_deadline_s: Time for a table to become usable.
-    """
-
-    billing: Literal["PAY_PER_REQUEST", "PROVISIONED"] = "PAY_PER_REQUEST"
-    read_capacity_units: int = 10
-    write_capacity_units: int = 10
-    tags: tuple[tuple[str, str], ...] = field(default=())
-    point_in_time_recovery: bool = False
-    deletion_protection: bool = False
-    scan_segment_count: int = 1
-    creation_deadline_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        check_choice(self, "billing", "PAY_PER_REQUEST", "PROVISIONED")
-        check_range(self, 1, None, "read_capacity_units", "write_capacity_units")
-        check_range(self, 1, _SEGMENT_COUNT_MAX, "scan_segment_count")
-        check_above_zero(self, "creation_deadline_s")
+_USABLE_WITHIN_S: Final = 600.0
 
 
 class DynamoLeaseTable:
@@ -87,15 +54,11 @@ class DynamoLeaseTable:
 
     Args:
         name: The table's name; by KCL's convention the application's.
-        table_options: How the table is created and read.
     """
 
-    def __init__(
-        self, name: str, options: AwsOptions, table_options: LeaseTableOptions | None = None
-    ) -> None:
+    def __init__(self, name: str, options: AwsOptions) -> None:
         self._name = name
         self._options = options
-        self._table_options = LeaseTableOptions() if table_options is None else table_options
         self._keyed = KeyedTable(
             name, KEY, options, kind="lease table", way_out="choose another application name or lease table"
         )
@@ -116,18 +79,15 @@ class DynamoLeaseTable:
     # --- the table ----------------------------------------------------------------------------------------
 
     def ensure_exists(self) -> bool:
-        began_s = time.monotonic()
         first, self._first_call = self._first_call, None
         table = self._keyed.describe() if first is None else first.result()
-        made = table is None and self._make()
-        if not self._keep_description(table):
-            self._wait_until(began_s, lambda: self._keep_description(self._keyed.describe()), "usable")
-        if made is not False and self._table_options.point_in_time_recovery:
-            self._wait_until(began_s, self._switch_recovery_on, "ready for point-in-time recovery")
+        made = table is None and self._keyed.create()
+        if made:
+            _log.info("made lease table %s", self._name)
+        if not is_usable(table):
+            table = self._keyed.wait_until_usable(_USABLE_WITHIN_S)
+        self._description, self._row_count = table, int(table.get("ItemCount", 0))
         return made is True
-
-    def _wait_until(self, began_s: float, is_so: Callable[[], bool], state: str) -> None:
-        self._keyed.wait_until(is_so, state, self._table_options.creation_deadline_s, began_s)
 
     def begin_describing(self) -> None:
         """Make the first DescribeTable in a thread, while the caller makes other calls; `ensure_exists` waits for its answer."""
@@ -138,42 +98,6 @@ class DynamoLeaseTable:
         description, self._description = self._description, None
         return description
 
-    def _keep_description(self, table: Any) -> bool:
-        """Keep a description; return whether the table can be used."""
-        self._description = table
-        self._row_count = 0 if table is None else int(table.get("ItemCount", 0))
-        return is_usable(table)
-
-    def _switch_recovery_on(self) -> bool:
-        try:
-            self._keyed.call(
-                "UpdateContinuousBackups",
-                PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
-            )
-        except ServiceError as error:
-            if error.code != _BACKUPS_UNAVAILABLE:  # a new table takes a while to get its backups
-                raise
-            return False
-        return True
-
-    def _make(self) -> bool | None:
-        """Create the table: True if this call did, False if another worker was first, None if that is unknown."""
-        options = self._table_options
-        arguments: dict[str, Any] = {"BillingMode": options.billing}
-        if options.billing == "PROVISIONED":
-            arguments["ProvisionedThroughput"] = {
-                "ReadCapacityUnits": options.read_capacity_units,
-                "WriteCapacityUnits": options.write_capacity_units,
-            }
-        if options.tags:
-            arguments["Tags"] = [{"Key": key, "Value": value} for key, value in options.tags]
-        if options.deletion_protection:
-            arguments["DeletionProtectionEnabled"] = True
-        made = self._keyed.create(**arguments)
-        if made:
-            _log.info("made lease table %s", self._name)
-        return made
-
     # --- reading ------------------------------------------------------------------------------------------
 
     @property
@@ -182,15 +106,14 @@ class DynamoLeaseTable:
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         wanted: dict[str, Any] = {"ConsistentRead": part is None}
-        count = self._table_options.scan_segment_count
         if part is not None and not part.is_whole_table:
-            segments = [{**wanted, "Segment": part.number, "TotalSegments": part.count}]
-        elif count > 1:
-            segments = [{**wanted, "Segment": each, "TotalSegments": count} for each in range(count)]
-        else:
-            segments = [wanted]
-        found = _map(self._scan_segment, segments, count)
-        return _leases_and_skipped(item for items in found for item in items)
+            wanted |= {"Segment": part.number, "TotalSegments": part.count}
+        items: list[Item] = []
+        for page in pages_of(partial(self._keyed.call, "Scan"), TABLE_PAGING, **wanted):
+            items += page["Items"]
+            if items and KEY not in items[0]:
+                self._keyed.describe()  # raises: the table has another key
+        return _leases_and_skipped(items)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
         """Read the rows of these keys, strongly consistent, a hundred in one call."""
@@ -198,13 +121,13 @@ class DynamoLeaseTable:
         if self._may_fetch_batches:
             chunks = [wanted[at : at + _BATCH_KEYS_MAX] for at in range(0, len(wanted), _BATCH_KEYS_MAX)]
             try:
-                batches = _map(self._fetch_batch, chunks, _FETCH_THREADS_MAX)
+                batches = map_on_daemons(_FETCH, _FETCH_THREADS_MAX, self._fetch_batch, chunks)
                 return _leases_and_skipped(item for items in batches for item in items)
             except AccessDenied as error:
                 # The KCL never makes this call, so a policy that was written for the KCL does not allow it.
                 self._may_fetch_batches = False
                 _log.info("lease table %s is read row by row: %s", self._name, error)
-        items = _map(self._fetch_item, wanted, _FETCH_THREADS_MAX)
+        items = map_on_daemons(_FETCH, _FETCH_THREADS_MAX, self._fetch_item, wanted)
         return _leases_and_skipped(item for item in items if item is not None)
 
     def _fetch_batch(self, keys: list[str]) -> list[Item]:
@@ -216,15 +139,6 @@ class DynamoLeaseTable:
         answer = self._keyed.call("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)
         item: Item | None = answer.get("Item")
         return item
-
-    def _scan_segment(self, wanted: dict[str, Any]) -> list[Any]:
-        pages = pages_of(partial(self._keyed.call, "Scan"), *TABLE_PAGING, **wanted)
-        items: list[Any] = []
-        for page in pages:
-            items += page["Items"]
-            if items and KEY not in items[0]:
-                self._keyed.describe()  # raises: the table has another key
-        return items
 
     def fetch(self, key: str) -> Lease | None:
         item = self._fetch_item(key)
@@ -283,13 +197,6 @@ class DynamoLeaseTable:
         judged = apply_write(row, write)
         # The row may have changed between the refusal and a read; then the counter was not as expected.
         return judged if isinstance(judged, Refused) else Refused(Refusal.COUNTER, row)
-
-
-def _map(fetch: Callable[[Any], Any], parts: list[Any], thread_count: int) -> list[Any]:
-    """Call `fetch` for each part; a single one needs no thread."""
-    if len(parts) == 1:
-        return [fetch(parts[0])]
-    return map_on_daemons("penstock-fetch", thread_count, fetch, parts)
 
 
 def _creation_of(lease: Lease) -> dict[str, Any]:

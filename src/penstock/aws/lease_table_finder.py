@@ -43,7 +43,7 @@ class LeaseTableFinder:
         Raises:
             ServiceError: The tables cannot be listed.
         """
-        pages = pages_of(partial(call_operation, "dynamodb", "ListTables", "", self._options), *_PAGING)
+        pages = pages_of(partial(call_operation, "dynamodb", "ListTables", "", self._options), _PAGING)
         listed = sorted(name for page in pages for name in page["TableNames"])
         fresh = [name for name in listed if name not in self._known]
         described = map_on_daemons("penstock-tables", _THREADS, self._is_lease_table, fresh)

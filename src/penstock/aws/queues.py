@@ -139,7 +139,7 @@ class AwsQueues:
         def fetch_page(**given: Any) -> Any:
             return self._call_control_plane("ListQueues", "", given)
 
-        pages = pages_of(fetch_page, "NextToken", "NextToken", **arguments)
+        pages = pages_of(fetch_page, **arguments)
         return [
             QueueSummary(
                 each["QueueName"],

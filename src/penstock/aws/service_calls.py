@@ -70,6 +70,7 @@ _CLOCK_WORDS: Final = ("Signature expired", "Signature not yet current")
 _MESSAGE_CHARACTERS_MAX: Final = 2_000
 _WARNED_ATTEMPT: Final = 5
 """At this attempt a refusal that may be permanent is logged, long before the deadline."""
+_TOKEN_PAGING: Final = ("NextToken", "NextToken")
 TABLE_PAGING: Final = ("LastEvaluatedKey", "ExclusiveStartKey")
 """How DynamoDB leads from one page to the next, for `pages_of`."""
 _CREDENTIALS: Final = (
@@ -91,15 +92,17 @@ TRANSIENT: Final = (Throttled, Unavailable, UnknownRefusal)
 """Errors after which a call that did nothing is repeated."""
 
 
-def pages_of(send: Callable[..., Any], token: str, passed_as: str, **arguments: Any) -> Iterator[Any]:
+def pages_of(
+    send: Callable[..., Any], paging: tuple[str, str] = _TOKEN_PAGING, **arguments: Any
+) -> Iterator[Any]:
     """Yield every page of an answer.
 
     Args:
         send: Makes one call with these arguments.
-        token: The member of a page that leads to the next one; the last page has none.
-        passed_as: The argument that takes it.
+        paging: The member of a page that leads to the next one, which the last page lacks; and the argument that takes it.
         arguments: Arguments of the first call and of all that follow.
     """
+    token, passed_as = paging
     following: dict[str, Any] = {}
     while True:
         page = send(**arguments, **following)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from penstock.core.hash_key import HashRange
 from penstock.core.stream_identity import StreamIdentity
@@ -63,7 +63,6 @@ class StreamSummary(Struct, frozen=True):
     record_bytes_max: int = 1024 * 1024
     on_demand: bool = False
     service_managed_keys: bool | None = None
-    tags: tuple[tuple[str, str], ...] = field(default=())
     shard_metrics: tuple[str, ...] = ()
 
     @property

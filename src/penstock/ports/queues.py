@@ -61,14 +61,9 @@ class QueueSummary(Struct, frozen=True):
     stream_arn: str
 
 
-class QueueDescription(Struct, frozen=True):
+class QueueDescription(QueueSummary, frozen=True):
     """A queue as DescribeQueue shows it."""
 
-    name: str
-    arn: str
-    status: QueueStatus
-    created_ms: int
-    stream_arn: str
     start: QueueStart
     visibility_s: int
     dead_letters: DeadLetters

@@ -7,6 +7,7 @@ Source:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -54,10 +55,7 @@ class CpuMeter:
     def _read_group_v2(self) -> _Reading:
         group = self._root / "sys/fs/cgroup"
         quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
-        if quota == "max":
-            limit = float(_count_processors((group / "cpuset.cpus.effective").read_text(encoding="ascii")))
-        else:
-            limit = float(quota) / float(period)
+        limit = float(len(os.sched_getaffinity(0))) if quota == "max" else float(quota) / float(period)
         used = (group / "cpu.stat").read_text(encoding="ascii").split()[1]
         return _Reading(int(used) / _MICROS_PER_S, self._monotonic_s() * limit)
 
@@ -65,9 +63,7 @@ class CpuMeter:
         group = self._root / "sys/fs/cgroup"
         quota = float((group / "cpu/cpu.cfs_quota_us").read_text(encoding="ascii"))
         if quota < 0:
-            limit = float(
-                _count_processors((group / "cpuset/cpuset.effective_cpus").read_text(encoding="ascii"))
-            )
+            limit = float(len(os.sched_getaffinity(0)))
         else:
             limit = quota / float((group / "cpu/cpu.cfs_period_us").read_text(encoding="ascii"))
         used = int((group / "cpu/cpuacct.usage").read_text(encoding="ascii"))
@@ -78,16 +74,3 @@ class CpuMeter:
             user, nice, system, idle, waiting = map(int, file.readline().split()[1:6])
         total = user + nice + system + idle + waiting
         return _Reading(float(total - idle), float(total))
-
-
-def _count_processors(listed: str) -> int:
-    """Return how many processors a list such as `0-3,8` names.
-
-    Raises:
-        ValueError: The list names no processor.
-    """
-    count = 0
-    for part in listed.strip().split(","):
-        first, _, last = part.partition("-")
-        count += int(last or first) - int(first) + 1
-    return count

@@ -159,5 +159,8 @@ def map_on_daemons(
         BaseException: The function's exception for the first item that failed, or an interruption of the wait. Running calls
             end by themselves, and no other begins.
     """
+    listed = list(items)
+    if len(listed) == 1:  # it needs no thread
+        return [function(listed[0])]
     with contextlib.closing(SYSTEM_THREADS.pool(name, thread_count)) as pool:
-        return list(map_on(pool, SYSTEM_THREADS.condition(), function, items))
+        return list(map_on(pool, SYSTEM_THREADS.condition(), function, listed))

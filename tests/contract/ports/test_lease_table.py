@@ -29,7 +29,7 @@ from contract.ports.lease_cases import (
 from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import write_item
 from penstock.aws.lease_expressions import update_for
-from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
+from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.leases.lease import (
     Lease,
     TablePart,
@@ -55,7 +55,7 @@ from penstock.core.position import (
     TRIM_HORIZON,
     at_record,
 )
-from penstock.errors import NotFound, OptionError, Rejected, ServiceError, Throttled, UnknownOutcome
+from penstock.errors import NotFound, Rejected, ServiceError, Throttled, UnknownOutcome
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 
@@ -303,9 +303,6 @@ def test_a_scan_gives_every_page_whether_in_one_pass_or_in_segments(dynamo):
     keys = {f"shardId-{number:012d}" for number in range(40)}
     assert {lease.key for lease in large.scan().leases} == keys
     assert server.calls().count("dynamodb.Scan") >= 4
-    segments = DynamoLeaseTable("large", table._options, LeaseTableOptions(scan_segment_count=3))
-    found = [lease.key for lease in segments.scan().leases]
-    assert (len(found), set(found)) == (40, keys)
 
 
 @pytest.mark.parametrize("kind", ["DynamoDB", "memory"])
@@ -431,29 +428,12 @@ def test_a_missing_table_is_not_found_by_key_either(dynamo):
         DynamoLeaseTable("nowhere", table._options).fetch_many([KEY])
 
 
-def test_a_table_is_made_as_its_options_say(dynamo):
+def test_a_table_is_made_with_the_key_of_leases_and_paid_per_request(dynamo):
     server, table = dynamo
-    options = LeaseTableOptions(
-        billing="PROVISIONED",
-        read_capacity_units=7,
-        write_capacity_units=9,
-        tags=(("team", "rivers"),),
-        point_in_time_recovery=True,
-        deletion_protection=True,
-    )
-    assert DynamoLeaseTable("made", table._options, options).ensure_exists() is True
-    client = server.client("dynamodb")
-    made = client.describe_table(TableName="made")["Table"]
+    assert DynamoLeaseTable("made", table._options).ensure_exists() is True
+    made = server.client("dynamodb").describe_table(TableName="made")["Table"]
     assert made["KeySchema"] == [{"AttributeName": "leaseKey", "KeyType": "HASH"}]
-    assert (
-        made["ProvisionedThroughput"]["ReadCapacityUnits"],
-        made["ProvisionedThroughput"]["WriteCapacityUnits"],
-    ) == (7, 9)
-    assert made["DeletionProtectionEnabled"] is True
-    tags = client.list_tags_of_resource(ResourceArn=made["TableArn"])["Tags"]
-    assert tags == [{"Key": "team", "Value": "rivers"}]
-    backups = client.describe_continuous_backups(TableName="made")["ContinuousBackupsDescription"]
-    assert backups["PointInTimeRecoveryDescription"]["PointInTimeRecoveryStatus"] == "ENABLED"
+    assert made["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
 
 
 def test_of_several_creators_one_makes_the_table_and_none_fails(dynamo):
@@ -466,28 +446,12 @@ def test_of_several_creators_one_makes_the_table_and_none_fails(dynamo):
 def test_a_table_is_made_although_the_answer_was_lost(dynamo):
     server, table = dynamo
     server.faults.drop_after("dynamodb.CreateTable")
-    options = LeaseTableOptions(point_in_time_recovery=True)
-    DynamoLeaseTable("answerless", table._options, options).ensure_exists()
-    backups = server.client("dynamodb").describe_continuous_backups(TableName="answerless")
-    recovery = backups["ContinuousBackupsDescription"]["PointInTimeRecoveryDescription"]
-    assert recovery["PointInTimeRecoveryStatus"] == "ENABLED"
+    answerless = DynamoLeaseTable("answerless", table._options)
+    answerless.ensure_exists()
+    assert answerless.scan().leases == ()
 
 
 def test_a_missing_table_is_not_found(dynamo):
     _, table = dynamo
     with pytest.raises(NotFound, match="lease table nowhere"):
         DynamoLeaseTable("nowhere", table._options).scan()
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"billing": "FREE"}, "billing='FREE': expected 'PAY_PER_REQUEST' or 'PROVISIONED'"),
-        ({"scan_segment_count": 0}, "scan_segment_count=0: expected 1 to 64"),
-        ({"scan_segment_count": 65}, "expected 1 to 64"),
-        ({"creation_deadline_s": 0}, "creation_deadline_s=0: expected more than 0"),
-    ],
-)
-def test_a_table_option_that_cannot_be_is_refused(given, message):
-    with pytest.raises(OptionError, match=message):
-        LeaseTableOptions(**given)
