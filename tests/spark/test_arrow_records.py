@@ -122,18 +122,13 @@ def test_every_millisecond_of_an_arrival_is_kept():
     assert arrivals.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist() == millis
 
 
-class LowestKey:
-    """A shard that owns the hash key 0 and nothing else."""
-
-    def fetch(self):
-        return HashRange(0, 0)
-
-    fetch_again = fetch
+def owns_the_lowest_key(_age_max_s):
+    return HashRange(0, 0)
 
 
 def test_misplaced_records_have_rows_to_cut_by_and_are_not_delivered():
     counts = DecodeCounts()
-    rule = MisplacedRule(LowestKey(), drops_unmarked=True)
+    rule = MisplacedRule(owns_the_lowest_key, drops_unmarked=True)
     batch = records_to_batch("orders", "s", MIXED, counts=counts, rule=rule)
     assert places(batch) == [("9", 0), ("10", 0), ("10", 1), ("10", 2), ("100", 0)]
     assert batch[MISPLACED].to_pylist() == [False, True, True, True, False]
@@ -145,7 +140,7 @@ def test_misplaced_records_have_rows_to_cut_by_and_are_not_delivered():
 
 
 def test_a_page_without_misplaced_records_is_delivered_as_it_is():
-    rule = MisplacedRule(LowestKey())
+    rule = MisplacedRule(owns_the_lowest_key)
     batch = records_to_batch("orders", "s", MIXED, rule=rule)
     assert without_misplaced(batch) is batch
 

@@ -97,23 +97,18 @@ class EventLoopProcessor:
         return self._user_processor
 
     def on_start(self, shard_id: str, position: Position) -> Future[None]:
-        """Begin the call of `on_start`."""
         return self._begin("on_start", shard_id, position)
 
     def on_batch(self, batch: Batch) -> Future[None]:
-        """Begin the call of `on_batch`."""
         return self._calls.begin_batch(lambda given: self._processor().on_batch(given), batch)
 
     def on_end(self, shard: ShardCheckpointer) -> Future[None]:
-        """Begin the call of `on_end`."""
         return self._begin("on_end", AsyncShardCheckpointer(shard))
 
     def on_stop(self, shard: ShardCheckpointer) -> Future[None]:
-        """Begin the call of `on_stop`."""
         return self._begin("on_stop", AsyncShardCheckpointer(shard))
 
     def on_lost(self) -> Future[None]:
-        """Begin the call of `on_lost`."""
         return self._begin("on_lost")
 
     def _begin(self, name: str, *arguments: object) -> Future[None]:

@@ -142,7 +142,6 @@ class DeliveryLoop(Loop[ShardRun]):
     # --- effects of the coordinator; called from the lease loop's thread ---
 
     def start_reader(self, effect: StartReader) -> None:
-        """Read a shard and deliver its records."""
         options, reading = self._delivery_options, self._reading_of(effect.key)
         run = ShardRun(
             reading.stream.name,
@@ -166,7 +165,6 @@ class DeliveryLoop(Loop[ShardRun]):
         return self._streams[stream_id_of(key)]
 
     def extend_delivery(self, effect: ExtendDelivery) -> None:
-        """Move the moment at which delivery must end."""
         run = self._find(effect.key, effect.epoch)
         if run is not None:
             is_woken = not run.may_deliver
@@ -185,13 +183,11 @@ class DeliveryLoop(Loop[ShardRun]):
         self.post(run)
 
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
-        """Handle a durable checkpoint."""
         run = self._find(key, epoch)
         if run is not None:
             run.on_durable(position)
 
     def live_readers(self) -> frozenset[tuple[str, int]]:
-        """Return the lease key and epoch of every reader that has not posted its last event yet."""
         with self._runs_lock:
             return frozenset(place for place, run in self._runs.items() if not run.is_reported)
 
@@ -238,7 +234,6 @@ class DeliveryLoop(Loop[ShardRun]):
             self._report_progress(now_s)
 
     def next_wake_s(self) -> float | None:
-        """Return when a run, or the next progress report or standstill check, is due."""
         due_s = min(self._progress_due_s, self._standstill_check_s)
         return min(self._timers[0][0], due_s) if self._timers else due_s
 
@@ -441,7 +436,6 @@ class DeliveryLoop(Loop[ShardRun]):
 
     @property
     def is_in_user_code(self) -> bool:
-        """Return whether the current thread runs a call of user code."""
         return getattr(self._calling, "is_inside", False)
 
     def _call_user(self, run: ShardRun, call: Call[Record]) -> object:

@@ -23,11 +23,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import count, repeat
 from operator import attrgetter
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
@@ -58,6 +59,7 @@ long key in the table may serve thousands of records. With keys of at most 256 c
 aggregate of the smallest records stays below."""
 _HASH_KEY_INDEX: Final = "explicit_hash_key_index"
 _MARK_FIELD: Final = "is_resent_when_misplaced"
+_FRESH_S: Final = 60.0
 
 
 @functools.cache
@@ -241,26 +243,17 @@ def deaggregate(data: bytes) -> list[UserRecord] | None:
     return found.columns.to_records() if isinstance(found, Aggregate) else None
 
 
-class ShardHashKeys(Protocol):
-    """How a reader finds out which hash keys its shard owns. The answer is None if it cannot."""
-
-    def fetch(self) -> HashRange | None:
-        """Return the range that is known; called once for each aggregate that may have to be dropped."""
-
-    def fetch_again(self) -> HashRange | None:
-        """Return the range as the service lists it now: an old listing alone is no reason to drop a record."""
-
-
 class MisplacedRule(Struct, frozen=True):
     """Which misplaced aggregates a reader of one shard drops.
 
     Args:
+        fetch_range: Returns the hash range of the shard from a listing that is at most this many seconds old; None if it is unknown.
         drops_unmarked: Drop also aggregates whose producers do not promise to send them again, as the KCL does.
         known_range: The shard's hash range in its lease or its plan. It saves a listing, and is used if the listing does
             not name the shard, because it does not show the last reshard yet.
     """
 
-    hash_keys: ShardHashKeys
+    fetch_range: Callable[[float], HashRange | None]
     drops_unmarked: bool = False
     known_range: HashRange | None = None
 
@@ -268,11 +261,11 @@ class MisplacedRule(Struct, frozen=True):
         """Return whether to drop an aggregate: the rule applies to it, and one of its records belongs to another shard."""
         if not (aggregate.is_marked or self.drops_unmarked):
             return False
-        hash_range = self.known_range or self.hash_keys.fetch()
+        hash_range = self.known_range or self.fetch_range(math.inf)
         if hash_range is None or _all_lie_in(aggregate.columns, hash_range):
             return False
-        # This range may be of a time before a reshard. So the service is asked before a record is dropped.
-        hash_range = self.hash_keys.fetch_again() or self.known_range
+        # This range may be of a time before a reshard. So a record is dropped only by a recent listing.
+        hash_range = self.fetch_range(_FRESH_S) or self.known_range
         return hash_range is not None and not _all_lie_in(aggregate.columns, hash_range)
 
 

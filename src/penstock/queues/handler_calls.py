@@ -76,12 +76,10 @@ class ThreadCalls:
         self.span: QueueSpan = no_span
 
     def begin(self, work: HandlerWork) -> None:
-        """Call the function on a free thread."""
         self._pool.submit(partial(self._run, work))
 
     @property
     def is_inside(self) -> bool:
-        """Whether the current thread runs the function."""
         return getattr(self._here, "is_inside", False)
 
     def _run(self, work: HandlerWork) -> None:
@@ -107,7 +105,6 @@ class EventLoopCalls(EventLoopTasks):
         self.span: QueueSpan = no_span
 
     def begin(self, work: HandlerWork) -> None:
-        """Begin a call as a task of the loop, from any thread."""
         try:
             ended = self.begin_call(partial(self._handle, work))
         except UnusableHandlerError as error:

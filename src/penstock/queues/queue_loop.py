@@ -141,11 +141,9 @@ class QueueLoop(Loop[QueueEvent]):
 
     @property
     def is_in_user_code(self) -> bool:
-        """Whether the current thread or task runs a call of the handler."""
         return self._calls.is_inside
 
     def request_stop(self) -> None:
-        """Begin a graceful stop. Safe in a signal handler and from user code."""
         self.post(self._on_stop)
 
     def health(self) -> QueueHealth:
@@ -190,7 +188,6 @@ class QueueLoop(Loop[QueueEvent]):
                 self._pools.receive.submit(partial(self._receive, number, limit))
 
     def next_wake_s(self) -> float | None:
-        """Return when the next timer is due."""
         times = [self._gauged_s + self._options.metrics_interval_s]
         machine_s = self._delivery.next_wake_s()
         if machine_s is not None:

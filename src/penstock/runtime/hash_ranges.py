@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from penstock.core.hash_key import HashRange
@@ -17,7 +18,6 @@ from penstock.errors import AccessDenied
 from penstock.ports.kinesis import Kinesis
 
 _log: Final = logging.getLogger("penstock.consumer")
-_FRESH_S: Final = 60.0
 _UNLISTED_AGAIN_S: Final = 1.0
 _DENIED_AGAIN_S: Final = 300.0
 
@@ -41,11 +41,11 @@ class HashRanges:
         self._denied_s = float("-inf")
         self._unlisted_s: dict[str, float] = {}
 
-    def of(self, shard_id: str) -> ShardRangeLookup:
-        """Return the look-up for one shard, without a call."""
-        return ShardRangeLookup(self, shard_id)
+    def of(self, shard_id: str) -> Callable[[float], HashRange | None]:
+        """Return the `fetch` of one shard, for `penstock.core.aggregation.MisplacedRule`."""
+        return partial(self.fetch, shard_id)
 
-    def fetch(self, shard_id: str, *, age_max_s: float = float("inf")) -> HashRange | None:
+    def fetch(self, shard_id: str, age_max_s: float = float("inf")) -> HashRange | None:
         """Return a shard's range from a listing of at most `age_max_s`; None if the listing lacks it or is not permitted.
 
         Raises:
@@ -81,19 +81,3 @@ class HashRanges:
         self._ranges = {shard.shard_id: shard.hash_range for shard in shards}
         self._unlisted_s.clear()
         self._listed_s = now_s
-
-
-class ShardRangeLookup:
-    """Implements `penstock.core.aggregation.ShardHashKeys` for one shard."""
-
-    def __init__(self, ranges: HashRanges, shard_id: str) -> None:
-        self._ranges = ranges
-        self._shard_id = shard_id
-
-    def fetch(self) -> HashRange | None:
-        """Return the last known range; the first call lists the shards."""
-        return self._ranges.fetch(self._shard_id)
-
-    def fetch_again(self) -> HashRange | None:
-        """Return the range of a listing that is at most a minute old."""
-        return self._ranges.fetch(self._shard_id, age_max_s=_FRESH_S)

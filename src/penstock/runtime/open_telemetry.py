@@ -75,17 +75,14 @@ class _Instruments(MetricsTally):
         self._histograms: dict[str, Histogram] = {}
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a counter."""
         super().count(name, value, labels)
         self._observe_through(self._meter.create_observable_counter, name, lambda now: now.counters)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Set a gauge."""
         super().gauge(name, value, labels)
         self._observe_through(self._meter.create_observable_gauge, name, lambda now: now.gauges)
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a distribution."""
         super().observe(name, value, labels)
         with self._lock:
             if (name, labels_of(labels)) not in self._now.distributions:

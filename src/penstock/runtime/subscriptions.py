@@ -133,7 +133,6 @@ class Subscriptions(Loop[_Event]):
             self._metrics.gauge("subscriptions", count, self._labels)
 
     def next_wake_s(self) -> float | None:
-        """Return when the next timer of a subscription is due."""
         return self._timers[0][0] if self._timers else None
 
     def _schedule(self, entry: _Entry) -> None:

@@ -50,11 +50,9 @@ class SystemThreads:
     """The operating system's threads; all are daemons."""
 
     def condition(self) -> Condition:
-        """Return a condition with a lock of its own."""
         return threading.Condition()
 
     def pool(self, name: str, thread_count: int) -> Pool:
-        """Return a pool whose threads start when they are needed."""
         return ThreadPool(name, thread_count)
 
     def drive(

@@ -96,7 +96,6 @@ class MemoryStream:
         return StreamSummary(stream, arn, "ACTIVE", 1, open_shard_count=len(self.children) or 1)
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """List the shard, and its children."""
         del stream
         shards = [Shard(self.shard_id, WHOLE, (), "0", "1" if self.children else None)]
         if shard_filter is None:

@@ -129,22 +129,17 @@ class WatchedProcessor:
         self._run = recorder.run
 
     def on_start(self, shard_id: str, position: Position) -> object:
-        """Handle the start of the shard."""
         return self._run(Call("start"), lambda: self._processor.on_start(shard_id, position))
 
     def on_batch(self, batch: Batch) -> object:
-        """Process records."""
         call = Call("records", list(batch), batch.attempt)
         return self._run(call, lambda: self._processor.on_batch(batch))
 
     def on_end(self, shard: ShardCheckpointer) -> object:
-        """Handle the end of the shard, which follows all its records."""
         return self._run(Call("end"), lambda: self._processor.on_end(shard))
 
     def on_stop(self, shard: ShardCheckpointer) -> object:
-        """Handle a stop: no record follows."""
         return self._run(Call("stop"), lambda: self._processor.on_stop(shard))
 
     def on_lost(self) -> object:
-        """Handle the loss of the lease."""
         return self._run(Call("lost"), self._processor.on_lost)

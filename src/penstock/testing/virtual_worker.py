@@ -113,11 +113,9 @@ class VirtualDriver:
     def wrap_user_code(
         self, factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None
     ) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
-        """Return the same user code, watched."""
         return self.recorder.wrap_user_code(factory, dead_letter)
 
     def start(self, worker: Worker) -> None:
-        """Take over a worker; `drive` runs it."""
         self._worker = worker
 
     def on_checkpoint_begun(self, pending: PendingCheckpoint) -> None:
