@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.core.hash_key import FULL_RANGE, HashRange, hash_partition_key
 from penstock.core.limits import SHARD_WRITE_BYTES_PER_S_MAX, SHARD_WRITE_RECORDS_PER_S_MAX
-from penstock.core.put_entry import PutAnswer
+from penstock.core.put_entry import EntryAnswer
 from penstock.core.shard import Shard
 from penstock.ports.kinesis import ShardListing
 from penstock.producer import TaskWriter, TaskWriterOptions
@@ -101,13 +101,13 @@ class QuotaStream:
         self._clock.sleep(self._latency_s)
         return ShardListing(tuple(self.shards))
 
-    def put_records(self, stream: str, entries: Sequence[Any]) -> list[PutAnswer]:
+    def put_records(self, stream: str, entries: Sequence[Any]) -> list[EntryAnswer]:
         del stream
         answers = self.put([(entry.partition_key, len(entry.data)) for entry in entries])
         return [
-            PutAnswer("1", shard_id)
+            EntryAnswer("1", shard_id)
             if is_accepted
-            else PutAnswer(error_code=REFUSED, error_message="slow down")
+            else EntryAnswer(error_code=REFUSED, error_message="slow down")
             for shard_id, is_accepted in answers
         ]
 

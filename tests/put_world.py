@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import FULL_RANGE, HashRange, effective_hash_key
-from penstock.core.put_entry import PutAnswer
+from penstock.core.put_entry import EntryAnswer
 from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import (
@@ -97,7 +97,7 @@ class World:
     def _owner(self, hash_key: int) -> Shard:
         return next(shard for shard in self.shards.values() if shard.is_open and hash_key in shard.hash_range)
 
-    def accept(self, entry) -> PutAnswer:
+    def accept(self, entry) -> EntryAnswer:
         """Store a record; what a KCL reader would see of it goes to the log."""
         shard = self._owner(effective_hash_key(entry.partition_key, entry.explicit_hash_key))
         self.sequence += 1
@@ -109,9 +109,9 @@ class World:
             for each in inner
         ):
             self.log += [(each.partition_key, each.data) for each in inner]
-        return PutAnswer(str(self.sequence), shard.shard_id)
+        return EntryAnswer(str(self.sequence), shard.shard_id)
 
-    def put(self, request: PutRequest) -> list[PutAnswer] | RequestFailure:
+    def put(self, request: PutRequest) -> list[EntryAnswer] | RequestFailure:
         """Answer one request; the entries are taken in random order, as PutRecords may."""
         troubles, draw = self.troubles, self.chance.random
         if draw() < troubles.reshard:
@@ -120,17 +120,17 @@ class World:
             return RequestFailure.UNAVAILABLE
         if draw() < troubles.call_throttled:
             return RequestFailure.THROTTLED
-        answers: list[PutAnswer | None] = [None] * len(request.entries)
+        answers: list[EntryAnswer | None] = [None] * len(request.entries)
         order = list(range(len(answers)))
         self.chance.shuffle(order)
         for place in order:
             lot = draw()
             if lot < troubles.throttle:
-                answers[place] = PutAnswer(
+                answers[place] = EntryAnswer(
                     error_code="ProvisionedThroughputExceededException", error_message="slow"
                 )
             elif lot < troubles.throttle + troubles.internal:
-                answers[place] = PutAnswer(error_code="InternalFailure", error_message="oops")
+                answers[place] = EntryAnswer(error_code="InternalFailure", error_message="oops")
             else:
                 answers[place] = self.accept(request.entries[place])
         return RequestFailure.UNKNOWN if draw() < troubles.lost_answer else answers
@@ -144,7 +144,7 @@ class Driver:
     world: World
     senders: int = 3
     now_s: float = 0.0
-    underway: list[tuple[PutRequest, list[PutAnswer] | RequestFailure]] = field(default_factory=list)
+    underway: list[tuple[PutRequest, list[EntryAnswer] | RequestFailure]] = field(default_factory=list)
     delivered: list = field(default_factory=list)
     refused: list = field(default_factory=list)
     duplicates: int = 0

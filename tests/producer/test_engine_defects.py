@@ -14,7 +14,7 @@ import pytest
 import penstock.producer.producer
 from few_threads import leave_threads
 from penstock.core.hash_key import HashRange
-from penstock.core.put_entry import PutAnswer
+from penstock.core.put_entry import EntryAnswer
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.writing.batcher import Batcher
 from penstock.errors import DeliveryFailed, UsageError
@@ -52,7 +52,8 @@ class Stream:
         assert self.may_answer.wait(WAIT_S)
         self.stored += [entry.data for entry in entries]
         return [
-            PutAnswer("1", "low" if int(entry.explicit_hash_key or 0) < HALF else "high") for entry in entries
+            EntryAnswer("1", "low" if int(entry.explicit_hash_key or 0) < HALF else "high")
+            for entry in entries
         ]
 
 
@@ -270,7 +271,7 @@ def test_what_comes_back_after_the_producer_was_closed_and_left_alone_fails_too(
     def refuse(_, entries):
         stream.asked.release()
         assert stream.may_answer.wait(WAIT_S)
-        return [PutAnswer(error_code="InternalFailure") for _ in entries]
+        return [EntryAnswer(error_code="InternalFailure") for _ in entries]
 
     stream.put_records = refuse
     receipt = put(producer, b"slow")

@@ -17,7 +17,7 @@ from penstock.core.leases.kcl3_fleet import Kcl3Rows, WorkerStats
 from penstock.core.leases.lease import Lease, TablePart
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 from penstock.core.position import Position, at_record
-from penstock.core.put_entry import PutAnswer, PutEntry
+from penstock.core.put_entry import EntryAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import StreamSummary
 from penstock.errors import NotFound, PenstockError, Throttled, Unavailable, UnknownOutcome
@@ -305,9 +305,9 @@ class SimKinesis:
             return at_record(str(number + self.stream.count_in(key, number)))
         return position_of(start)
 
-    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
         """Send entries once; a retry is the batcher's to plan."""
         put = self._put
         assert put is not None, "this process does not write"
-        answers: Sequence[PutAnswer] = self._caller.call("put", lambda: put(entries), retried=False)
+        answers: Sequence[EntryAnswer] = self._caller.call("put", lambda: put(entries), retried=False)
         return answers

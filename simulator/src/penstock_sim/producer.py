@@ -13,7 +13,7 @@ from typing import Any, Final
 from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import effective_hash_key
 from penstock.core.leases.coordinator_events import UNKNOWN
-from penstock.core.put_entry import PutAnswer, PutEntry
+from penstock.core.put_entry import EntryAnswer, PutEntry
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, NoProgress, PutRequest, PutResult, WaitUntil
 from penstock.core.writing.packing import PackedEntry, PendingRecord
@@ -89,8 +89,8 @@ class SimPuts:
 
     # --- entries ------------------------------------------------------------------------------------------
 
-    def _take(self, entries: Sequence[PutEntry]) -> list[PutAnswer]:
-        answers = [PutAnswer()] * len(entries)
+    def _take(self, entries: Sequence[PutEntry]) -> list[EntryAnswer]:
+        answers = [EntryAnswer()] * len(entries)
         places = list(range(len(entries)))
         self._world.chance.shuffle(places)
         for place in places:
@@ -101,11 +101,11 @@ class SimPuts:
         hash_key = effective_hash_key(entry.partition_key, entry.explicit_hash_key)
         return next(shard for shard in self._stream.open_shards() if hash_key in shard.hash_range)
 
-    def take_one(self, entry: PutEntry) -> PutAnswer:
+    def take_one(self, entry: PutEntry) -> EntryAnswer:
         if self._world.luck("entry_throttled"):
-            return PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow down")
+            return EntryAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow down")
         if self._world.luck("entry_failed"):
-            return PutAnswer(error_code="InternalFailure", error_message="sorry")
+            return EntryAnswer(error_code="InternalFailure", error_message="sorry")
         world, stream, shard = self._world, self._stream, self.shard_of(entry)
         found = _records_of(entry)
         numbers = stream.put_blob(shard, entry.data, entry.partition_key, len(found), world.now_ms())
@@ -117,8 +117,8 @@ class SimPuts:
             world.record(producers.RecordsMisrouted(texts, is_read, self.attempt))
         if self._world.luck("entry_unanswered"):
             self._leave_unanswered([entry])
-            return PutAnswer()
-        return PutAnswer(sequence_number=str(numbers[0]), shard_id=shard.shard_id)
+            return EntryAnswer()
+        return EntryAnswer(sequence_number=str(numbers[0]), shard_id=shard.shard_id)
 
 
 def _records_of(entry: PutEntry) -> list[tuple[str, str | None, bytes]]:

@@ -10,7 +10,7 @@ from typing import IO, Any, Final
 from msgspec import Struct, field
 
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
-from penstock.core.put_entry import PutAnswer, PutEntry
+from penstock.core.put_entry import EntryAnswer, PutEntry
 from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, ServiceError
 from penstock.ports.kinesis import ShardFilter, ShardListing
@@ -86,14 +86,14 @@ class SinkPuts(SimPuts):
         self._world.record(sinks.RequestTooLarge(self.attempt, len(entries), max(sizes, default=0)))
         return Rejected("one or more parameters are invalid", code="ValidationException")
 
-    def take_one(self, entry: PutEntry) -> PutAnswer:
+    def take_one(self, entry: PutEntry) -> EntryAnswer:
         """Take or refuse one entry; a silent shard refuses each."""
         world, target = self._world, self._target
         if any(world.now < until for until in target.silent_until.values()):
             shard = self.shard_of(entry)
             if world.now < target.silent_until.get(shard.shard_id, 0.0):
                 world.met["fault: outages_per_min"] += 1
-                return PutAnswer(error_code="InternalFailure", error_message="out of order")
+                return EntryAnswer(error_code="InternalFailure", error_message="out of order")
         return super().take_one(entry)
 
     # --- the history --------------------------------------------------------------------------------------
@@ -179,9 +179,9 @@ class SinkKinesis(SimKinesis):
 
         return ShardListing(*self._caller.call("list shards", serve))
 
-    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
         puts = self._puts[stream]
-        answers: Sequence[PutAnswer] = self._caller.call(
+        answers: Sequence[EntryAnswer] = self._caller.call(
             "put", lambda: puts.serve(entries), self._attempt.name, retried=False
         )
         if self._world.luck("slow_put"):

@@ -17,6 +17,7 @@ from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
 from penstock.core.hash_key import HashRange
+from penstock.core.put_entry import EntryAnswer
 from penstock.core.shard import ChildShard
 from penstock.errors import RecordError
 from penstock.ports.kinesis import PutEntry
@@ -58,19 +59,10 @@ class WirePage(msgspec.Struct):
     children: list[WireChild] | None = msgspec.field(name="ChildShards", default=None)
 
 
-class WireAnswer(msgspec.Struct, gc=False):
-    """The answer to one entry of PutRecords; implements `penstock.ports.kinesis.EntryAnswer`."""
-
-    sequence_number: str | None = msgspec.field(name="SequenceNumber", default=None)
-    shard_id: str | None = msgspec.field(name="ShardId", default=None)
-    error_code: str | None = msgspec.field(name="ErrorCode", default=None)
-    error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
-
-
 class WireAnswers(msgspec.Struct):
     """The answer of PutRecords."""
 
-    records: list[WireAnswer] = msgspec.field(name="Records")
+    records: list[EntryAnswer] = msgspec.field(name="Records")
 
 
 # Each raises `MsgspecError` if the body is not a whole answer.

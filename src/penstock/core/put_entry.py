@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+
+from msgspec import Struct
 
 
 @dataclass(slots=True)
@@ -21,30 +22,17 @@ class PutEntry:
     explicit_hash_key: str | None = None
 
 
-class EntryAnswer(Protocol):
-    """The answer to one entry, in any decoded form; `PutAnswer` is one."""
+class EntryAnswer(Struct, gc=False, rename="pascal"):
+    """The service's answer to one entry, with the names of its JSON.
 
-    @property
-    def sequence_number(self) -> str | None:
-        """Set when the entry was accepted."""
-
-    @property
-    def shard_id(self) -> str | None:
-        """Set when the entry was accepted."""
-
-    @property
-    def error_code(self) -> str | None:
-        """Set when the entry was refused."""
-
-    @property
-    def error_message(self) -> str | None:
-        """The service's message about the refusal."""
-
-
-class PutAnswer(NamedTuple):
-    """The answer to one entry."""
+    Args:
+        sequence_number: Set when the entry was accepted.
+        shard_id: Set when the entry was accepted.
+        error_code: Set when the entry was refused.
+        error_message: The service's message about the refusal.
+    """
 
     sequence_number: str | None = None
     shard_id: str | None = None
     error_code: str | None = None
-    error_message: str = ""
+    error_message: str | None = None

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from penstock.core.put_entry import EntryAnswer, PutAnswer, PutEntry
+from penstock.core.put_entry import EntryAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.record_page import RawRecord, RecordPage
 from penstock.core.shard import Shard, StreamSummary
@@ -22,7 +22,6 @@ __all__ = [
     "IteratorStart",
     "IteratorType",
     "Kinesis",
-    "PutAnswer",
     "PutEntry",
     "RawRecord",
     "RecordPage",

@@ -6,11 +6,11 @@ import pytest
 
 from penstock.aws import service_calls
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.data_plane import WireAnswer, WireAnswers
+from penstock.aws.data_plane import WireAnswers
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.errors import NotFound, ServiceError, UnknownOutcome
-from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry, ShardFilter
+from penstock.ports.kinesis import EntryAnswer, IteratorStart, IteratorType, PutEntry, ShardFilter
 from penstock_local import LocalKinesis
 
 FIRST = "shardId-000000000000"
@@ -190,7 +190,7 @@ def test_a_listing_whose_tokens_always_expire_ends_with_the_error(kinesis, serve
 def test_an_answer_that_does_not_match_what_was_sent_is_unknown(kinesis, monkeypatch):
     class Client:
         def put_records(self, **_):
-            return {"Answers": WireAnswers([WireAnswer("5", FIRST)])}
+            return {"Answers": WireAnswers([EntryAnswer("5", FIRST)])}
 
     monkeypatch.setattr(service_calls, "client_for", lambda *_: Client())
     with pytest.raises(UnknownOutcome, match="2 entries sent, 1 answered"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.put_entry import PutAnswer
+from penstock.core.put_entry import EntryAnswer
 from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import (
@@ -116,8 +116,8 @@ def test_a_refused_record_holds_back_the_later_ones_of_its_key_only():
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"b1"]]
     assert isinstance(batcher.plan_step(0.0), WaitUntil)
-    slow = PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow")
-    result = batcher.on_answers(request, [slow, PutAnswer("1", ONE[0].shard_id)], 1.0, 0.5)
+    slow = EntryAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow")
+    result = batcher.on_answers(request, [slow, EntryAnswer("1", ONE[0].shard_id)], 1.0, 0.5)
     assert result.retry_counts == {"ProvisionedThroughputExceededException": 1}
     assert result.pauses == {ONE[0].shard_id: 0.05}
     assert batcher.plan_step(1.0) == WaitUntil(1.05, "every shard is in flight, paused or lingering")
@@ -132,7 +132,7 @@ def test_what_a_request_leaves_behind_does_not_linger_anew(aggregates):
     batcher.add(b"two", "a", None, 0.1)
     for number in range(1 if aggregates else 2):
         request = batcher.plan_step(1.0)
-        batcher.on_answers(request, [PutAnswer(str(number), ONE[0].shard_id)], 1.0, 0.5)
+        batcher.on_answers(request, [EntryAnswer(str(number), ONE[0].shard_id)], 1.0, 0.5)
     assert batcher.plan_step(1.05) == WaitUntil(1.1, "every shard is in flight, paused or lingering")
     assert sent(batcher.plan_step(1.1)) == [[b"two"]]
 
@@ -151,7 +151,7 @@ def test_no_key_waits_longer_because_another_one_has_younger_records():
             worst_s = max(
                 worst_s, *(now_s - each.put_s for entry in request.entries for each in entry.records)
             )
-            answers = [PutAnswer(str(place), ONE[0].shard_id) for place in range(len(request.entries))]
+            answers = [EntryAnswer(str(place), ONE[0].shard_id) for place in range(len(request.entries))]
             batcher.on_answers(request, answers, now_s, 0.5)
     assert put_count == {"a": 250, "b": 1000}
     assert worst_s <= 0.1 + 0.02  # the ticks, and a request a tick
@@ -179,8 +179,8 @@ def test_aggregates_of_a_shard_share_a_request_as_far_as_they_share_no_key():
     request = batcher.plan_step(0.0, flushes=True)
     assert [[each[:1] for each in entry] for entry in sent(request)] == [[b"f", b"0"], [b"1"], [b"2"], [b"3"]]
     answers = [
-        PutAnswer(error_code="ProvisionedThroughputExceededException"),
-        *[PutAnswer(sequence_number="1", shard_id=ONE[0].shard_id)] * 3,
+        EntryAnswer(error_code="ProvisionedThroughputExceededException"),
+        *[EntryAnswer(sequence_number="1", shard_id=ONE[0].shard_id)] * 3,
     ]
     batcher.on_answers(request, answers, 0.0, 0.0)
     repeated = batcher.plan_step(60.0, flushes=True)
@@ -194,7 +194,7 @@ def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_
     batcher.add(b"high", "k", HIGH, 0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first", b"low", b"high"]]
-    result = batcher.on_answers(request, [PutAnswer("1", TWO[0].shard_id)], 0.0, 0.5)
+    result = batcher.on_answers(request, [EntryAnswer("1", TWO[0].shard_id)], 0.0, 0.5)
     assert result.delivered_entries == []
     wish = batcher.plan_step(0.0)
     assert wish == FetchShards(
@@ -214,7 +214,7 @@ def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
     batcher.add(b"one", "k", LOW, 0.0)
     batcher.add(b"two", "k", LOW, 0.0)
     request = batcher.plan_step(0.0)
-    batcher.on_answers(request, [PutAnswer("7", TWO[0].shard_id)], 0.0, 0.5)
+    batcher.on_answers(request, [EntryAnswer("7", TWO[0].shard_id)], 0.0, 0.5)
     assert isinstance(batcher.plan_step(0.0), FetchShards)
     result = batcher.on_shards((CLOSED, *TWO), 0.0)
     assert [(each.shard_id, each.sequence_number) for each in result.delivered_entries] == [
@@ -238,7 +238,7 @@ def test_a_request_is_answered_once_and_each_entry_of_it():
     request = batcher.plan_step(0.0)
     with pytest.raises(AssertionError, match="each entry has an answer"):
         batcher.on_answers(request, [], 0.0, 0.5)
-    batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
+    batcher.on_answers(request, [EntryAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
     with pytest.raises(AssertionError, match="answered once"):
         batcher.on_failed_call(request, RequestFailure.UNKNOWN, "no answer", 0.0, 0.5)
 
@@ -253,7 +253,9 @@ def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
             asked_s.append(now_s)
             batcher.on_shards(ONE, now_s)
         elif isinstance(step, PutRequest):
-            batcher.on_answers(step, [PutAnswer("1", "shardId-000000000099")] * len(step.entries), now_s, 0.5)
+            batcher.on_answers(
+                step, [EntryAnswer("1", "shardId-000000000099")] * len(step.entries), now_s, 0.5
+            )
             batcher.add(b"next", "a", None, now_s)
         now_s += 0.05
     assert 3 <= len(asked_s) <= 7
@@ -265,7 +267,7 @@ def test_a_plain_record_in_another_shard_that_the_map_knows_is_delivered_and_ask
     batcher.add(b"low", "k", LOW, 0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"low"]]
-    answers = [PutAnswer("1", TWO[1].shard_id), PutAnswer("2", TWO[0].shard_id)]
+    answers = [EntryAnswer("1", TWO[1].shard_id), EntryAnswer("2", TWO[0].shard_id)]
     result = batcher.on_answers(request, answers, 0.0, 0.5)
     assert [(each.shard_id, each.sequence_number) for each in result.delivered_entries] == [
         (TWO[1].shard_id, "1"),
@@ -282,7 +284,9 @@ def test_a_stream_that_places_records_itself_since_gets_them_plain_for_good():
     assert not batcher.aggregates
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"other"]]
-    batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id), PutAnswer("2", ONE[0].shard_id)], 0.0, 0.5)
+    batcher.on_answers(
+        request, [EntryAnswer("1", ONE[0].shard_id), EntryAnswer("2", ONE[0].shard_id)], 0.0, 0.5
+    )
     batcher.on_shards(ONE, 1.0)
     for key in "ab":
         batcher.add(b"later", key, None, 1.0)
@@ -294,7 +298,7 @@ def test_a_shard_map_may_not_change_under_a_request():
     request = batcher.plan_step(0.0)
     with pytest.raises(AssertionError, match="changed under a request"):
         batcher.on_shards(TWO, 0.0)
-    result = batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
+    result = batcher.on_answers(request, [EntryAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
     assert len(result.delivered_entries) == 1
 
 
@@ -386,7 +390,7 @@ def test_an_acknowledgement_begins_a_shards_deadline_anew():
     batcher = make(no_progress_deadline_s=10.0)
     batcher.on_failed_call(batcher.plan_step(0.0), RequestFailure.UNAVAILABLE, "no connection", 0.0, 0.5)
     request = batcher.plan_step(9.0)
-    answers = [PutAnswer(sequence_number="1", shard_id=ONE[0].shard_id) for _ in request.entries]
+    answers = [EntryAnswer(sequence_number="1", shard_id=ONE[0].shard_id) for _ in request.entries]
     batcher.on_answers(request, answers, 9.0, 0.5)
     batcher.add(b"later", "a", None, 9.0)
     for now_s in (15.0, 20.0):
@@ -417,7 +421,10 @@ def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
     request = batcher.plan_step(0.0)
     result = batcher.on_answers(
         request,
-        [PutAnswer(error_code="KMSDisabledException", error_message="no"), PutAnswer("1", ONE[0].shard_id)],
+        [
+            EntryAnswer(error_code="KMSDisabledException", error_message="no"),
+            EntryAnswer("1", ONE[0].shard_id),
+        ],
         0.0,
         0.5,
     )
@@ -443,10 +450,10 @@ def test_an_entry_that_is_refused_for_now_is_sent_again_however_often(code):
     batcher = make()
     now_s = 0.0
     for _ in range(30):
-        result = batcher.on_answers(batcher.plan_step(now_s), [PutAnswer(error_code=code)], now_s, 0.5)
+        result = batcher.on_answers(batcher.plan_step(now_s), [EntryAnswer(error_code=code)], now_s, 0.5)
         assert (result.refused_entries, result.retry_counts) == ([], {code: 1})
         now_s += 6.0
-    result = batcher.on_answers(batcher.plan_step(now_s), [PutAnswer("1", ONE[0].shard_id)], now_s, 0.5)
+    result = batcher.on_answers(batcher.plan_step(now_s), [EntryAnswer("1", ONE[0].shard_id)], now_s, 0.5)
     assert [each.entry.records[0].ticket for each in result.delivered_entries] == ["first"]
 
 
@@ -455,7 +462,7 @@ def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_t
     now_s, attempts = 0.0, 0
     while batcher.waiting_count:
         result = batcher.on_answers(
-            batcher.plan_step(now_s), [PutAnswer(error_code="NewCode", error_message="?")], now_s, 0.5
+            batcher.plan_step(now_s), [EntryAnswer(error_code="NewCode", error_message="?")], now_s, 0.5
         )
         attempts += 1
         now_s += 6.0
@@ -465,16 +472,16 @@ def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_t
 
 def test_a_known_final_code_ends_what_unknown_ones_began():
     batcher = make()
-    batcher.on_answers(batcher.plan_step(0.0), [PutAnswer(error_code="NewCode")], 0.0, 0.5)
+    batcher.on_answers(batcher.plan_step(0.0), [EntryAnswer(error_code="NewCode")], 0.0, 0.5)
     result = batcher.on_answers(
-        batcher.plan_step(9.0), [PutAnswer(error_code="KMSDisabledException")], 9.0, 0.5
+        batcher.plan_step(9.0), [EntryAnswer(error_code="KMSDisabledException")], 9.0, 0.5
     )
     assert len(result.refused_entries) == 1
 
 
 def test_an_entry_without_any_answer_is_sent_again_and_may_be_there_twice():
     batcher = make()
-    result = batcher.on_answers(batcher.plan_step(0.0), [PutAnswer()], 0.0, 0.5)
+    result = batcher.on_answers(batcher.plan_step(0.0), [EntryAnswer()], 0.0, 0.5)
     assert (result.retry_counts, result.possible_duplicate_count) == ({"NoAnswer": 1}, 1)
 
 
@@ -491,7 +498,7 @@ def aggregate_that_lands_in_an_unknown_shard(batcher):
         batcher.add(b"%d" % number, "b", None, 0.0, number)
     request = batcher.plan_step(1.0)
     assert request.entries[0].is_aggregate
-    batcher.on_answers(request, [PutAnswer("5", TWO[0].shard_id)], 1.0, 0.5)
+    batcher.on_answers(request, [EntryAnswer("5", TWO[0].shard_id)], 1.0, 0.5)
 
 
 def test_a_listing_that_lags_behind_a_reshard_is_asked_again_before_anything_is_sent_twice():
@@ -541,7 +548,7 @@ def test_without_permission_to_list_records_go_plain_through_one_queue():
     batcher.on_listing_denied(0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"one"], [b"two"]]
-    result = batcher.on_answers(request, [PutAnswer("1", "x"), PutAnswer("2", "y")], 0.0, 0.5)
+    result = batcher.on_answers(request, [EntryAnswer("1", "x"), EntryAnswer("2", "y")], 0.0, 0.5)
     assert len(result.delivered_entries) == 2
 
 

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.put_entry import PutAnswer
+from penstock.core.put_entry import EntryAnswer
 from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import BatcherSettings, FetchShards, PutRequest, WaitUntil
@@ -35,9 +35,9 @@ class Quota:
             is_accepted = level >= 1
             self.levels[entry.shard_id] = (level - is_accepted, now_s)
             answers.append(
-                PutAnswer("1", entry.shard_id)
+                EntryAnswer("1", entry.shard_id)
                 if is_accepted
-                else PutAnswer(error_code=REFUSED, error_message="slow down")
+                else EntryAnswer(error_code=REFUSED, error_message="slow down")
             )
         return answers
 
@@ -122,9 +122,9 @@ def test_a_request_that_is_not_full_waits_for_shards_that_pause():
     first = batcher.plan_step(0.0, flushes=True)
     shard_id = first.entries[0].shard_id
     answers = [
-        PutAnswer(error_code=REFUSED, error_message="slow down")
+        EntryAnswer(error_code=REFUSED, error_message="slow down")
         if entry.shard_id == shard_id
-        else PutAnswer("1", entry.shard_id)
+        else EntryAnswer("1", entry.shard_id)
         for entry in first.entries
     ]
     batcher.on_answers(first, answers, 0.01, 0.5)
