@@ -49,43 +49,21 @@ if TYPE_CHECKING:
     from penstock.sizing.autoscaler import AutoscaleEvent, AutoscaleOptions, Autoscaler
 
 _HOMES: Final = {
-    "Acknowledgement": "penstock.producer",
-    "AsyncBatch": "penstock.consumer",
-    "AsyncConsumer": "penstock.consumer",
-    "AsyncConsumerKeywords": "penstock.consumer",
-    "AsyncProducer": "penstock.producer",
-    "AsyncQueueConsumer": "penstock.queues",
-    "AsyncShardCheckpointer": "penstock.consumer",
-    "AsyncShardProcessor": "penstock.consumer",
-    "AutoscaleEvent": "penstock.sizing.autoscaler",
-    "AutoscaleOptions": "penstock.sizing.autoscaler",
-    "Autoscaler": "penstock.sizing.autoscaler",
-    "Batch": "penstock.consumer",
-    "Consumer": "penstock.consumer",
-    "ConsumerKeywords": "penstock.consumer",
-    "ConsumerOptions": "penstock.consumer",
-    "DeadLetterBucket": "penstock.aws.dead_letters",
-    "DeadLetterQueue": "penstock.aws.dead_letters",
-    "DeadLetterStream": "penstock.aws.dead_letters",
-    "FinishedRecordsTable": "penstock.aws.finished_table",
-    "Health": "penstock.consumer",
-    "PenstockError": "penstock.errors",
-    "Position": "penstock.core.position",
-    "Producer": "penstock.producer",
-    "ProducerKeywords": "penstock.producer",
-    "ProducerOptions": "penstock.producer",
-    "QueueBatch": "penstock.queues",
-    "QueueConsumer": "penstock.queues",
-    "QueueConsumerKeywords": "penstock.queues",
-    "QueueConsumerOptions": "penstock.queues",
-    "QueueCreation": "penstock.queues",
-    "QueueHealth": "penstock.queues",
-    "QueueRecord": "penstock.queues",
-    "Record": "penstock.consumer",
-    "Reject": "penstock.queues",
-    "ShardCheckpointer": "penstock.consumer",
-    "ShardHealth": "penstock.consumer",
-    "ShardProcessor": "penstock.consumer",
+    "penstock.aws.dead_letters": "DeadLetterBucket DeadLetterQueue DeadLetterStream",
+    "penstock.aws.finished_table": "FinishedRecordsTable",
+    "penstock.consumer": (
+        "AsyncBatch AsyncConsumer AsyncConsumerKeywords AsyncShardCheckpointer AsyncShardProcessor Batch "
+        "Consumer ConsumerKeywords ConsumerOptions Health Record ShardCheckpointer ShardHealth "
+        "ShardProcessor"
+    ),
+    "penstock.core.position": "Position",
+    "penstock.errors": "PenstockError",
+    "penstock.producer": "Acknowledgement AsyncProducer Producer ProducerKeywords ProducerOptions",
+    "penstock.queues": (
+        "AsyncQueueConsumer QueueBatch QueueConsumer QueueConsumerKeywords QueueConsumerOptions "
+        "QueueCreation QueueHealth QueueRecord Reject"
+    ),
+    "penstock.sizing.autoscaler": "AutoscaleEvent AutoscaleOptions Autoscaler",
 }
 
 __all__ = [

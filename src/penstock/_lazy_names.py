@@ -16,16 +16,17 @@ def loaded_on_use(
     """Return `__getattr__` and `__dir__` of a module.
 
     Args:
-        homes: The module of each name; a module that begins with a point is in this package.
+        homes: The names in each module, separated by spaces; a module that begins with a point is in this package.
         public: The names that `dir` shows.
         extras: The argument of `pip install`, by the package that it installs.
     """
+    home_of = {name: home for home, names in homes.items() for name in names.split()}
 
     def load(name: str) -> Any:
-        if name not in homes:
+        if name not in home_of:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         try:
-            return getattr(import_module(homes[name], module), name)
+            return getattr(import_module(home_of[name], module), name)
         except ModuleNotFoundError as error:
             package = (error.name or "").partition(".")[0]
             if package not in extras:

@@ -29,13 +29,12 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "CloudWatchMetrics": "penstock.aws.cloudwatch_metrics",
-    "LoggingMetrics": "penstock.runtime.metrics_log",
-    "Metrics": "penstock.ports.metrics",
-    "NoMetrics": "penstock.ports.metrics",
-    "OpenTelemetryMetrics": "penstock.runtime.open_telemetry",
-    "PrometheusMetrics": "penstock.consumer.metrics_prometheus",
-    "open_cloudwatch": "penstock.wiring",
+    "penstock.aws.cloudwatch_metrics": "CloudWatchMetrics",
+    "penstock.consumer.metrics_prometheus": "PrometheusMetrics",
+    "penstock.ports.metrics": "Metrics NoMetrics",
+    "penstock.runtime.metrics_log": "LoggingMetrics",
+    "penstock.runtime.open_telemetry": "OpenTelemetryMetrics",
+    "penstock.wiring": "open_cloudwatch",
 }
 
 __getattr__, __dir__ = loaded_on_use(__name__, _HOMES, __all__)

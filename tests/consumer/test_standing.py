@@ -10,6 +10,7 @@ from penstock.consumer.kclpy import RecordProcessorBase, consumer_for
 from penstock.core.leases.lease_writes import Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.errors import AccessDenied, HandlerFailed, NotFound, Rejected, ShardsStopped
+from penstock.runtime.lease_loop import LeaseSnapshot
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.wiring import open_lease_table
 from waiting import wait_until
@@ -343,13 +344,10 @@ def test_a_row_that_no_worker_can_read_leaves_every_worker_healthy_and_ready():
         has_ended=False,
         is_stopping=False,
         shards=(),
-        renewal_age_s=None,
-        table_scan_age_s=1.0,
-        running_s=60.0,
-        table_scan_due_s=30.0,
+        leases=LeaseSnapshot((), 59.0, 8.0, damaged=("the row of lease s cannot be read: why",)),
+        started_s=0.0,
+        now_s=60.0,
         lease_duration_s=10.0,
-        failing_calls=(),
-        damaged_leases=("the row of lease s cannot be read: why",),
     )
     assert found.problems == ("the row of lease s cannot be read: why",)
     assert (found.is_healthy, found.is_ready) == (True, True)

@@ -19,13 +19,10 @@ if TYPE_CHECKING:
     from penstock.consumer.keywords import AsyncConsumerKeywords, ConsumerArguments, ConsumerKeywords
 
 _LATER_HOMES: Final = {
-    "AsyncBatch": "penstock.consumer.async_batch",
-    "AsyncConsumer": "penstock.consumer.async_consumer",
-    "AsyncConsumerKeywords": "penstock.consumer.keywords",
-    "AsyncShardCheckpointer": "penstock.consumer.async_batch",
-    "AsyncShardProcessor": "penstock.consumer.async_calls",
-    "ConsumerArguments": "penstock.consumer.keywords",
-    "ConsumerKeywords": "penstock.consumer.keywords",
+    "penstock.consumer.async_batch": "AsyncBatch AsyncShardCheckpointer",
+    "penstock.consumer.async_calls": "AsyncShardProcessor",
+    "penstock.consumer.async_consumer": "AsyncConsumer",
+    "penstock.consumer.keywords": "AsyncConsumerKeywords ConsumerArguments ConsumerKeywords",
 }
 
 __all__ = [

@@ -5,7 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
+
+from penstock.runtime.lease_loop import LeaseSnapshot
+
+_ROUNDS_OVERDUE: Final = 3
 
 ShardState: TypeAlias = Literal["reading", "paused", "stalled", "waiting", "leaving", "stopped"]
 """`waiting`: the shard waits for its parents or for an earlier call of the handler; `leaving`: it ends or is released."""
@@ -82,27 +86,22 @@ def judge_health(
     has_ended: bool,
     is_stopping: bool,
     shards: Sequence[ShardHealth],
-    renewal_age_s: float | None,
-    table_scan_age_s: float | None,
-    running_s: float,
-    table_scan_due_s: float,
+    leases: LeaseSnapshot,
+    started_s: float,
+    now_s: float,
     lease_duration_s: float,
-    failing_calls: tuple[str, ...],
-    damaged_leases: tuple[str, ...],
 ) -> Health:
     """Return the health of a worker that was started.
 
     Args:
         failure: What ended or is ending the worker.
-        renewal_age_s: As in `Health`.
-        table_scan_age_s: As in `Health`.
-        running_s: Time since the start.
-        table_scan_due_s: A scan that is older than this is overdue.
         lease_duration_s: A renewal that is older than this is overdue.
-        failing_calls: One sentence for each call about leases that keeps failing.
-        damaged_leases: One sentence for each lease whose row cannot be read. The worker stays healthy: all workers see the same
-            row, and the whole fleet would be restarted.
     """
+    renewed_s = min((lease.renewed_s for lease in leases.held), default=None)
+    renewal_age_s = None if renewed_s is None or has_ended else round(now_s - renewed_s, 3)
+    scanned_s = leases.table_scanned_s
+    table_scan_age_s = None if scanned_s is None else round(now_s - scanned_s, 3)
+    table_scan_due_s = _ROUNDS_OVERDUE * leases.round_s + lease_duration_s
     problems: list[str] = []
     if failure is not None:
         problems.append(f"the worker failed: {failure}")
@@ -110,21 +109,22 @@ def judge_health(
         problems.append("the worker has stopped")
     problems += _problems_of(shards)
     if not has_ended:
-        problems += failing_calls
+        problems += leases.failing
         if renewal_age_s is not None and renewal_age_s >= lease_duration_s:
             problems.append(f"a lease was not renewed for {renewal_age_s:.0f} s")
-        unread_s = running_s if table_scan_age_s is None else table_scan_age_s
+        unread_s = now_s - started_s if table_scan_age_s is None else table_scan_age_s
         if unread_s > table_scan_due_s and not is_stopping:
             problems.append(f"the lease table could not be read for {unread_s:.0f} s")
     is_working = not (has_ended or is_stopping or failure is not None)
     return Health(
         is_healthy=not problems,
         is_ready=is_working
-        and not failing_calls
+        and not leases.failing
         and all(shard.read_failure is None for shard in shards)
         and table_scan_age_s is not None
         and table_scan_age_s <= table_scan_due_s,
-        problems=(*problems, *(() if has_ended else damaged_leases)),
+        # A damaged row leaves the worker healthy: all workers see the same row, and the whole fleet would be restarted.
+        problems=(*problems, *(() if has_ended else leases.damaged)),
         stream=stream,
         application=application,
         worker_id=worker_id,

@@ -35,7 +35,6 @@ from penstock.runtime.worker_ports import Pools, WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
 
-_ROUNDS_OVERDUE: Final = 3
 RENEWAL_THREADS: Final = 16
 """Renewals in flight at once. A thousand leases are renewed 370 times a second: with calls of 40 ms that is 15 of them. Threads
 start when they are needed, so a consumer of few shards has few."""
@@ -270,8 +269,6 @@ class Worker:
             for key, epoch, phase in left
             if (shard := self._shard_health(key, phase, runs[(key, epoch)], now_s)).state == "stopped"
         ]
-        renewed_s = min((lease.renewed_s for lease in leases.held), default=None)
-        scanned_s = leases.table_scanned_s
         return judge_health(
             stream=self._stream,
             application=application,
@@ -280,13 +277,10 @@ class Worker:
             has_ended=has_ended,
             is_stopping=self._is_stopping,
             shards=sorted(shards, key=lambda shard: shard.shard_id),
-            renewal_age_s=None if renewed_s is None or has_ended else round(now_s - renewed_s, 3),
-            table_scan_age_s=None if scanned_s is None else round(now_s - scanned_s, 3),
-            running_s=now_s - self._started_s,
-            table_scan_due_s=_ROUNDS_OVERDUE * leases.round_s + self._options.lease_duration_s,
+            leases=leases,
+            started_s=self._started_s,
+            now_s=now_s,
             lease_duration_s=self._options.lease_duration_s,
-            failing_calls=leases.failing,
-            damaged_leases=leases.damaged,
         )
 
     def _shard_health(self, key: str, phase: LeasePhase, run: ShardRun | None, now_s: float) -> ShardHealth:

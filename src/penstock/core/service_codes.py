@@ -24,77 +24,34 @@ from penstock.errors import (
     Unavailable,
 )
 
-_KINDS: Final[Mapping[str, type[ServiceError]]] = {
-    "ProvisionedThroughputExceeded": Throttled,
-    "LimitExceeded": Throttled,
-    "RequestLimitExceeded": Throttled,
-    "BandwidthLimitExceeded": Throttled,
-    "TooManyRequests": Throttled,
-    "PriorRequestNotComplete": Throttled,
-    "SlowDown": Throttled,
-    "RequestTimeout": Unavailable,
-    "TransactionInProgress": Unavailable,
-    "TransactionConflict": Unavailable,
-    "ReplicatedWriteConflict": Unavailable,
-    "OperationAborted": Unavailable,
-    "IDPCommunication": Unavailable,
-    "ExpiredIterator": ExpiredIterator,
-    "OperationTimeout": Unavailable,
-    "ResourceNotFound": NotFound,
-    "TableNotFound": NotFound,
-    "EntityNotFound": NotFound,
-    "ResourceInUse": ResourceBusy,
-    "ConcurrentModification": ResourceBusy,
-    "Conflict": ResourceBusy,
-    "ResourceConflict": ResourceBusy,
-    "UnrecognizedClient": AccessDenied,
-    "InvalidClientTokenId": AccessDenied,
-    "InvalidAccessKeyId": AccessDenied,
-    "InvalidToken": AccessDenied,
-    "InvalidIdentityToken": AccessDenied,
-    "InvalidSecurity": AccessDenied,
-    "InvalidSignature": AccessDenied,
-    "SignatureDoesNotMatch": AccessDenied,
-    "IncompleteSignature": AccessDenied,
-    "RequestTimeTooSkewed": AccessDenied,
-    "RequestExpired": AccessDenied,
-    "MissingAuthenticationToken": AccessDenied,
-    "ExpiredToken": AccessDenied,
-    "TokenRefreshRequired": AccessDenied,
-    "AuthFailure": AccessDenied,
-    "AccountProblem": AccessDenied,
-    "AllAccessDisabled": AccessDenied,
-    "NotSignedUp": AccessDenied,
-    "RegionDisabled": AccessDenied,
-    "IDPRejectedClaim": AccessDenied,
-    "OptInRequired": AccessDenied,
-    "KMSDisabled": AccessDenied,
-    "KmsKeyDisabled": AccessDenied,
-    "KMSInvalidState": AccessDenied,
-    "KMSNotFound": AccessDenied,
-    "KmsKeyNotFound": AccessDenied,
-    "KMSOptInRequired": AccessDenied,
-    "AlreadyExists": Rejected,
-    "AuthorizationHeaderMalformed": Rejected,
-    "ConditionalCheckFailed": Rejected,
-    "ConditionalRequestConflict": Rejected,
-    "DryRunOperation": Rejected,
-    "EntityTooLarge": Rejected,
-    "ExpiredNextToken": Rejected,
-    "ItemCollectionSizeLimitExceeded": Rejected,
-    "MethodNotAllowed": Rejected,
-    "NoSuchBucket": Rejected,
-    "NoSuchKey": Rejected,
-    "NotImplemented": Rejected,
-    "PermanentRedirect": Rejected,
-    "PreconditionFailed": Rejected,
-    "RequestEntityTooLarge": Rejected,
-    "ResourceNumberLimitExceeded": Rejected,
-    "Serialization": Rejected,
-    "TransactionCanceled": Rejected,
-    "UnknownOperation": Rejected,
+_CODES: Final[Mapping[type[ServiceError], str]] = {
+    Throttled: (
+        "ProvisionedThroughputExceeded LimitExceeded RequestLimitExceeded BandwidthLimitExceeded "
+        "TooManyRequests PriorRequestNotComplete SlowDown"
+    ),
+    Unavailable: (
+        "RequestTimeout TransactionInProgress TransactionConflict ReplicatedWriteConflict "
+        "OperationAborted IDPCommunication OperationTimeout"
+    ),
+    ExpiredIterator: "ExpiredIterator",
+    NotFound: "ResourceNotFound TableNotFound EntityNotFound",
+    ResourceBusy: "ResourceInUse ConcurrentModification Conflict ResourceConflict",
+    AccessDenied: (
+        "UnrecognizedClient InvalidClientTokenId InvalidAccessKeyId InvalidToken InvalidIdentityToken "
+        "InvalidSecurity InvalidSignature SignatureDoesNotMatch IncompleteSignature RequestTimeTooSkewed "
+        "RequestExpired MissingAuthenticationToken ExpiredToken TokenRefreshRequired AuthFailure "
+        "AccountProblem AllAccessDisabled NotSignedUp RegionDisabled IDPRejectedClaim OptInRequired "
+        "KMSDisabled KmsKeyDisabled KMSInvalidState KMSNotFound KmsKeyNotFound KMSOptInRequired"
+    ),
+    Rejected: (
+        "AlreadyExists AuthorizationHeaderMalformed ConditionalCheckFailed ConditionalRequestConflict "
+        "DryRunOperation EntityTooLarge ExpiredNextToken ItemCollectionSizeLimitExceeded MethodNotAllowed "
+        "NoSuchBucket NoSuchKey NotImplemented PermanentRedirect PreconditionFailed RequestEntityTooLarge "
+        "ResourceNumberLimitExceeded Serialization TransactionCanceled UnknownOperation"
+    ),
 }
-"""By the code without `Exception` or `Error` at its end: a service may answer with either form."""
+"""Codes without `Exception` or `Error` at their end: a service may answer with either form."""
+_KINDS: Final = {code: kind for kind, codes in _CODES.items() for code in codes.split()}
 
 _DENIALS: Final = ("AccessDenied", "NotAuthorized", "Unauthorized", "Forbidden")
 _MISTAKES: Final = ("Invalid", "Malformed", "Missing", "Unsupported", "Validation")

@@ -27,15 +27,12 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Acknowledgement": ".receipts",
-    "AsyncProducer": ".async_producer",
-    "Producer": ".producer",
-    "ProducerKeywords": ".keywords",
-    "ProducerOptions": ".producer",
-    "TaskMemory": ".task_writer",
-    "TaskWriter": ".task_writer",
-    "TaskWriterOptions": ".task_writer",
-    "WriteReport": ".write_report",
+    ".async_producer": "AsyncProducer",
+    ".keywords": "ProducerKeywords",
+    ".producer": "Producer ProducerOptions",
+    ".receipts": "Acknowledgement",
+    ".task_writer": "TaskMemory TaskWriter TaskWriterOptions",
+    ".write_report": "WriteReport",
 }
 
 __getattr__, __dir__ = loaded_on_use(__name__, _HOMES, __all__)

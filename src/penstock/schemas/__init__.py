@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["Decoded", "MemorySchemaRegistry", "SchemaDecoder", "SchemaEncoder", "SchemaVersion"]
 
 _HOMES: Final = {
-    "Decoded": ".decoder",
-    "MemorySchemaRegistry": ".memory_registry",
-    "SchemaDecoder": ".decoder",
-    "SchemaEncoder": ".encoder",
-    "SchemaVersion": ".decoder",
+    ".decoder": "Decoded SchemaDecoder SchemaVersion",
+    ".encoder": "SchemaEncoder",
+    ".memory_registry": "MemorySchemaRegistry",
 }
 
 __getattr__, __dir__ = loaded_on_use(__name__, _HOMES, __all__, {"fastavro": "'penstock[schemas]'"})

@@ -41,20 +41,16 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "KinesisDataSource": ".source",
-    "LagListener": ".monitoring.lag_listener",
-    "MicroBatches": ".micro_batch_loop",
-    "SinkKeywords": ".options.keywords",
-    "SinkReport": ".sink.report",
-    "StreamLag": ".monitoring.progress",
-    "align_to_shards": ".align",
-    "from_glue_avro": ".schemas.glue_columns",
-    "from_glue_json": ".schemas.glue_columns",
-    "lag": ".monitoring.progress",
-    "micro_batches": ".micro_batch_loop",
-    "saved_positions": ".awslabs_checkpoint",
-    "sink_report": ".sink.report",
-    "write_kinesis": ".sink.micro_batch_write",
+    ".align": "align_to_shards",
+    ".awslabs_checkpoint": "saved_positions",
+    ".micro_batch_loop": "MicroBatches micro_batches",
+    ".monitoring.lag_listener": "LagListener",
+    ".monitoring.progress": "StreamLag lag",
+    ".options.keywords": "SinkKeywords",
+    ".schemas.glue_columns": "from_glue_avro from_glue_json",
+    ".sink.micro_batch_write": "write_kinesis",
+    ".sink.report": "SinkReport sink_report",
+    ".source": "KinesisDataSource",
 }
 _SPARK: Final = "'penstock[spark]', or, where a cluster brings its own Spark, the package alone"
 _EXTRAS: Final = {
