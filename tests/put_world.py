@@ -154,7 +154,7 @@ class Driver:
     def note(self, result: PutResult) -> None:
         """Add up what answers meant."""
         for each in result.delivered_entries:
-            self.delivered += [record.ticket for record in each.entry.records]
+            self.delivered += [(record.partition_key, record.data) for record in each.entry.records]
         self.refused += result.refused_entries
         self.duplicates += result.possible_duplicate_count
 

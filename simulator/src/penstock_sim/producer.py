@@ -174,7 +174,7 @@ class SimProducer(SimProcess):
             self._added += 1
             text, key = f"{self.who}:{self._added}", f"{self.who}/{chance.randrange(self._plan.key_count)}"
             self.world.record(producers.RecordAdded(text, key))
-            self.batcher.add(text.encode(), key, None, self._clock.monotonic_s(), text)
+            self.batcher.add(text.encode(), key, None, self._clock.monotonic_s())
         self._add_later()
 
     # --- senders ------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class SimProducer(SimProcess):
                 self._clock.sleep(max(1e-3, wait_s))
 
     def _put(self, request: PutRequest) -> None:
-        texts = tuple(record.ticket for entry in request.entries for record in entry.records)
+        texts = tuple(record.data.decode() for entry in request.entries for record in entry.records)
         self.world.record(producers.RecordsSent(self.who, texts))
         try:
             result = self._sender.send(request)
@@ -216,7 +216,7 @@ class SimProducer(SimProcess):
 
     def _settle(self, result: PutResult) -> None:
         for entry, shard_id, number in result.delivered_entries:
-            texts = tuple(record.ticket for record in entry.records)
+            texts = tuple(record.data.decode() for record in entry.records)
             self.world.record(producers.RecordsAcknowledged(self.who, shard_id, int(number), texts))
         for reason, count in result.retry_counts.items():
             self.world.met[f"sent again: {reason}"] += count
@@ -224,7 +224,9 @@ class SimProducer(SimProcess):
             self._give_up(refused.entry.records, refused.why)
 
     def _give_up(self, records: Sequence[PendingRecord], why: str) -> None:
-        self.world.record(producers.RecordsGivenUp(self.who, tuple(record.ticket for record in records), why))
+        self.world.record(
+            producers.RecordsGivenUp(self.who, tuple(record.data.decode() for record in records), why)
+        )
 
 
 class ProducerActors(Actors):

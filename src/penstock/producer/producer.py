@@ -430,7 +430,7 @@ class Producer:
             predicts=placement.predicts,
             record_bytes_max=placement.record_bytes_max,
             shard_count=placement.shard_count,
-            ticket_bytes=RECEIPT_BYTES,
+            extra_bytes=RECEIPT_BYTES,
         )
         return Engine(
             self.stream,

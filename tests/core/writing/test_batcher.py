@@ -82,7 +82,7 @@ def test_nothing_is_lost_and_each_key_first_arrives_in_order(
     for number in range(count):
         key, data = f"key-{chance.randrange(keys)}", b"%d" % number + b"." * chance.choice([0, 20, 90])
         given_records.append((key, data))
-        batcher.add(data, key, None, driver.now_s, (key, data))
+        batcher.add(data, key, None, driver.now_s)
         for _ in range(chance.randrange(3)):
             driver.step(flushes=False)
     driver.finish()
@@ -99,7 +99,7 @@ def test_nothing_is_lost_and_each_key_first_arrives_in_order(
 
 def make(shards=ONE, **changes):
     batcher = Batcher(BatcherSettings(**{"linger_s": 0.0, **changes}))
-    batcher.add(b"first", "a", None, 0.0, "first")
+    batcher.add(b"first", "a", None, 0.0)
     assert batcher.plan_step(0.0) == FetchShards("no shard map yet", with_closed=False)
     batcher.on_shards(shards, 0.0)
     return batcher
@@ -175,7 +175,7 @@ def test_with_aggregates_one_goes_into_each_shard_at_a_time():
 def test_aggregates_of_a_shard_share_a_request_as_far_as_they_share_no_key():
     batcher = make(aggregates=True, aggregate_bytes_max=150)
     for number, key in enumerate("bcdebf"):
-        batcher.add(b"%d" % number + b"." * 60, key, None, 0.0, number)
+        batcher.add(b"%d" % number + b"." * 60, key, None, 0.0)
     request = batcher.plan_step(0.0, flushes=True)
     assert [[each[:1] for each in entry] for entry in sent(request)] == [[b"f", b"0"], [b"1"], [b"2"], [b"3"]]
     answers = [
@@ -307,11 +307,11 @@ def test_more_keys_than_are_remembered_still_go_each_to_its_shard_and_in_order()
         Batcher(BatcherSettings(aggregates=True)), World(random.Random(1), Troubles(), shard_count=2)
     )
     # Some 16,000 keys are remembered, so the first hundred are looked up again.
-    put = [(b"%d" % number, f"key {number % 17_000}") for number in range(17_100)]
+    put = [(f"key {number % 17_000}", b"%d" % number) for number in range(17_100)]
     driver.batcher.add(b"before the map", "key", None, 0.0)
     driver.finish()
-    for data, key in put:
-        driver.batcher.add(data, key, None, driver.now_s, (data, key))
+    for key, data in put:
+        driver.batcher.add(data, key, None, driver.now_s)
     driver.finish()
     assert sorted(driver.delivered[1:]) == sorted(put)
     assert driver.duplicates == 0  # an aggregate that was packed for the wrong shard would count
@@ -417,7 +417,7 @@ def test_new_records_do_not_prolong_a_dead_shards_deadline():
 
 def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
     batcher = make()
-    batcher.add(b"other", "b", None, 0.0, "other")
+    batcher.add(b"other", "b", None, 0.0)
     request = batcher.plan_step(0.0)
     result = batcher.on_answers(
         request,
@@ -428,10 +428,10 @@ def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
         0.0,
         0.5,
     )
-    assert [(each.entry.records[0].ticket, each.why) for each in result.refused_entries] == [
-        ("first", "KMSDisabledException no")
+    assert [(each.entry.records[0].data, each.why) for each in result.refused_entries] == [
+        (b"first", "KMSDisabledException no")
     ]
-    assert [each.entry.records[0].ticket for each in result.delivered_entries] == ["other"]
+    assert [each.entry.records[0].data for each in result.delivered_entries] == [b"other"]
     assert batcher.waiting_count == 0
 
 
@@ -454,7 +454,7 @@ def test_an_entry_that_is_refused_for_now_is_sent_again_however_often(code):
         assert (result.refused_entries, result.retry_counts) == ([], {code: 1})
         now_s += 6.0
     result = batcher.on_answers(batcher.plan_step(now_s), [EntryAnswer("1", ONE[0].shard_id)], now_s, 0.5)
-    assert [each.entry.records[0].ticket for each in result.delivered_entries] == ["first"]
+    assert [each.entry.records[0].data for each in result.delivered_entries] == [b"first"]
 
 
 def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_then_given_back():
@@ -495,7 +495,7 @@ def test_a_request_without_an_answer_counts_as_possible_duplicates_and_is_sent_a
 
 def aggregate_that_lands_in_an_unknown_shard(batcher):
     for number in range(2):
-        batcher.add(b"%d" % number, "b", None, 0.0, number)
+        batcher.add(b"%d" % number, "b", None, 0.0)
     request = batcher.plan_step(1.0)
     assert request.entries[0].is_aggregate
     batcher.on_answers(request, [EntryAnswer("5", TWO[0].shard_id)], 1.0, 0.5)
@@ -572,7 +572,7 @@ def test_what_expires_is_given_up_once_and_the_rest_keeps_its_order(
     for number in range(chance.randint(1, 80)):
         record = (f"key-{chance.randrange(5)}", b"%d" % number)
         put.append(record)
-        batcher.add(record[1], record[0], None, driver.now_s, record)
+        batcher.add(record[1], record[0], None, driver.now_s)
         for _ in range(chance.randrange(3)):
             driver.step(flushes=False)
         if chance.random() < 0.1:
@@ -580,7 +580,7 @@ def test_what_expires_is_given_up_once_and_the_rest_keeps_its_order(
             dropped = batcher.drop_expired(moment_s)
             assert all(waiting.put_s < moment_s for waiting in dropped)
             assert [waiting.number for waiting in dropped] == sorted(waiting.number for waiting in dropped)
-            expired += [waiting.ticket for waiting in dropped]
+            expired += [(waiting.partition_key, waiting.data) for waiting in dropped]
     driver.finish()
     assert sorted(driver.delivered + expired) == sorted(put)
     assert (batcher.waiting_count, batcher.waiting_bytes) == (0, 0)
@@ -593,7 +593,7 @@ def test_what_expires_is_given_up_once_and_the_rest_keeps_its_order(
 def test_a_dropped_request_is_its_owners_once():
     batcher = make()
     request = batcher.plan_step(0.0)
-    assert [record.ticket for record in batcher.drop_request(request)] == ["first"]
+    assert [record.data for record in batcher.drop_request(request)] == [b"first"]
     assert batcher.drop_request(request) == []
     assert (batcher.waiting_count, batcher._in_flight) == (0, 0)
 

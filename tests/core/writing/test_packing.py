@@ -29,7 +29,7 @@ MIB = 2**20
 
 
 def waiting(*records):
-    return deque(PendingRecord(data, key, None, number) for number, (key, data) in enumerate(records))
+    return deque(PendingRecord(data, key, None) for key, data in records)
 
 
 def check(data=b"x", key="k", hash_key=None):
@@ -136,7 +136,7 @@ def test_packed_records_come_out_in_order_and_no_aggregate_is_over_its_limits(re
 
 
 def test_memory_counts_more_than_the_bytes_of_tiny_records():
-    batcher = Batcher(BatcherSettings(), ticket_bytes=5)
+    batcher = Batcher(BatcherSettings(), extra_bytes=5)
     batcher.add(b"x", "k", None, 0.0)
     assert batcher.waiting_bytes == 2 + RECORD_OVERHEAD_BYTES + 5
     batcher.add(b"x", "k", "7", 0.0)
@@ -156,6 +156,6 @@ def test_what_tiny_records_count_is_at_least_what_they_take(packing, key_count, 
 
 def test_a_record_lies_where_its_hash_key_is():
     low = HashRange(0, 2**127 - 1)
-    assert PendingRecord(b"", "k", "5", 1).lies_in(low)
-    assert not PendingRecord(b"", "k", str(2**128 - 1), 1).lies_in(low)
-    assert pack_one(PendingRecord(b"", "ключ", None, 1), None).size_bytes == 8
+    assert PendingRecord(b"", "k", "5").lies_in(low)
+    assert not PendingRecord(b"", "k", str(2**128 - 1)).lies_in(low)
+    assert pack_one(PendingRecord(b"", "ключ", None), None).size_bytes == 8

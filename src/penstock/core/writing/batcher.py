@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct, field
 
@@ -64,7 +64,7 @@ class Batcher:
         predicts: Whether shards can be predicted; False if the service places records itself.
         record_bytes_max: The stream's limit on data and partition key.
         shard_count: Open shards, as far as they are known; used if shards cannot be predicted.
-        ticket_bytes: Memory of the ticket of a record, which counts with the record.
+        extra_bytes: Memory that the owner keeps for each record, which counts with the record.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class Batcher:
         predicts: bool = True,
         record_bytes_max: int = RECORD_DEFAULT_BYTES_MAX,
         shard_count: int = 1,
-        ticket_bytes: int = 0,
+        extra_bytes: int = 0,
     ) -> None:
         self.settings = settings
-        self._overhead_bytes = RECORD_OVERHEAD_BYTES + ticket_bytes
+        self._overhead_bytes = RECORD_OVERHEAD_BYTES + extra_bytes
         self._aggregate_bytes_max = min(settings.aggregate_bytes_max, record_bytes_max - 1)
         self._shard_count = max(1, shard_count)
         self.aggregates: bool = settings.aggregates and predicts
@@ -106,22 +106,14 @@ class Batcher:
 
     # --- records in ---------------------------------------------------------------------------------------
 
-    def add(
-        self,
-        data: bytes,
-        partition_key: str,
-        explicit_hash_key: str | None,
-        now_s: float,
-        ticket: Any = None,
-    ) -> bool:
+    def add(self, data: bytes, partition_key: str, explicit_hash_key: str | None, now_s: float) -> bool:
         """Add one checked record; return whether its queue was empty before, or has become full: then a step may be due.
 
         Args:
             explicit_hash_key: Decimal text, or None.
             now_s: When the record was put.
-            ticket: Returned with the record's acknowledgement.
         """
-        return self.add_record(PendingRecord(data, partition_key, explicit_hash_key, ticket=ticket), now_s)
+        return self.add_record(PendingRecord(data, partition_key, explicit_hash_key), now_s)
 
     def add_record(self, record: PendingRecord, now_s: float) -> bool:
         """Add a record that the caller has created, and set its number and its time; return as `add`."""

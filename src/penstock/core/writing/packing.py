@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Set as AbstractSet
-from typing import Any, Final
+from typing import Final
 
 from penstock.core.aggregation import MAGIC, OUTER_KEY, AggregateBuilder
 from penstock.core.hash_key import HashRange, effective_hash_key, encode_partition_key, parse_hash_key
@@ -32,9 +32,6 @@ class PendingRecord:
 
     Args:
         explicit_hash_key: Decimal text, or None.
-        number: Its place in the order of arrival.
-        put_s: When it was put.
-        ticket: Whatever the caller wants back with the acknowledgement.
     """
 
     __slots__ = (
@@ -47,24 +44,16 @@ class PendingRecord:
         "partition_key",
         "put_s",
         "size_bytes",
-        "ticket",
     )
 
-    def __init__(  # noqa: PLR0917 - made once per record, and keywords cost time
-        self,
-        data: bytes,
-        partition_key: str,
-        explicit_hash_key: str | None,
-        number: int = 0,
-        put_s: float = 0.0,
-        ticket: Any = None,
-    ) -> None:
+    def __init__(self, data: bytes, partition_key: str, explicit_hash_key: str | None) -> None:
         self.data = data
         self.partition_key = partition_key
         self.explicit_hash_key = explicit_hash_key
-        self.number = number
-        self.put_s = put_s
-        self.ticket = ticket
+        self.number = 0
+        """Its place in the order of arrival."""
+        self.put_s = 0.0
+        """When it was put."""
         self.following: PendingRecord | None = None
         """The next record of its key, while it waits in a shard queue that links them."""
         self.is_solo = data.startswith(MAGIC)
