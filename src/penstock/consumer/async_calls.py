@@ -50,17 +50,12 @@ AsyncSpan: TypeAlias = Callable[[str, AsyncBatch], AbstractContextManager[None]]
 """Begins the span in which user code handles a batch; the text names its operation."""
 
 
-def no_span(_operation: str, _batch: AsyncBatch) -> AbstractContextManager[None]:
-    """Begin nothing."""
-    return nullcontext()
-
-
 class EventLoopCalls(EventLoopTasks):
     """Runs calls of user code as tasks of one event loop. Each call has a future, which is done when the task ends."""
 
     def __init__(self) -> None:
         super().__init__("AsyncConsumer")
-        self.span: AsyncSpan = no_span
+        self.span: AsyncSpan = lambda _operation, _batch: nullcontext()
 
     def begin_batch(self, handler: AsyncHandler, batch: Batch) -> Future[None]:
         """Begin to process records, inside a span."""

@@ -25,11 +25,6 @@ AsyncQueueHandler: TypeAlias = Callable[[Any], Awaitable[object]]
 QueueSpan: TypeAlias = Callable[[QueueBatch], AbstractContextManager[None]]
 
 
-def no_span(_: QueueBatch) -> AbstractContextManager[None]:
-    """Return a context manager that makes no span."""
-    return nullcontext()
-
-
 class HandlerWork(Struct, eq=False):
     """One call of the handler.
 
@@ -73,7 +68,7 @@ class ThreadCalls:
         self._handler = handler
         self._pool = pool
         self._here = threading.local()
-        self.span: QueueSpan = no_span
+        self.span: QueueSpan = lambda _: nullcontext()
 
     def begin(self, work: HandlerWork) -> None:
         self._pool.submit(partial(self._run, work))
@@ -102,7 +97,7 @@ class EventLoopCalls(EventLoopTasks):
     def __init__(self, handler: AsyncQueueHandler) -> None:
         super().__init__("AsyncQueueConsumer")
         self._handler = handler
-        self.span: QueueSpan = no_span
+        self.span: QueueSpan = lambda _: nullcontext()
 
     def begin(self, work: HandlerWork) -> None:
         try:
