@@ -23,7 +23,7 @@ planted = STREAMS_MUTANTS.planted
 OURS = "Penstock, until it was simulated"
 SEVERAL = "a consumer of several streams"
 
-LIST_NEW_STREAMS = Streams.list_new_streams
+CREATE_FIRST_LEASES = Streams.create_first_leases
 
 
 @planted("children without their stream", SEVERAL, 0, shard_run, "keyed_shard")
@@ -74,9 +74,9 @@ def marks_as_the_first(self, key):
     return next(iter(self.streams.values())).identity if self.streams else self.stream
 
 
-@planted("a stream without leases holds up all", SEVERAL, 171, Streams, "list_new_streams")
+@planted("a stream without leases holds up all", SEVERAL, 171, Streams, "create_first_leases")
 def waits_for_every_stream(self, existing, now_s):
-    started = LIST_NEW_STREAMS(self, existing, now_s)
+    started = CREATE_FIRST_LEASES(self, existing, now_s)
     return started if len(started._streams) == len(self._streams) else Streams(self._context, {})
 
 

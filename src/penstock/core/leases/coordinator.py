@@ -4,28 +4,7 @@
 The shell (`penstock.runtime.lease_loop`, or the simulator) runs them and answers with events. Time and chance are
 arguments. The machine never waits: `next_wake_s` is the moment of its next `Tick`.
 
-| effect | answered by |
-|---|---|
-| `EnsureTable()` | `TableReady` / `TableFailed` |
-| `ScanTable(part)` | `ScanDone` / `ScanFailed` |
-| `WriteLease(write_id, write)` | `WriteDone(write_id, write, Applied / Refused / NotDone / UNKNOWN)` |
-| `FetchLease(key)` | `LeaseFetched(key, lease or None)` / `FetchFailed` |
-| `ListShards(purpose, filter_type, timestamp_ms, stream_id)` | `ListingDone` / `ListingFailed` |
-| `StartReader(key, epoch, position, lease, deliver_until_s)` | later `CheckpointRequested`, `ReaderProgress`, and at last exactly one of `ShardDrained`, `ReaderFailed`, or `ReaderStopped` after a `StopReader` |
-| `StopReader(key, epoch, why)` | `ReaderStopped` (unless `ShardDrained` or `ReaderFailed` is on its way already) |
-| `ExtendDelivery(key, epoch, deliver_until_s)` | nothing: move the deadline of that reader |
-| `FetchFleet(workers)` | `FleetFetched(rows, wall_s)` / `FleetFetchFailed` |
-| `ReportWorker(measures_cpu, is_full)` | `WorkerReported(problem or None)` |
-| `FindOwnLeases(known_keys)` | `OwnLeasesFound(leases)` / `FindOwnLeasesFailed` |
-| `LeaveFleet()` | `FleetLeft()` |
-| `AuditReaders()` | `ReadersFound(readers)`, at once |
-| `CheckpointWritten(key, epoch, position)` | nothing: report it to the waiters for that checkpoint |
-| `Report(topic, level, message, key, reason)` | nothing: log it, count it |
-| `TableRefused(foreign_lease)` | nothing: the worker stops; raise the reason to the user |
-| `WorkerIdTaken(later_run)` | nothing: the worker stops; raise the reason to the user |
-| `FleetRefused(why, detail)` | nothing: the worker stops; raise the reason to the user |
-| `Stopped()` | nothing: the last effect of all |
-
+Each effect's docstring names the events that answer it.
 Two events answer no effect: `Tick` (due at `next_wake_s`) and `StopRequested`. Every call is answered by exactly one
 event, however it ends. Events about a reader carry the epoch of its `StartReader`; the machine ignores stale ones.
 
@@ -198,7 +177,7 @@ class Coordinator:
         self._turn.begin(chance)
         self._failing_calls.on_event(event, now_s, self._writes.sent_s)
         self._dispatch(event, now_s)
-        self._stop_for_later_run(now_s)
+        self._stop_if_refused(now_s)
         self._advance(now_s)
         return self._turn.effects
 
@@ -340,7 +319,7 @@ class Coordinator:
         self._streams.begin_comparing(
             self._stream_check.on_scan(leases, held=self.held_leases, is_whole_table=False), now_s
         )
-        self._stop_for_foreign_lease(now_s)
+        self._stop_if_refused(now_s)
         self._acquisitions.on_rows(leases, now_s)
         self._row_fetches.request(self.held_leases.parents_to_fetch(), now_s)
         self._check_held_leases(now_s)
@@ -367,7 +346,7 @@ class Coordinator:
         self._streams[event.stream_id].on_listing(event, now_s)
         if event.purpose is ListingPurpose.COMPARE:
             self._stream_check.compare_rows(event.stream_id, event.shards, event.moment_ms, now_s)
-            self._stop_for_foreign_lease(now_s)
+            self._stop_if_refused(now_s)
             self._scans.request_whole_scan()
 
     # --- rounds ---------------------------------------------------------------------------------------
@@ -404,7 +383,7 @@ class Coordinator:
         to_compare = self._stream_check.on_scan(
             scan.leases, held=self.held_leases, is_whole_table=scan.is_whole_table
         )
-        self._stop_for_foreign_lease(now_s)
+        self._stop_if_refused(now_s)
         self._damaged_rows.report_new_rows()
         for lease in scan.leases:
             self._later_runs.on_row(lease)
@@ -418,17 +397,19 @@ class Coordinator:
             self._failing_calls.on_unanswered_write(pending.write, pending.sent_s, now_s)
         self._failing_calls.forget_old_calls(now_s, self.round_s)
 
-    def _stop_for_foreign_lease(self, now_s: float) -> None:
-        if self._stream_check.foreign_lease is not None and not self._is_refused:
-            self._is_refused = True
-            self._turn.emit(TableRefused(self._stream_check.foreign_lease))
-            self._stop.begin(now_s)
-
-    def _stop_for_later_run(self, now_s: float) -> None:
-        if self._later_runs.later_run is not None and not self._is_refused:
-            self._is_refused = True
-            self._turn.emit(WorkerIdTaken(self._later_runs.later_run))
-            self._stop.begin(now_s)
+    def _stop_if_refused(self, now_s: float) -> None:
+        """Stop this worker if the table belongs to another stream, or a later process lives under this worker's id."""
+        foreign_lease, later_run = self._stream_check.foreign_lease, self._later_runs.later_run
+        if self._is_refused:
+            return
+        if foreign_lease is not None:
+            self._turn.emit(TableRefused(foreign_lease))
+        elif later_run is not None:
+            self._turn.emit(WorkerIdTaken(later_run))
+        else:
+            return
+        self._is_refused = True
+        self._stop.begin(now_s)
 
     def _known_rows(self) -> dict[str, Lease]:
         """Return the latest known rows by key: of the watched part, or of the whole table."""
@@ -443,18 +424,16 @@ class Coordinator:
     def _run_whole_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the whole table and return its moves.
 
-        1. List the shards of streams without rows, for their first leases. If the table was deleted, create its leases again.
-           The next steps leave out streams that have no rows, or lack leases of a deleted table.
+        1. Begin to create the first leases of streams, and those of a deleted table. The next steps leave these streams out.
         2. Reacquire leases in this worker's name.
         3. Determine the live workers and this worker's part of the table.
         4. Per stream: create missing leases and delete finished ones.
         5. Begin this worker's moves of the balance. A live lease counts even if its stream lacks leases.
         """
         existing = {lease.key for lease in scan.leases} | self.view.damaged_rows.keys()
-        streams = self._streams.list_new_streams(existing, now_s)  # the others, which have leases
-        if not streams:
+        streams = self._streams.create_first_leases(existing, now_s)
+        if not scan.leases:
             self._table_stats = CoordinatorStats(ended_leases=len(self.view))
-        streams = streams.restore_gone_streams(existing, now_s)
         if not streams:
             return NOTHING_TO_MOVE
         streams.remember_scan(self._known_rows(), now_s)

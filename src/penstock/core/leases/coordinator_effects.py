@@ -1,4 +1,4 @@
-"""The effects of the lease coordinator: plain values. The docstring of `penstock.core.leases.coordinator` has them in a table."""
+"""The effects of the lease coordinator: plain values. Those without an answer in their docstring have none."""
 
 from __future__ import annotations
 
@@ -101,7 +101,9 @@ class ListShards(Struct, frozen=True):
 
 
 class StartReader(Struct, frozen=True):
-    """Read a shard and deliver its records.
+    """Read a shard and deliver its records; answer `CheckpointRequested` and `ReaderProgress` any number of times.
+
+    The last answer is exactly one of `ShardDrained`, `ReaderFailed`, or `ReaderStopped` after a `StopReader`.
 
     Args:
         epoch: Identifies this period of ownership; every event about the reader carries it.

@@ -1,4 +1,4 @@
-"""The events of the lease coordinator: plain values. The docstring of `penstock.core.leases.coordinator` has them in a table."""
+"""The events of the lease coordinator: plain values."""
 
 from __future__ import annotations
 

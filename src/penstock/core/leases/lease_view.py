@@ -359,15 +359,15 @@ def _is_unchanged(before: Lease, row: Lease) -> bool:
 
 
 class StreamRows:
-    """One stream's rows in a view of several streams. Not thread-safe.
+    """One stream's rows in a view. Not thread-safe.
 
     Args:
-        stream_id: The prefix of the stream's keys.
+        stream_id: The prefix of the stream's keys; empty if the table has only this stream.
     """
 
     def __init__(self, view: LeaseView, stream_id: str) -> None:
         self._view = view
-        self._prefix = f"{stream_id}:"
+        self._prefix = f"{stream_id}:" if stream_id else ""
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -393,7 +393,3 @@ class StreamRows:
     def missing_parents(self) -> set[str]:
         """Return the parents without a row that keep leases from being read."""
         return {parent for parent in self._view.missing_parents() if self._is_mine(parent)}
-
-
-Rows: TypeAlias = LeaseView | StreamRows
-"""The rows of one stream; the whole view if the table has only one."""

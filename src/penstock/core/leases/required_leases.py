@@ -31,7 +31,7 @@ from penstock.core.leases.lease import Lease, new_lease
 from penstock.core.leases.lease_writes import Delete
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
-from penstock.core.shard_graph import Cover, ShardGraph, cover_of
+from penstock.core.shard_graph import Cover, ShardGraph, ancestors_of, cover_of
 from penstock.core.starting import StartingPosition, pin_latest
 
 _NO_SHARDS: Final[frozenset[str]] = frozenset()
@@ -358,16 +358,11 @@ def _why_missing(
 
 def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
     """Return the unleased shards from which a leased one descends: they were read before, or never needed."""
-    found: set[str] = set()
     # Rows have their parents too: a listing may lack the shards in between.
-    stack = [parent for lease in leases.values() for parent in lease.parents]
-    while stack:
-        shard_id = stack.pop()
-        if shard_id in found or shard_id in leases or shard_id not in by_id:
-            continue
-        found.add(shard_id)
-        stack.extend(by_id[shard_id].parents)
-    return found
+    parents_of = {key: shard.parents for key, shard in by_id.items()} | {
+        key: tuple(lease.parents) for key, lease in leases.items()
+    }
+    return (ancestors_of(leases, parents_of) & by_id.keys()) - leases.keys()
 
 
 # --- deletion -------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from penstock.core.leases.coordinator_events import (
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import RESTORED_COUNTER_STEP, Lease
-from penstock.core.leases.lease_view import Rows
+from penstock.core.leases.lease_view import StreamRows
 from penstock.core.leases.lease_writes import Applied, Create, Refused
 from penstock.core.leases.pending_writes import ForFirstLease, ForMissingLease, PendingWrite
 from penstock.core.leases.required_leases import (
@@ -102,7 +102,7 @@ class ShardSyncer:
         listing: Shared with the cleanup.
     """
 
-    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingCalls) -> None:
+    def __init__(self, context: CoordinatorContext, view: StreamRows, listing: ListingCalls) -> None:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view = view

@@ -19,7 +19,7 @@ from penstock.core.leases.coordinator_events import ListingDone, ListingPurpose,
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease, stream_id_of
-from penstock.core.leases.lease_view import OwnerState, Rows, StreamRows
+from penstock.core.leases.lease_view import OwnerState, StreamRows
 from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.pending_writes import ForCleanup
 from penstock.core.leases.required_leases import DeletionReason, find_unlisted_leases, plan_deletions
@@ -41,7 +41,7 @@ class LeaseCleanup:
         listing: Shared with the shard syncer.
     """
 
-    def __init__(self, context: CoordinatorContext, view: Rows, listing: ListingCalls) -> None:
+    def __init__(self, context: CoordinatorContext, view: StreamRows, listing: ListingCalls) -> None:
         self.me: str = context.me
         self.options: CoordinatorOptions = context.options
         self.view = view
@@ -177,30 +177,19 @@ class Streams:
             if listing.may_begin(now_s):
                 listing.begin(ListingPurpose.COMPARE)
 
-    def list_new_streams(self, existing: AbstractSet[str], now_s: float) -> Streams:
-        """List the shards of streams that have no leases, to create their first ones; return the other streams.
+    def create_first_leases(self, existing: AbstractSet[str], now_s: float) -> Streams:
+        """Begin to create the leases of streams that have none, or lack leases of a deleted table; return the other streams.
 
         Args:
             existing: Keys of all rows. An unreadable row counts as a lease if it was one when last seen.
         """
-        found = {}
+        complete = {}
         for stream_id, stream in self._streams.items():
-            if any(key in self._view for key in stream.own_keys(existing)):
-                found[stream_id] = stream
-            else:
+            if not any(key in self._view for key in stream.own_keys(existing)):
                 stream.syncer.on_no_rows(now_s)
-        return Streams(self._context, found)
-
-    def restore_gone_streams(self, existing: AbstractSet[str], now_s: float) -> Streams:
-        """Create missing leases again if the table was deleted; return the streams that lack none."""
-        gone = {
-            stream_id
-            for stream_id, stream in self._streams.items()
-            if stream.syncer.restore_if_table_gone(existing, now_s)
-        }
-        return Streams(
-            self._context, {key: stream for key, stream in self._streams.items() if key not in gone}
-        )
+            elif not stream.syncer.restore_if_table_gone(existing, now_s):
+                complete[stream_id] = stream
+        return Streams(self._context, complete)
 
     def sync_leases(self, workers: Sequence[str], needed_parents: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases and delete finished ones, stream by stream.
@@ -278,7 +267,7 @@ def streams_of(context: CoordinatorContext) -> Streams:
     """Return the coordinator's parts for each stream that the worker reads."""
     streams = {}
     for stream_id in context.options.stream_ids:
-        rows = StreamRows(context.view, stream_id) if stream_id else context.view
+        rows = StreamRows(context.view, stream_id)
         own = replace(context, options=context.options.of_stream(stream_id))
         listing = ListingCalls(own.turn, stream_id, _PAUSE_ROUNDS * own.options.interval_s)
         syncer = ShardSyncer(own, rows, listing)
