@@ -216,15 +216,14 @@ class TableScans:
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf  # when to create the table, while it is not known to exist
         self._regular_due_s = math.inf  # of the next regular scan
-        self._whole_due_s = math.inf  # of the next scan of the whole table, if regular scans read a part
-        self._whole_requested_by_s = math.inf  # when a requested one must begin at the latest
+        # When the next scan of the whole table begins, if regular scans read a part, or if one is requested (-inf: at once).
+        self._whole_due_s = math.inf
         self._retry_s = -math.inf  # the earliest next scan after one that failed
         self._is_scanning = False
         self._is_scanning_whole = False  # the scan in flight, or the last one, is of the whole table
         self._free_lease_scan_s = math.inf  # of the next scan that is only for free leases
         self.is_free_lease_scan: bool = False
         """Whether the scan in flight, or the last one, is only for free leases."""
-        self._is_whole_requested = False  # a scan of the whole table must begin after the one in flight
         self._failures = 0  # of scans, in a row
         self._of_unknown_owner: set[str] = set()  # leases whose owner a lost answer or a loss left unknown
         self._resolved_by_scan: set[str] = set()  # those whose owner the scan in flight will show
@@ -236,17 +235,13 @@ class TableScans:
             return self._state_due_s
         if self._state is not TableState.READY or self._is_scanning:
             return math.inf
-        return max(self._retry_s, min(self._regular_due_s, self._next_whole_scan_s, self._free_lease_scan_s))
-
-    @property
-    def _next_whole_scan_s(self) -> float:
-        return min(self._whole_due_s, self._whole_requested_by_s)
+        return max(self._retry_s, min(self._regular_due_s, self._whole_due_s, self._free_lease_scan_s))
 
     @property
     def is_quiet(self) -> bool:
         """Whether no scan is in flight or requested, and none is needed to find out which leases this worker owns."""
         is_scanning = self._is_scanning and not self.is_free_lease_scan
-        return not is_scanning and not self._is_whole_requested and not self._of_unknown_owner
+        return not is_scanning and self._whole_due_s > -math.inf and not self._of_unknown_owner
 
     @property
     def leases_of_unknown_owner(self) -> frozenset[str]:
@@ -258,14 +253,11 @@ class TableScans:
         if self._state is TableState.UNKNOWN and now_s >= self._state_due_s:
             self._state = TableState.ENSURING
             self._turn.emit(EnsureTable())
-        if self._is_whole_requested and not self._is_scanning:
-            self._is_whole_requested = False
-            self._whole_requested_by_s = min(self._whole_requested_by_s, now_s)
         if now_s >= self.next_wake_s and self._state is TableState.READY:
-            if now_s < min(self._regular_due_s, self._next_whole_scan_s):
+            if now_s < min(self._regular_due_s, self._whole_due_s):
                 self._begin_free_lease_scan()
             else:
-                self._begin_regular_scan(is_whole_table=self.part is None or now_s >= self._next_whole_scan_s)
+                self._begin_regular_scan(is_whole_table=self.part is None or now_s >= self._whole_due_s)
 
     def _begin_free_lease_scan(self) -> None:
         self._is_scanning = self.is_free_lease_scan = True
@@ -279,17 +271,17 @@ class TableScans:
         self._is_scanning_whole = is_whole_table
         if is_whole_table:
             self._resolved_by_scan = set(self._of_unknown_owner)
-            self._whole_requested_by_s = self._whole_due_s = math.inf
+            self._whole_due_s = math.inf
         # Beside scans of a part, those of the whole table are eventually consistent too: see `ScanTable`.
         self._turn.emit(ScanTable(WHOLE_TABLE if is_whole_table and self.part is not None else self.part))
 
     def request_whole_scan(self) -> None:
         """Request a scan of the whole table that begins after this moment: one in flight may have begun too early."""
-        self._is_whole_requested = True
+        self._whole_due_s = -math.inf
 
     def request_whole_scan_by(self, at_s: float) -> None:
         """Request a scan of the whole table that begins by a moment; one in flight does not count."""
-        self._whole_requested_by_s = min(self._whole_requested_by_s, at_s)
+        self._whole_due_s = min(self._whole_due_s, at_s)
 
     def request_whole_scan_in_a_round(self, now_s: float, *, are_scans_rare: bool) -> None:
         """Request a scan of the whole table about one round from now, if the regular scans would not make one.
@@ -326,7 +318,7 @@ class TableScans:
             due_s = min(due_s, expiry_s + 0.02 * plan.round_s * self._turn.draw())
         if plan.part is not None and is_whole_table:
             pause_s = self._turn.jittered(plan.moving_scan_s if is_moving else plan.whole_scan_s, _JITTER)
-            self._whole_due_s = min(now_s + pause_s, max(extra_scan_s, now_s + plan.settling_s))
+            self.request_whole_scan_by(min(now_s + pause_s, max(extra_scan_s, now_s + plan.settling_s)))
             extra_scan_s = math.inf
         if plan.part is not None and not self._is_whole_scheduled:
             # A new worker: it soon scans a second part, to estimate the size of the fleet.
@@ -349,7 +341,7 @@ class TableScans:
     @property
     def _is_whole_scheduled(self) -> bool:
         """Whether a scan of the whole table is in flight or scheduled."""
-        return self._next_whole_scan_s < math.inf or (self._is_scanning and self._is_scanning_whole)
+        return self._whole_due_s < math.inf or (self._is_scanning and self._is_scanning_whole)
 
     # --- answers ------------------------------------------------------------------------------------------
 
@@ -436,7 +428,8 @@ class TableScans:
         self.part = own_part
         other_count = estimate_workers(self._first_part_owners, others, count)
         within_s = self.plan.whole_scan_s_per_worker * other_count
-        self._whole_due_s = now_s + (within_s * self._turn.draw() if within_s > self.plan.round_s else 0.0)
+        pause_s = within_s * self._turn.draw() if within_s > self.plan.round_s else 0.0
+        self.request_whole_scan_by(now_s + pause_s)
 
     # --- single rows --------------------------------------------------------------------------------------
 
