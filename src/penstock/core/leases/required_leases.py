@@ -128,20 +128,21 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
         Leases in the order of their hash ranges. Names that are not listed are left out: see `unknown_names`.
     """
     starts = {key: position for key, position in start.by_shard.items() if key in graph}
-    read = graph.ancestors(starts) - starts.keys()  # the shards that count as read
-    read -= graph.descendants(key for key, position in starts.items() if not position.is_shard_end)
-    positions = {**starts, **dict.fromkeys(_ready_children(graph, starts, read), TRIM_HORIZON)}
-    followed = set(positions)  # has a lease now, or gets one when its parents end
+    read_shards = graph.ancestors(starts) - starts.keys()  # or shards that count as read
+    read_shards -= graph.descendants(key for key, position in starts.items() if not position.is_shard_end)
+    positions = {**starts, **dict.fromkeys(_ready_children(graph, starts, read_shards), TRIM_HORIZON)}
+    followed_shards = set(positions)  # has a lease now, or gets one when its parents end
     for shard in graph:  # parents before their children
-        if shard.shard_id not in read and any(parent in followed for parent in shard.parents):
-            followed.add(shard.shard_id)
+        if shard.shard_id not in read_shards and any(parent in followed_shards for parent in shard.parents):
+            followed_shards.add(shard.shard_id)
     covered = [graph[key].hash_range for key, position in positions.items() if not position.is_shard_end]
-    rest = graph.snapshot_at(start.default, covered=covered, excluded=read | followed)
-    positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
+    other_shards = graph.snapshot_at(start.default, covered=covered, excluded=read_shards | followed_shards)
+    positions |= dict.fromkeys((shard.shard_id for shard in other_shards), start.default)
     if start.default.sentinel is Sentinel.LATEST:
         # A merged shard waits for both its parents, so the parent that is not followed gets a lease too. It is closed, and its
         # reader at LATEST finds the end at once.
-        partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - read
+        parents = {parent.shard_id for key in followed_shards for parent in graph.parents(key)}
+        partners = parents - followed_shards - read_shards
         positions |= dict.fromkeys(sorted(partners), start.default)
     leases = [new_lease(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
     return sorted(leases, key=lambda lease: (graph[lease.key].hash_range, lease.key))

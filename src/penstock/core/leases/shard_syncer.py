@@ -160,13 +160,13 @@ class ShardSyncer:
             scan.
         """
         # If a child is past its start, other workers have ended its parents and may have deleted their leases.
-        past_start = [lease for lease in self.view if lease.checkpoint.is_in_shard]
-        followed = frozenset().union(*(lease.parents for lease in past_start))
-        unfinished = {key for key, lease in self._memory.items() if not lease.is_ended} - followed
-        is_found_gone = self._is_memory_recent(now_s) and unfinished.isdisjoint(scanned)
-        self._is_table_gone = (self._is_table_gone or is_found_gone) and not unfinished <= scanned
+        leases_past_start = [lease for lease in self.view if lease.checkpoint.is_in_shard]
+        ended_parents = frozenset().union(*(lease.parents for lease in leases_past_start))
+        unfinished_keys = {key for key, lease in self._memory.items() if not lease.is_ended} - ended_parents
+        is_found_gone = self._is_memory_recent(now_s) and unfinished_keys.isdisjoint(scanned)
+        self._is_table_gone = (self._is_table_gone or is_found_gone) and not unfinished_keys <= scanned
         if self._is_table_gone:
-            self._restore(scanned | followed)
+            self._restore(scanned | ended_parents)
         return self._is_table_gone
 
     def _is_memory_recent(self, now_s: float) -> bool:

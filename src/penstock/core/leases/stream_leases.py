@@ -49,8 +49,9 @@ class LeaseCleanup:
         self._turn = context.turn
         self._writes = context.writes
         self._listing = listing
-        self._unlisted: frozenset[str] = frozenset()  # finished leases that the last listing lacked
-        self._vanished: frozenset[str] = frozenset()  # finished leases that the last two listings lacked
+        # Finished leases that the last listing lacked, and those that the last two lacked.
+        self._unlisted_leases: frozenset[str] = frozenset()
+        self._vanished_leases: frozenset[str] = frozenset()
         self._listing_due_s: float | None = None
 
     def on_round(self, now_s: float, workers: Sequence[str]) -> None:
@@ -60,7 +61,7 @@ class LeaseCleanup:
             workers: Live workers, this one included.
         """
         begun = 0
-        for deletion in plan_deletions(self.view.rows(), self._vanished):
+        for deletion in plan_deletions(self.view.rows(), self._vanished_leases):
             key = deletion.write.key
             # One worker: Create, no answer. Another one: the shard's end, then this deletion. If the Create is still in flight,
             # it brings the row back.
@@ -83,8 +84,8 @@ class LeaseCleanup:
 
     def on_listing(self, shards: Sequence[Shard], now_s: float) -> None:
         """Handle a listing of every shard of the stream."""
-        before, self._unlisted = self._unlisted, find_unlisted_leases(self.view.rows(), shards)
-        self._vanished = before & self._unlisted
+        before, self._unlisted_leases = self._unlisted_leases, find_unlisted_leases(self.view.rows(), shards)
+        self._vanished_leases = before & self._unlisted_leases
         self._listing_due_s = now_s + self._turn.jittered(self.options.garbage_interval_s, 0.2)
 
     def on_deleted(self, key: str, why: DeletionReason, outcome: WriteOutcome) -> None:

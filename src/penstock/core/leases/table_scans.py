@@ -183,10 +183,10 @@ def estimate_workers(owners: AbstractSet[str], other_owners: AbstractSet[str], p
         other_owners: Of the leases in another part.
         part_count: The parts of the table.
     """
-    common = owners & other_owners
-    if not common:
+    common_owners = owners & other_owners
+    if not common_owners:
         return float(part_count * max(len(owners), len(other_owners)))
-    return len(owners) * len(other_owners) / len(common)
+    return len(owners) * len(other_owners) / len(common_owners)
 
 
 # --- scans ------------------------------------------------------------------------------------------------
