@@ -392,7 +392,7 @@ class Coordinator:
             self._streams.begin_comparing(to_compare, now_s)
 
     def _update_failing_calls(self, now_s: float) -> None:
-        """Count writes that have no answer for long as failing, and forget failing calls that are not made any more."""
+        """Count writes without an answer as failing once they are old, and forget failing calls that are not made any more."""
         for pending in self._writes.oldest_of_each(call_of):
             self._failing_calls.on_unanswered_write(pending.write, pending.sent_s, now_s)
         self._failing_calls.forget_old_calls(now_s, self.round_s)

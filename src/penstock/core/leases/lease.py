@@ -190,7 +190,7 @@ def name_run(worker: str, random_text: str) -> str:
 
 
 def parse_run(text: str) -> WorkerRun | None:
-    """Parse a run; return None for any other text, since a lease can be read without it."""
+    """Parse a run; return None for any other text: the lease can be read without its run."""
     number, _, name = text.partition("-")
     return WorkerRun(int(number), name) if number.isdecimal() and name else None
 

@@ -79,7 +79,7 @@ def parents_of_unfinished_leases(leases: Iterable[Lease]) -> dict[str, AbstractS
     return {lease.key: lease.parents for lease in leases if lease.parents and not lease.is_ended}
 
 
-class _Sighting(Struct):
+class _ObservedRow(Struct):
     """The last known row of a lease, and its changes as this observer saw them."""
 
     lease: Lease
@@ -117,7 +117,7 @@ class LeaseView:
         self._watched_part: TablePart | None = None
         self._absent_parents: set[str] = set()  # parents that are known to have no row
         self._found_by_index: set[str] = set()  # keys from the index, until a whole scan shows them
-        self._rows: dict[str, _Sighting] = {}
+        self._rows: dict[str, _ObservedRow] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -126,20 +126,23 @@ class LeaseView:
         return key in self._rows
 
     def __iter__(self) -> Iterator[Lease]:
-        return (sighting.lease for sighting in self._rows.values())
+        return (observed_row.lease for observed_row in self._rows.values())
 
     def get(self, key: str) -> Lease | None:
         """Return the last known row, or None."""
-        sighting = self._rows.get(key)
-        return None if sighting is None else sighting.lease
+        observed_row = self._rows.get(key)
+        return None if observed_row is None else observed_row.lease
 
     def rows(self) -> Mapping[str, Lease]:
         """Return every last known row by key."""
-        return {key: sighting.lease for key, sighting in self._rows.items()}
+        return {key: observed_row.lease for key, observed_row in self._rows.items()}
 
     def watched_rows(self) -> Mapping[str, Lease]:
         """Return the last known rows of the part that is scanned in every round, by key."""
-        return {sighting.lease.key: sighting.lease for sighting in self._sightings(self.watched_keys)}
+        return {
+            observed_row.lease.key: observed_row.lease
+            for observed_row in self._observed_rows(self.watched_keys)
+        }
 
     def on_scan(  # noqa: PLR0917 - the result of a scan
         self,
@@ -202,12 +205,12 @@ class LeaseView:
 
     def _has_newer_row(self, lease: Lease, began_s: float | None) -> bool:
         """Return whether a write's answer or a read has shown a newer row since the scan of this one began."""
-        sighting = self._rows.get(lease.key)
+        observed_row = self._rows.get(lease.key)
         return (
-            sighting is not None
+            observed_row is not None
             and began_s is not None
-            and sighting.changed_s > began_s
-            and sighting.lease.counter >= lease.counter
+            and observed_row.changed_s > began_s
+            and observed_row.lease.counter >= lease.counter
         )
 
     def _on_whole_table(self) -> None:
@@ -258,7 +261,7 @@ class LeaseView:
             before.lease = lease
             return True
         was_renewed = before is not None and (before.was_renewed or before.lease.counter != lease.counter)
-        self._rows[lease.key] = _Sighting(lease, now_s, was_renewed)
+        self._rows[lease.key] = _ObservedRow(lease, now_s, was_renewed)
         return False
 
     def on_row_found_by_index(self, lease: Lease, now_s: float) -> None:
@@ -304,10 +307,10 @@ class LeaseView:
         self, now_s: float, keys: Iterable[str] | None = None
     ) -> Iterator[tuple[Lease, OwnerState, float]]:
         """Yield every row, or those of some keys, with its owner's state and the seconds since it was last seen to change."""
-        for sighting in self._sightings(keys):
-            yield sighting.lease, self._owner_state(sighting, now_s), now_s - sighting.changed_s
+        for observed_row in self._observed_rows(keys):
+            yield observed_row.lease, self._owner_state(observed_row, now_s), now_s - observed_row.changed_s
 
-    def _sightings(self, keys: Iterable[str] | None) -> Iterable[_Sighting]:
+    def _observed_rows(self, keys: Iterable[str] | None) -> Iterable[_ObservedRow]:
         rows = self._rows
         return rows.values() if keys is None else [rows[key] for key in keys if key in rows]
 
@@ -318,12 +321,12 @@ class LeaseView:
         stopped. A scan at the row's expiry finds that sooner than the regular round.
         """
         moments = [
-            sighting.changed_s + self.duration_s_of(sighting.lease)
-            for sighting in self._sightings(self.watched_keys)
-            if sighting.unchanged_scans
-            and sighting.lease.owner is not None
-            and sighting.lease.owner != me
-            and not sighting.lease.is_ended
+            observed_row.changed_s + self.duration_s_of(observed_row.lease)
+            for observed_row in self._observed_rows(self.watched_keys)
+            if observed_row.unchanged_scans
+            and observed_row.lease.owner is not None
+            and observed_row.lease.owner != me
+            and not observed_row.lease.is_ended
         ]
         return min(moments, default=None)
 
@@ -342,13 +345,13 @@ class LeaseView:
         """Return whether a parent's lease is in the table, finished or not."""
         return any(parent in self._rows for parent in lease.parents)
 
-    def _owner_state(self, sighting: _Sighting, now_s: float) -> OwnerState:
-        lease = sighting.lease
+    def _owner_state(self, observed_row: _ObservedRow, now_s: float) -> OwnerState:
+        lease = observed_row.lease
         if lease.is_ended:
             return OwnerState.ENDED
         if lease.reader is None:
             return OwnerState.UNOWNED
-        if now_s - sighting.changed_s >= self.duration_s_of(lease):
+        if now_s - observed_row.changed_s >= self.duration_s_of(lease):
             return OwnerState.EXPIRED
         return OwnerState.ALIVE
 

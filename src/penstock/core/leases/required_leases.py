@@ -309,16 +309,16 @@ def plan_missing_leases(
         itself, is left out: its lease is created at its parent's end.
     """
     by_id = {shard.shard_id: shard for shard in shards}
-    with_descendants = _with_leased_descendants(leases, by_id)
+    unleased_ancestors = _unleased_ancestors(leases, by_id)
     wanted: dict[str, CreationReason] = {}
     for shard in shards:
         if shard.shard_id in leases:
             continue
         if shard.shard_id not in needed_parents and (
-            shard.shard_id in with_descendants or not any(shard.hash_range.overlaps(hole) for hole in holes)
+            shard.shard_id in unleased_ancestors or not any(shard.hash_range.overlaps(hole) for hole in holes)
         ):
             continue
-        why = _why_missing(shard, leases, by_id, with_descendants)
+        why = _why_missing(shard, leases, by_id, unleased_ancestors)
         if why is not None:
             wanted[shard.shard_id] = why
     position = earliest_start(leases.values()) or start.default
@@ -337,27 +337,27 @@ def plan_missing_leases(
 
 
 def _why_missing(
-    shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], with_descendants: set[str]
+    shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], unleased_ancestors: set[str]
 ) -> CreationReason | None:
     """Return why a shard without a lease needs one now; None if it needs none yet.
 
     Args:
-        with_descendants: Shards without a lease from which a leased one descends: they were read before.
+        unleased_ancestors: Shards without a lease from which a leased one descends: they were read before.
     """
     rows = [leases[parent] for parent in shard.parents if parent in leases]
     if any(row.is_ended for row in rows):
         return CreationReason.CHILD
     if rows:
         return None  # its lease is created at the parent's end
-    unleased = [parent for parent in shard.parents if parent in by_id and parent not in with_descendants]
+    unleased = [parent for parent in shard.parents if parent in by_id and parent not in unleased_ancestors]
     if unleased:
         return None  # the parent is missing too and is created first
-    if any(parent in with_descendants for parent in shard.parents):
+    if any(parent in unleased_ancestors for parent in shard.parents):
         return CreationReason.CHILD  # a sibling has a lease, so the parent was read before
     return CreationReason.UNEXPLAINED
 
 
-def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
+def _unleased_ancestors(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
     """Return the unleased shards from which a leased one descends: they were read before, or never needed."""
     # Rows have their parents too: a listing may lack the shards in between.
     parents_of = {key: shard.parents for key, shard in by_id.items()} | {
