@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import threading
 
 import pytest
@@ -9,7 +10,9 @@ from real_threads import FAST, tiny_stream
 
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.errors import UsageError
+from penstock.queues import QueueConsumer
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from queue_world import QueueWorld
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here"),
@@ -128,6 +131,49 @@ def test_a_signal_ends_a_forked_child_as_if_there_were_no_consumer():
 
     make(handle).run()
     assert [os.WTERMSIG(status) for status in statuses] == [signal.SIGTERM]
+
+
+def failing_child() -> None:
+    raise ValueError("in the child")
+
+
+CHILDREN = [(lambda: None, 0), (sys.exit, 0), (lambda: sys.exit(3), 3), (failing_child, 1)]
+"""The last act of a child inside the handler, and its exit status."""
+
+
+def wait_for_child(child: int) -> int:
+    watchdog = threading.Timer(END_S, os.kill, (child, signal.SIGKILL))
+    watchdog.start()
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    finally:
+        watchdog.cancel()
+
+
+@pytest.mark.parametrize(("act", "status"), CHILDREN)
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+def test_a_child_that_comes_back_from_the_handler_ends(kind, act, status):
+    """It would handle its copy of the records again, and the handler may wait for its end."""
+    statuses = []
+    handled = threading.Event()
+
+    def handle(_):
+        child = os.fork()
+        if child == 0:  # pragma: no cover - counted in the parent
+            act()
+            return
+        statuses.append(wait_for_child(child))
+        handled.set()
+
+    if kind == "queue":
+        world = QueueWorld()
+        world.put("a")
+        consumer = QueueConsumer("invoices", handle, ports=world.ports, wait_time_s=1)
+    else:
+        consumer = make(handle)
+    with consumer:
+        assert handled.wait(END_S)
+    assert statuses == [status]
 
 
 def test_the_parent_is_not_refused():

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from penstock.errors import HandlerFailed
 from penstock.queues.queue_records import QueueBatch, QueueRecord
+from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.loop import Pool
 from penstock.runtime.loop_tasks import EventLoopTasks
 from penstock.runtime.user_code import UnusableHandlerError, examinable_error, never_run
@@ -67,6 +68,7 @@ class ThreadCalls:
     def __init__(self, handler: QueueHandler, pool: Pool) -> None:
         self._handler = handler
         self._pool = pool
+        self._home = HomeProcess()
         self._here = threading.local()
         self.span: QueueSpan = lambda _: nullcontext()
 
@@ -83,8 +85,10 @@ class ThreadCalls:
         try:
             with self.span(work.batch):
                 result: object = self._handler(work.argument)
+                self._home.end_forked(None)
             error = never_run(result, "QueueConsumer")
         except BaseException as raised:  # noqa: BLE001 - whatever user code raises is the result of the call
+            self._home.end_forked(raised)
             error = examinable_error(raised)
         finally:
             self._here.is_inside = False

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import uuid
+from contextlib import suppress
+from traceback import print_exception
 from typing import ClassVar, Final, NoReturn, Self
 
 from penstock.errors import UsageError
@@ -79,3 +82,24 @@ class HomeProcess:
                 f"this {self._owner} was made in process {self._process_id} and its threads stayed there; make one in process "
                 f"{os.getpid()}, after the fork"
             )
+
+    def end_forked(self, error: BaseException | None) -> None:
+        """End this process if it is a child that user code forked off and that came back from the user code.
+
+        The child has only this thread. The other process has the records in hand, and may wait for the child's end.
+
+        Args:
+            error: The exception by which it came back. `SystemExit` names the exit status; any other one is printed.
+        """
+        if self.is_here:
+            return
+        status = 0 if error is None else 1
+        if type(error) is SystemExit and (error.code is None or type(error.code) is int):
+            status = error.code or 0
+        elif error is not None:
+            with suppress(Exception):
+                print_exception(error)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(status)
