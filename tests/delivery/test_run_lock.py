@@ -21,7 +21,7 @@ from msgspec import structs
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from penstock.core.delivering.definition import parse_delivery
-from penstock.core.delivering.lake_table import Snapshot
+from penstock.core.delivering.lake_table import Snapshot, transaction_of
 from penstock.core.delivering.manifest import Identity, Manifest
 from penstock.core.delivering.record import record_of
 from penstock.core.starting import parse_starting
@@ -190,6 +190,20 @@ def test_a_table_of_delta_whose_log_cannot_be_read_is_not_one_without_batches():
     find.side_effect = Py4JJavaError("", MagicMock(_target_id="o1"))
     with pytest.raises(Py4JJavaError):
         table.batches("d")
+
+
+def test_the_transactions_of_a_table_of_delta_are_read_as_one_text():
+    spark = MagicMock()
+    given = {"stream": "orders", "to": "/lake/orders", "format": "delta"}
+    table = DeltaTable(spark, parse_delivery(given), None)
+    log = spark._jvm.io.delta.tables.DeltaTable.forName.return_value.deltaLog.return_value
+    transactions = log.unsafeVolatileSnapshot.return_value.transactions.return_value
+    own = [transaction_of("d", label) for label in ("000000012", "range.1.2")]
+    written = [*own, ("another -> writer\nof two lines", 5), (transaction_of("e", "000000003")[0], -1)]
+    transactions.mkString.side_effect = lambda end: end.join(f"{name} -> {at}" for name, at in written)
+    assert table.batches("d") == ["000000012", "range.1.2"]
+    transactions.mkString.side_effect = lambda _: ""
+    assert table.batches("d") == []
 
 
 def test_a_batch_that_was_rolled_back_by_hand_is_not_there_twice(iceberg, monkeypatch):

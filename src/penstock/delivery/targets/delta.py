@@ -96,13 +96,14 @@ class DeltaTable:
         session = self._spark._jsparkSession  # noqa: SLF001 - as well
         try:
             log = jvm.io.delta.tables.DeltaTable.forName(session, self.name).deltaLog()
-            found = log.unsafeVolatileSnapshot().setTransactions()
-            transactions = [found.apply(at) for at in range(found.size())]
-            labels = [batch_of(delivery_id, each.appId(), each.version()) for each in transactions]
+            # One text: to ask for each id and version would be three calls of Java for each writer that the table ever had.
+            listed = str(log.unsafeVolatileSnapshot().transactions().mkString("\n"))
         except Py4JJavaError:  # the log cannot be read
             raise
         except (Py4JError, TypeError):  # a Delta with other classes, such as Databricks' own
             return ()
+        transactions = (line.rpartition(" -> ") for line in listed.split("\n"))
+        labels = (batch_of(delivery_id, app, int(at)) for app, _, at in transactions if at.isdecimal())
         return [each for each in labels if each is not None]
 
     def compact(self, file_bytes: int) -> None:
