@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -277,3 +278,24 @@ def test_a_signal_does_not_end_the_launch_of_java_half_way(monkeypatch):
     finally:
         signal.signal(signal.SIGTERM, before)
     wait_until(lambda: launched == [True], "the end of the launch")
+
+
+def test_spark_takes_over_no_signal_and_a_signal_during_its_start_is_not_logged(monkeypatch):
+    running = pytest.importorskip("penstock.delivery.running")
+    found = []
+
+    def context(**_):  # on the main thread it would replace the handler of SIGINT
+        is_filtered = running._is_no_interruption in logging.getLogger().filters
+        found.append((threading.current_thread() is threading.main_thread(), is_filtered))
+
+    context._active_spark_context = None
+    for name in ("launch_gateway", "SparkSession", "use_utf8_names", "set_java_options"):
+        monkeypatch.setattr(running, name, MagicMock())
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        monkeypatch.setenv(name, sys.executable)
+    for name in ("py4j", "SQLQueryContextLogger"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.CRITICAL)
+    monkeypatch.setattr(logging.getLogger(), "filters", [])
+    monkeypatch.setattr(running, "SparkContext", context)
+    running.open_session(None, {}, is_verbose=False)
+    assert found == [(False, True)]

@@ -80,6 +80,8 @@ def open_session(
         OptionError: For a format there is no package for this Spark, and the settings name none.
     """
     check_version()
+    if not is_verbose:
+        logging.getLogger().addFilter(_is_no_interruption)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     conf = SparkConf()
@@ -110,17 +112,17 @@ def open_session(
         use_utf8_names()
         set_java_options()
         # Ctrl-C reaches a whole process group. Spark's processes get another session, so they finish the batch under way.
-        # Signals interrupt the main thread. In the middle of a launch this would leave a Java process that never ends.
+        # Signals interrupt the main thread. In the middle of a launch this would leave a Java process that never ends. A context that is
+        # created there also takes over Ctrl-C: its handler calls Java in the middle of another call.
         with ThreadPoolExecutor(1) as pool:
             gateway = pool.submit(launch_gateway, conf, {"start_new_session": True}).result()
-        SparkContext(conf=conf, gateway=gateway)
+            pool.submit(SparkContext, conf=conf, gateway=gateway).result()
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_verbose:
         # An error that ends a query is raised here. Spark would also log it several times, with the traces of two languages.
         spark.sparkContext.setLogLevel("OFF")
         for name in ("py4j", "SQLQueryContextLogger"):
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        logging.getLogger().addFilter(_is_no_interruption)
     return spark
 
 
