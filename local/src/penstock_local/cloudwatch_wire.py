@@ -25,7 +25,7 @@ from penstock_local.moto_rules import (
     service_model,
 )
 from penstock_local.service_errors import RequestRefused, serialization, validation
-from penstock_local.stream_metrics import NAMESPACE
+from penstock_local.stream_metrics import NAMESPACE, StreamMetrics
 
 _JSON = "application/x-amz-json-1.0"
 _TARGET = "GraniteServiceVersion20100801"
@@ -40,24 +40,13 @@ _INDEX = re.compile(r"[1-9][0-9]{0,5}")
 
 Send = Callable[[Request], Response]
 """Passes a request to moto, and returns its response."""
-Query = Callable[[dict[str, Any]], tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]]
-"""Answers the queries of a GetMetricData for streams, by id; returns these answers and the other queries."""
-
-
-Listed = Callable[[dict[str, Any]], list[dict[str, Any]]]
-"""Returns the metrics of streams that a ListMetrics asks for."""
 
 
 class StreamFigures(NamedTuple):
-    """The metrics that streams publish.
+    """The metrics that the streams of a region publish."""
 
-    Args:
-        query: Answers queries.
-        listed: Lists metrics.
-    """
-
-    query: Query
-    listed: Listed
+    region: str
+    metrics: StreamMetrics
 
 
 def answer(operation: str, request: Request, send: Send, streams: StreamFigures) -> Response:
@@ -98,15 +87,15 @@ def _carry_out(
         check_metrics(plain)
     check_by_model("cloudwatch", operation, plain)
     if operation == "GetMetricData":
-        return _metric_data(request, plain, send, streams.query)
+        return _metric_data(request, plain, send, streams)
     if operation == "ListMetrics" and plain.get("Namespace") in (None, NAMESPACE):
-        return _metrics(request, plain, send, streams.listed)
+        return _metrics(request, plain, send, streams)
     return _sent(operation, request, plain, send)
 
 
-def _metric_data(request: Request, document: dict[str, Any], send: Send, query: Query) -> Response:
+def _metric_data(request: Request, document: dict[str, Any], send: Send, streams: StreamFigures) -> Response:
     asked = [each["Id"] for each in document["MetricDataQueries"]]
-    found, rest = query(document)
+    found, rest = streams.metrics.answer(streams.region, document)
     if rest:
         response = _sent("GetMetricData", request, {**document, "MetricDataQueries": rest}, send)
         if response.status != 200 or not found:
@@ -116,7 +105,7 @@ def _metric_data(request: Request, document: dict[str, Any], send: Send, query: 
     return Response(200, msgspec.json.encode(body), [("Content-Type", _JSON)])
 
 
-def _metrics(request: Request, document: dict[str, Any], send: Send, listed: Listed) -> Response:
+def _metrics(request: Request, document: dict[str, Any], send: Send, streams: StreamFigures) -> Response:
     """List the metrics of streams page by page, and then the others."""
     token = document.get("NextToken")
     if token is not None and not token.startswith(_OWN_PLACE):
@@ -124,7 +113,7 @@ def _metrics(request: Request, document: dict[str, Any], send: Send, listed: Lis
     place = "0" if token is None else token.removeprefix(_OWN_PLACE)
     if not (place.isascii() and place.isdigit() and len(place) < _PLACE_DIGITS_MAX):
         raise RequestRefused("InvalidParameterValue", "The next token is none that was returned.")
-    found, begin = listed(document), int(place)
+    found, begin = streams.metrics.metrics(streams.region, document), int(place)
     body: dict[str, Any] = {"Metrics": found[begin : begin + _METRICS_PER_PAGE]}
     if begin + _METRICS_PER_PAGE < len(found):
         body["NextToken"] = f"{_OWN_PLACE}{begin + _METRICS_PER_PAGE}"

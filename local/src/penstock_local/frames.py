@@ -63,12 +63,21 @@ class FrameFile:
         self._failing = False
         self._retry_at_s = 0.0
 
-    @property
-    def exists(self) -> bool:
-        """Whether there is a file, link or folder of this name."""
-        return os.path.lexists(self.path)
-
     # -- reading --------------------------------------------------------------------------------------------
+
+    def create_if_missing(self, fresh: Callable[[], Iterable[Frame]]) -> bool:
+        """Write a new file as `replace` does if there is none; return whether there was none.
+
+        Raises:
+            OptionError: It cannot be written.
+        """
+        if os.path.lexists(self.path):  # also a link or folder, which is refused when it is opened
+            return False
+        try:
+            self.replace(fresh)
+        except OSError as error:
+            raise OptionError(f"{self.path} cannot be written: {error}") from error
+        return True
 
     def frames(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Open the file and read it: position, kind and payload of each frame.

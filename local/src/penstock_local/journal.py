@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 
 from penstock_local.channels import Channel
-from penstock_local.errors import OptionError
 from penstock_local.frames import Frame, FrameFile
 from penstock_local.queues import queue_frames
 from penstock_local.queues.deliveries import Delivery
@@ -63,15 +62,8 @@ class FileJournal(Journal):
         Raises:
             OptionError: The journal is damaged, or cannot be read or written.
         """
-        if self._file.exists:
-            self._replay_all(store)
+        if self._file.create_if_missing(lambda: self._frames(store)):
             return
-        try:
-            self._file.replace(lambda: self._frames(store))
-        except OSError as error:
-            raise OptionError(f"{self._file.path} cannot be written: {error}") from error
-
-    def _replay_all(self, store: Store) -> None:
         replay = _Replay(store)
         for at, kind, payload in self._file.frames():
             try:

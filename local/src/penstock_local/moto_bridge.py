@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -141,9 +140,7 @@ class MotoBridge:
                     operation,
                     request,
                     lambda r: self._moto(service, operation, region, r),
-                    cloudwatch_wire.StreamFigures(
-                        partial(self._metrics.answer, region), partial(self._metrics.metrics, region)
-                    ),
+                    cloudwatch_wire.StreamFigures(region, self._metrics),
                 )
             if service == "sts":
                 moto_rules.check_action(service, operation)

@@ -107,6 +107,13 @@ class Bucket:
         """Use tokens up; call `may_take` first. A debt from a large request delays the next requests."""
         self._level -= amount
 
+    def try_call(self, now_ms: int) -> bool:
+        """Take the token of one call; return False if there is none."""
+        if not self.may_take(1, now_ms):
+            return False
+        self.take(1)
+        return True
+
 
 class ReadBucket:
     """Bytes read from one shard: 2 MiB/s. One answer may have 10 MiB, and delays the next one until it is paid off.
@@ -187,10 +194,7 @@ class Quotas:
         bucket = self._calls.get(key)
         if bucket is None:
             bucket = self._calls[key] = Bucket(per_s)
-        if not bucket.may_take(1, now_ms):
-            return False
-        bucket.take(1)
-        return True
+        return bucket.try_call(now_ms)
 
     def forget(self, stream_uid: int) -> None:
         """Drop the buckets of a deleted stream."""

@@ -100,11 +100,7 @@ class Subscriptions:
 
     def may_call(self, pair: ConsumerShard, now_ms: int) -> bool:
         """Count a call for a pair against its rate; return False if the rate is used up."""
-        if self.limits:
-            if not pair.calls.may_take(1, now_ms):
-                return False
-            pair.calls.take(1)
-        return True
+        return not self.limits or pair.calls.try_call(now_ms)
 
     def require_free(self, pair: ConsumerShard, now_ms: int) -> None:
         """Refuse a call within five seconds of the last one that succeeded.

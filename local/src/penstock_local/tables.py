@@ -70,11 +70,7 @@ class TableJournal:
         Raises:
             OptionError: The file is damaged, or cannot be read or written.
         """
-        if not self._file.exists:
-            try:
-                self._file.replace(self._frames)
-            except OSError as error:
-                raise OptionError(f"{self._file.path} cannot be written: {error}") from error
+        if self._file.create_if_missing(self._frames):
             return
         for at, kind, payload in self._file.frames():
             try:

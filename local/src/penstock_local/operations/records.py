@@ -274,11 +274,8 @@ def GetShardIterator(call: ServiceCall, request: Document) -> Document:
     call.admit(stream, (shard.id,))
     call.end_dry_run(request)
     quotas = call.service.quotas
-    if quotas.enforced:
-        bucket = quotas.shard(stream.uid, shard.index).iterator_calls
-        if not bucket.may_take(1, call.now_ms):
-            raise call.throttled()
-        bucket.take(1)
+    if quotas.enforced and not quotas.shard(stream.uid, shard.index).iterator_calls.try_call(call.now_ms):
+        raise call.throttled()
     state = IteratorState(stream.uid, shard.index, ordinal)
     return {"ShardIterator": call.service.tokens.iterator(state, call.now_ms)}
 
@@ -303,10 +300,8 @@ def GetRecords(call: ServiceCall, request: Document) -> bytes:
     call.admit(stream, (shard.id,))
     call.end_dry_run(request)
     quota = quotas.shard(stream.uid, shard.index) if quotas.enforced else None
-    if quota is not None:
-        if not quota.read_bytes.may_read(now_ms) or not quota.read_calls.may_take(1, now_ms):
-            raise call.throttled()
-        quota.read_calls.take(1)
+    if quota is not None and not (quota.read_bytes.may_read(now_ms) and quota.read_calls.try_call(now_ms)):
+        raise call.throttled()
     store.trim(stream, shard, now_ms)
     limit = 0 if call.has("empty") else request.get("Limit", ANSWER_RECORDS_MAX)
     following, texts, size_bytes = shard.read(state.ordinal, limit, ANSWER_BYTES_MAX)
