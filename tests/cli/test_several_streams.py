@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("httptools")
 
 from penstock.cli import main as cli
-from penstock.cli.lease_streams import choose_stream, streams_of
+from penstock.cli.lease_report import choose_stream, streams_of
 from penstock.cli.overview.cells import short_shard
 from penstock.cli.overview.watcher import ApplicationWatcher, WatchOptions
 from penstock.cli.record_lines import record_document, record_text

@@ -12,11 +12,10 @@ import msgspec
 
 from penstock_local import event_stream, moto_bridge
 from penstock_local.about import About
-from penstock_local.access import Access
+from penstock_local.access import Access, allow_page, preflight_answer
 from penstock_local.calls import CallLog
 from penstock_local.content import unpack
 from penstock_local.control import PREFIX, Control
-from penstock_local.cors import allow_page, preflight_answer
 from penstock_local.credentials import credential_of
 from penstock_local.error_answers import error_answer, kinesis_error
 from penstock_local.faults import Hit

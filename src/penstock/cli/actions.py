@@ -1,11 +1,13 @@
-"""The actions of a command, such as `delete` of `penstock streams`: their parsers, and the wait for a change to be done."""
+"""The actions of a command, such as `delete` of `penstock streams`: parsers, a question before a loss, and the wait for a change."""
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.errors import NotFound
+from penstock.cli.terminal import escape_text
+from penstock.errors import NotFound, PenstockError, UsageError
 
 if TYPE_CHECKING:
     import argparse
@@ -20,6 +22,22 @@ def add_action(actions: Any, name: str, about: str) -> argparse.ArgumentParser:
         name, help=about, description=f"{about[0].upper()}{about[1:]}."
     )
     return parser
+
+
+def confirm(args: argparse.Namespace, warning: str, name: str) -> None:
+    """Ask the user to type a name before something is lost.
+
+    Raises:
+        UsageError: There is no terminal to ask on, and `--yes` was not given.
+        PenstockError: The user typed something else.
+    """
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{warning} There is no terminal to ask on: add --yes")
+    print(escape_text(f"{warning} Type {name} to go on: "), end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise PenstockError("nothing was changed")
 
 
 def wait_for_status(fetch_status: Callable[[], str], wanted: str | None, timeout_s: float) -> str | None:

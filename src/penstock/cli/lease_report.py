@@ -1,15 +1,15 @@
-"""A report on a lease table: states, ages, shares. Pure, except for `watch`, which scans the table."""
+"""A report on a lease table: states, ages, shares, streams. Pure, except for `watch`, which scans the table."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.leases.fleet_view import zone_of
 from penstock.core.leases.kcl3_fleet import FleetModeDetector, Kcl3Rows
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, stream_id_of, stream_name_of
 from penstock.core.leases.lease_view import (
     LeaseView,
     OwnerState,
@@ -17,6 +17,7 @@ from penstock.core.leases.lease_view import (
     waits_for_parents,
 )
 from penstock.core.shard_graph import find_cycles
+from penstock.errors import OptionError
 
 if TYPE_CHECKING:
     from penstock.ports.clock import Clock
@@ -138,3 +139,53 @@ def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:
             for stats in sorted(rows.workers, key=lambda stats: stats.worker)
         ],
     }
+
+
+# --- the streams of a table: one, or several that share it ----------------------------------------------------
+
+
+def streams_of(leases: Sequence[Lease], named: str | None) -> dict[str, str]:
+    """Return the name or ARN of each stream that has leases, by the prefix of its lease keys.
+
+    Args:
+        leases: Of one table.
+        named: Name or ARN to use if no lease names the stream; None leaves this stream out. Not used if several streams
+            share the table, since their lease keys have the names.
+    """
+    found: dict[str, str] = {}
+    for lease in leases:
+        stream_id = stream_id_of(lease.key)
+        if lease.stream is not None:
+            found.setdefault(stream_id, lease.stream.arn)
+    for stream_id in {stream_id_of(lease.key) for lease in leases} - found.keys():
+        name = stream_name_of(stream_id) or named
+        if name is not None:
+            found[stream_id] = name
+    return found
+
+
+def choose_stream(leases: Sequence[Lease], named: str) -> tuple[str, tuple[Lease, ...]]:
+    """Return the named stream's prefix of lease keys, and its leases.
+
+    Args:
+        leases: Of one table.
+        named: Name, ARN, or `account:stream:epoch`.
+
+    Raises:
+        OptionError: `named` matches none of the table's streams, or more than one.
+    """
+    streams = streams_of(leases, named)
+    if not streams:
+        return "", ()
+    fitting = [
+        stream_id
+        for stream_id, stream in streams.items()
+        if named in (stream_id, stream, stream.rpartition("/")[2])
+    ]
+    if len(fitting) != 1:
+        known = ", ".join(sorted(stream_id or stream for stream_id, stream in streams.items()))
+        raise OptionError(
+            f"--stream {named}: the table has leases of {known}; name one of them"
+            + (" with account and epoch" if fitting else "")
+        )
+    return fitting[0], tuple(lease for lease in leases if stream_id_of(lease.key) == fitting[0])

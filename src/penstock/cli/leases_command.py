@@ -157,7 +157,7 @@ def watch_to_expiry(
 def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
     """Write a backup of all leases. Then set the leases of `--stream`, or all if it is not given, to a position."""
     from penstock.cli.lease_backup import apply_reset
-    from penstock.cli.lease_streams import choose_stream
+    from penstock.cli.lease_report import choose_stream
     from penstock.core.leases.lease_reset import plan_reset
     from penstock.core.position import Sentinel
     from penstock.core.starting import check_not_in_future, pin_latest
@@ -374,7 +374,7 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
 
 
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
-    from penstock.cli.lease_streams import choose_stream
+    from penstock.cli.lease_report import choose_stream
     from penstock.runtime.shard_lags import measure_lags
 
     kinesis = wiring.open_kinesis(options_of(args))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from penstock.cli.confirmation import confirm
+from penstock.cli.actions import confirm
 from penstock.cli.record_filter import matches, pattern_of
 from penstock.cli.record_lines import data_document, data_text
 from penstock.cli.terminal import counted, escape_text, safe_json, warn

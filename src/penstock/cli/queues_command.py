@@ -6,8 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
-from penstock.cli.actions import add_action, wait_for_status
-from penstock.cli.confirmation import confirm
+from penstock.cli.actions import add_action, confirm, wait_for_status
 from penstock.cli.moments import FORMS, parse_position
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, options_of

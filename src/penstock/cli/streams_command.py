@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli import stream_consumers
-from penstock.cli.actions import add_action, wait_for_status
-from penstock.cli.confirmation import confirm
+from penstock.cli.actions import add_action, confirm, wait_for_status
 from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, print_line, safe_json

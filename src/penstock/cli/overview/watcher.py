@@ -7,8 +7,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.lease_report import Sighting, watch
-from penstock.cli.lease_streams import streams_of
+from penstock.cli.lease_report import Sighting, streams_of, watch
 from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.changes import changes_between
 from penstock.cli.overview.queue_rows import QueueOverview

@@ -35,29 +35,24 @@ class SeveralStreams:
 
     @property
     def shared_options(self) -> SourceOptions:
-        """The options that count for the whole query."""
         return self._options.shared
 
     def open_planner(self) -> SeveralPlanner:
-        """Open the planner."""
         from penstock.spark.streams.several_planner import SeveralPlanner
 
         return SeveralPlanner(self._options)
 
     def parse_offset(self, document: Any) -> MultiStreamOffset:
-        """Parse an offset as Spark or the batch log has it: JSON values."""
         return parse_multi_stream_offset(document)
 
     def tasks(
         self, planner: SeveralPlanner, start: Mapping[str, Any], end: MultiStreamOffset
     ) -> list[tuple[int, Sequence[BatchPart]]]:
-        """Return the tasks of each stream that the batch reads."""
         return planner.tasks(parse_multi_stream_offset(start), end)
 
     def rows(
         self, place: int, parts: Sequence[BatchPart], query: str | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task, which reads shards of one stream."""
         options = self._options.streams[place]
         stream_id = parts[0].stream.stream_id
         table = StreamTable(open_lease_table(options.lease_table, options.connection), stream_id)
