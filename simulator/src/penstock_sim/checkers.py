@@ -549,18 +549,15 @@ class Suite:
 
     def is_settled(self, kinds: Sequence[type[Checker]] = LIVENESS) -> bool:
         """Whether these checkers are without a verdict; usually those of liveness."""
-        try:
-            for kind in kinds:
-                self.checkers[kind].at_end()
-        except Broken:
-            return False
-        return True
+        return self._judge_end(kinds) is None
 
     def finish(self, kinds: Sequence[type[Checker]] = LIVENESS) -> None:
+        self.violation = self.violation or self._judge_end(kinds)
+
+    def _judge_end(self, kinds: Sequence[type[Checker]]) -> Violation | None:
         for kind in kinds:
-            if self.violation is not None:
-                return
             try:
                 self.checkers[kind].at_end()
             except Broken as broken:
-                self.violation = Violation(kind.invariant, self.history.now, str(broken))
+                return Violation(kind.invariant, self.history.now, str(broken))
+        return None
