@@ -17,36 +17,9 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from penstock.core.leases import coordinator_effects as effects
+from penstock.core.leases import coordinator_events as events
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_effects import (
-    AuditReaders,
-    Effect,
-    EnsureTable,
-    FetchLease,
-    ListShards,
-    ScanTable,
-    StartReader,
-    Stopped,
-    StopReader,
-    WriteLease,
-)
-from penstock.core.leases.coordinator_events import (
-    Event,
-    FetchFailed,
-    LeaseFetched,
-    ListingDone,
-    NotDone,
-    Problem,
-    ReadersFound,
-    ReaderStopped,
-    ScanDone,
-    ScanFailed,
-    ShardDrained,
-    StopRequested,
-    TableReady,
-    Tick,
-    WriteDone,
-)
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.lease import Lease, TablePart, number_of_part
 from penstock.core.leases.lease_rules import apply_write
@@ -118,7 +91,7 @@ class Fleet:
 
     def start(self, name: str) -> None:
         self.workers[name] = FleetWorker(self, name)
-        self.workers[name].feed(Tick())
+        self.workers[name].feed(events.Tick())
 
     def kill(self, name: str) -> None:
         worker = self.workers.pop(name)
@@ -127,7 +100,7 @@ class Fleet:
             worker.end_reader(key)
 
     def stop(self, name: str) -> None:
-        self.workers[name].feed(StopRequested())
+        self.workers[name].feed(events.StopRequested())
 
     def counts(self) -> list[int]:
         """Return how many shards each worker reads, most first."""
@@ -262,7 +235,7 @@ class FleetWorker:
         self.machine = Coordinator(name, options or fleet.options)
         self._wake_s: float | None = None
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: events.Event) -> None:
         """Feed the coordinator an event, and begin the effects that it returns."""
         if not self.is_alive:
             return
@@ -277,60 +250,60 @@ class FleetWorker:
     def _tick(self, wake_s: float) -> None:
         if wake_s == self._wake_s:
             self._wake_s = None
-            self.feed(Tick())
+            self.feed(events.Tick())
 
     # --- calls ----------------------------------------------------------------------------------------
 
-    def _call(self, serve: Callable[[], Event]) -> None:
+    def _call(self, serve: Callable[[], events.Event]) -> None:
         self.fleet.at(self.fleet.now + self.fleet.latency_s(), self._serve, serve)
 
-    def _serve(self, serve: Callable[[], Event]) -> None:
+    def _serve(self, serve: Callable[[], events.Event]) -> None:
         answer = serve()
         self.fleet.at(self.fleet.now + self.fleet.latency_s(), self.feed, answer)
 
-    def _do(self, effect: Effect) -> None:
+    def _do(self, effect: effects.Effect) -> None:
         fleet = self.fleet
         match effect:
-            case WriteLease():
+            case effects.WriteLease():
                 self._call(lambda: self._write(effect))
-            case ScanTable(part):
+            case effects.ScanTable(part):
                 began_s = fleet.now
                 self._call(lambda: self._scan(part, began_s))
-            case FetchLease(key):
+            case effects.FetchLease(key):
                 self._call(lambda: self._fetch(key))
-            case EnsureTable():
-                self._call(lambda: TableReady(fleet.row_count_hint))
-            case ListShards(purpose):
+            case effects.EnsureTable():
+                self._call(lambda: events.TableReady(fleet.row_count_hint))
+            case effects.ListShards(purpose):
                 moment_ms = int(fleet.now * 1000)
-                self._call(lambda: ListingDone(purpose, tuple(fleet.shards.values()), moment_ms))
-            case StartReader(key, epoch):
+                self._call(lambda: events.ListingDone(purpose, tuple(fleet.shards.values()), moment_ms))
+            case effects.StartReader(key, epoch):
                 self.readers[key] = epoch
                 fleet.on_reader_started(key, self.name)
                 self.drain_later(key)
-            case StopReader(key, epoch):
+            case effects.StopReader(key, epoch):
                 fleet.at(fleet.now + _FINISHING_S, self._stopped, key, epoch)
-            case AuditReaders():
-                self.feed(ReadersFound(frozenset(self.readers.items())))
-            case Stopped():
+            case effects.AuditReaders():
+                self.feed(events.ReadersFound(frozenset(self.readers.items())))
+            case effects.Stopped():
                 self.is_alive = False
                 fleet.workers.pop(self.name, None)
             case _:
                 pass
 
-    def _write(self, effect: WriteLease) -> Event:
+    def _write(self, effect: effects.WriteLease) -> events.Event:
         if self.fleet.is_refused():
-            return WriteDone(effect.write_id, effect.write, NotDone(Problem.THROTTLED))
-        return WriteDone(effect.write_id, effect.write, self.fleet.write(effect.write))
+            return events.WriteDone(effect.write_id, effect.write, events.NotDone(events.Problem.THROTTLED))
+        return events.WriteDone(effect.write_id, effect.write, self.fleet.write(effect.write))
 
-    def _scan(self, part: TablePart | None, began_s: float) -> Event:
+    def _scan(self, part: TablePart | None, began_s: float) -> events.Event:
         if self.fleet.is_refused():
-            return ScanFailed(Problem.THROTTLED)
-        return ScanDone(self.fleet.scan(part), (), began_s, part)
+            return events.ScanFailed(events.Problem.THROTTLED)
+        return events.ScanDone(self.fleet.scan(part), (), began_s, part)
 
-    def _fetch(self, key: str) -> Event:
+    def _fetch(self, key: str) -> events.Event:
         if self.fleet.is_refused():
-            return FetchFailed(key, Problem.THROTTLED)
-        return LeaseFetched(key, self.fleet.fetch(key))
+            return events.FetchFailed(key, events.Problem.THROTTLED)
+        return events.LeaseFetched(key, self.fleet.fetch(key))
 
     # --- readers --------------------------------------------------------------------------------------
 
@@ -341,7 +314,7 @@ class FleetWorker:
     def _stopped(self, key: str, epoch: int) -> None:
         if self.readers.get(key) == epoch:
             self.end_reader(key)
-            self.feed(ReaderStopped(key, epoch, None))
+            self.feed(events.ReaderStopped(key, epoch, None))
 
     def drain_later(self, key: str) -> None:
         epoch = self.readers.get(key)
@@ -353,4 +326,4 @@ class FleetWorker:
         if self.readers.get(key) == epoch:
             self.end_reader(key)
             self.fleet.on_drained(key)
-            self.feed(ShardDrained(key, epoch, self.fleet.children[key]))
+            self.feed(events.ShardDrained(key, epoch, self.fleet.children[key]))

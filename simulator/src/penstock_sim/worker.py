@@ -19,47 +19,9 @@ from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.stream_argument import ConsumedStream
 from penstock.consumer.stream_reading import name_check_of
 from penstock.consumer.worker import options_for_streams
+from penstock.core.leases import coordinator_effects as effects
+from penstock.core.leases import coordinator_events as events
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_effects import (
-    AuditReaders,
-    Effect,
-    EnsureTable,
-    ExtendDelivery,
-    FetchFleet,
-    FetchLease,
-    FindOwnLeases,
-    FleetRefused,
-    LeaveFleet,
-    ListShards,
-    Report,
-    ReportWorker,
-    ScanTable,
-    StartReader,
-    Stopped,
-    StopReader,
-    WorkerIdTaken,
-    WriteLease,
-)
-from penstock.core.leases.coordinator_events import (
-    Event,
-    FetchFailed,
-    FindOwnLeasesFailed,
-    FleetFetched,
-    FleetFetchFailed,
-    FleetLeft,
-    LeaseFetched,
-    OwnLeasesFound,
-    Problem,
-    ReadersFound,
-    ScanDone,
-    ScanFailed,
-    StopRequested,
-    TableReady,
-    Tick,
-    WorkerReported,
-    WriteDone,
-    WriteOutcome,
-)
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.held_lease import statuses_of
 from penstock.core.leases.held_lease_phases import is_standstill
@@ -141,10 +103,10 @@ class SimWorker(SimProcess):
     # --- the coordinator ------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self.feed(Tick())
+        self.feed(events.Tick())
         self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._report_progress)
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: events.Event) -> None:
         """Feed the coordinator an event and begin the effects that it returns."""
         for effect in self.coordinator.handle(event, self.local_s(), self.world.chance.random()):
             self._begin(effect)
@@ -156,42 +118,42 @@ class SimWorker(SimProcess):
             # Slightly later: converting the moment to the world's time and back may give slightly less.
             self.at(max(wake, self.world.now) + 1e-6, self._tick, wake)
 
-    def _begin(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one case per effect
+    def _begin(self, effect: effects.Effect) -> None:  # noqa: C901, PLR0912 - one case per effect
         match effect:
-            case WriteLease():
+            case effects.WriteLease():
                 self._write(effect)
-            case ScanTable(part):
+            case effects.ScanTable(part):
                 self._scan(part)
-            case FetchLease(key):
+            case effects.FetchLease(key):
                 self._fetch(key)
-            case ListShards():
+            case effects.ListShards():
                 self._list_shards(effect)
-            case EnsureTable():
-                self.call("ensure", self.world.serve_ensure, lambda _result: self.feed(TableReady()))
-            case StartReader():
+            case effects.EnsureTable():
+                self.call("ensure", self.world.serve_ensure, lambda _result: self.feed(events.TableReady()))
+            case effects.StartReader():
                 self._start_reader(effect)
-            case StopReader(key, epoch, why) if (key, epoch) in self.readers:
+            case effects.StopReader(key, epoch, why) if (key, epoch) in self.readers:
                 self.readers[key, epoch].stop(why)
-            case ExtendDelivery(key, epoch, deliver_until_s) if (key, epoch) in self.readers:
+            case effects.ExtendDelivery(key, epoch, deliver_until_s) if (key, epoch) in self.readers:
                 self.readers[key, epoch].extend(deliver_until_s)
-            case AuditReaders():
+            case effects.AuditReaders():
                 alive = frozenset(place for place, reader in self.readers.items() if not reader.is_reported)
-                self.later(0.0, self.feed, ReadersFound(alive))
-            case FetchFleet():
+                self.later(0.0, self.feed, events.ReadersFound(alive))
+            case effects.FetchFleet():
                 self.fetch_fleet(effect)
-            case ReportWorker():
+            case effects.ReportWorker():
                 self.report_worker(effect)
-            case FindOwnLeases():
+            case effects.FindOwnLeases():
                 self.find_own_leases(effect)
-            case LeaveFleet():
+            case effects.LeaveFleet():
                 self.leave_fleet(effect)
-            case FleetRefused(why):
+            case effects.FleetRefused(why):
                 self._report("FLEET_REFUSED", why.value, None)
-            case WorkerIdTaken(later_run):
+            case effects.WorkerIdTaken(later_run):
                 self._report("WORKER_ID_TAKEN", str(later_run.run), later_run.key)
-            case Report():
+            case effects.Report():
                 self._report(effect.topic.name, effect.reason, effect.key)
-            case Stopped():
+            case effects.Stopped():
                 self.on_gone(self, "stopped")
             case _:
                 pass
@@ -202,7 +164,7 @@ class SimWorker(SimProcess):
     def _tick(self, wake: float) -> None:
         if wake == self._wake:
             self._wake = math.inf
-            self.feed(Tick())
+            self.feed(events.Tick())
 
     # --- calls ----------------------------------------------------------------------------------------
 
@@ -218,15 +180,15 @@ class SimWorker(SimProcess):
         result = server()
         self.later(self.world.latency_s(), answer, result)
 
-    def _write(self, effect: WriteLease) -> None:
+    def _write(self, effect: effects.WriteLease) -> None:
         self.call(
             f"write {type(effect.write).__name__}",
             lambda: self.as_seen(self.world.serve_write(self.who, effect.write)),
-            lambda outcome: self.feed(WriteDone(effect.write_id, effect.write, outcome)),
+            lambda outcome: self.feed(events.WriteDone(effect.write_id, effect.write, outcome)),
             effect.write.key,
         )
 
-    def as_seen(self, outcome: WriteOutcome) -> WriteOutcome:
+    def as_seen(self, outcome: events.WriteOutcome) -> events.WriteOutcome:
         """Return the answer to a write as this worker reads it: without hand-over requests, if it ignores them."""
         if self._supports_handover:
             return outcome
@@ -243,32 +205,32 @@ class SimWorker(SimProcess):
         self,
         name: str,
         server: Callable[[], Any],
-        done: Callable[[Any], Event],
-        failed: Callable[[Problem], Event],
+        done: Callable[[Any], events.Event],
+        failed: Callable[[events.Problem], events.Event],
         key: str = "",
     ) -> None:
         """Make a call, and feed the coordinator the event of its answer or of its problem."""
 
         def answer(found: Any) -> None:
-            self.feed(failed(found) if isinstance(found, Problem) else done(found))
+            self.feed(failed(found) if isinstance(found, events.Problem) else done(found))
 
         self.call(name, server, answer, key)
 
     def _scan(self, part: TablePart | None) -> None:
         began_s = self.local_s()
 
-        def done(seen: Any) -> ScanDone:
-            return ScanDone(tuple(map(self._as_read, seen[0])), seen[1], began_s, part)
+        def done(seen: Any) -> events.ScanDone:
+            return events.ScanDone(tuple(map(self._as_read, seen[0])), seen[1], began_s, part)
 
-        self._ask(scan_name(part), lambda: self.world.serve_scan(part), done, ScanFailed)
+        self._ask(scan_name(part), lambda: self.world.serve_scan(part), done, events.ScanFailed)
 
     def _fetch(self, key: str) -> None:
-        def done(found: tuple[Lease | None]) -> LeaseFetched:
-            return LeaseFetched(key, None if found[0] is None else self._as_read(found[0]))
+        def done(found: tuple[Lease | None]) -> events.LeaseFetched:
+            return events.LeaseFetched(key, None if found[0] is None else self._as_read(found[0]))
 
-        self._ask("fetch", lambda: self.world.serve_fetch(key), done, partial(FetchFailed, key), key)
+        self._ask("fetch", lambda: self.world.serve_fetch(key), done, partial(events.FetchFailed, key), key)
 
-    def _list_shards(self, effect: ListShards) -> None:
+    def _list_shards(self, effect: effects.ListShards) -> None:
         stream_id = effect.stream_id
         name, name_check = self.streams[stream_id].name, self._name_checks[stream_id]
         self.call(
@@ -280,31 +242,34 @@ class SimWorker(SimProcess):
 
     # --- KCL 3 workers --------------------------------------------------------------------------------
 
-    def fetch_fleet(self, effect: FetchFleet) -> None:
+    def fetch_fleet(self, effect: effects.FetchFleet) -> None:
         self._ask(
             "fetch fleet",
             lambda: self.world.kcl3.serve_fetch(effect.workers),
-            lambda rows: FleetFetched(rows, self.world.wall_ms() / 1000),
-            FleetFetchFailed,
+            lambda rows: events.FleetFetched(rows, self.world.wall_ms() / 1000),
+            events.FleetFetchFailed,
         )
 
-    def report_worker(self, effect: ReportWorker) -> None:
+    def report_worker(self, effect: effects.ReportWorker) -> None:
         cpu = (UTILISATION,) if effect.measures_cpu else None
         stats = stats_to_report(self.name, self.world.wall_ms() / 1000, cpu, is_full=effect.is_full)
         self.call(
             "report",
             lambda: self.world.kcl3.serve_report(stats),
-            lambda problem: self.feed(WorkerReported(problem)),
+            lambda problem: self.feed(events.WorkerReported(problem)),
         )
 
-    def leave_fleet(self, effect: LeaveFleet) -> None:
+    def leave_fleet(self, effect: effects.LeaveFleet) -> None:
         withdraw = self.world.kcl3.serve_withdrawal
-        self.call("leave fleet", lambda: withdraw(self.name), lambda _result: self.feed(FleetLeft()))
+        self.call("leave fleet", lambda: withdraw(self.name), lambda _result: self.feed(events.FleetLeft()))
 
-    def find_own_leases(self, effect: FindOwnLeases) -> None:
+    def find_own_leases(self, effect: effects.FindOwnLeases) -> None:
         serve = self.world.kcl3.serve_leases_of
         self._ask(
-            "find own", lambda: serve(self.name, effect.known_keys), OwnLeasesFound, FindOwnLeasesFailed
+            "find own",
+            lambda: serve(self.name, effect.known_keys),
+            events.OwnLeasesFound,
+            events.FindOwnLeasesFailed,
         )
 
     # --- shards ---------------------------------------------------------------------------------------
@@ -336,7 +301,7 @@ class SimWorker(SimProcess):
 
     # --- readers --------------------------------------------------------------------------------------
 
-    def _start_reader(self, effect: StartReader) -> None:
+    def _start_reader(self, effect: effects.StartReader) -> None:
         position = with_moment(effect.position, self.stream_of(effect.key).start.of(effect.key))
         reader = SimReader(self, replace(effect, position=position))
         self.readers[effect.key, effect.epoch] = reader
@@ -380,4 +345,4 @@ class SimWorker(SimProcess):
         self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._report_progress)
 
     def request_stop(self) -> None:
-        self.feed(StopRequested())
+        self.feed(events.StopRequested())
