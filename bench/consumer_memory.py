@@ -33,7 +33,7 @@ def resident_mb() -> float:
 def measure(mib: int) -> dict[str, Any]:
     from penstock import Consumer
     from penstock.core.aggregation import AggregateBuilder
-    from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
+    from penstock.core.reading.record import RECORD_MEMORY_BYTES
     from penstock_local import LocalKinesisProcess
 
     builder = AggregateBuilder()

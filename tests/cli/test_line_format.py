@@ -7,7 +7,7 @@ import pytest
 
 from penstock.cli.line_format import QUEUE_FIELDS, parse_format
 from penstock.cli.record_filter import pattern_of
-from penstock.consumer.records import Record
+from penstock.core.reading.record import Record
 from penstock.errors import OptionError
 from penstock.queues import QueueRecord
 

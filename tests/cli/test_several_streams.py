@@ -12,8 +12,8 @@ from penstock.cli.lease_report import choose_stream, streams_of
 from penstock.cli.overview.cells import short_shard
 from penstock.cli.overview.watcher import ApplicationWatcher, WatchOptions
 from penstock.cli.record_lines import record_document, record_text
-from penstock.consumer.records import Record
 from penstock.core.leases.lease import Lease
+from penstock.core.reading.record import Record
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 from penstock.wiring import AwsOptions, SystemClock, open_kinesis, open_lease_table

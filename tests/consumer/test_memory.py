@@ -13,11 +13,11 @@ from penstock.aws.data_plane import WireRecord
 from penstock.consumer import raw_records
 from penstock.consumer.budget import Budget
 from penstock.consumer.raw_records import deaggregate_page, raw_bytes
-from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import QUEUE_MEMORY_BYTES, DeliveryOptions
+from penstock.core.reading.record import Record, memory_bytes_of, record_bytes_of
 from penstock.errors import Throttled
 
 SHARD = "shardId-000000000000"

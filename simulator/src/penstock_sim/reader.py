@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec.structs import replace
 
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.records import Record
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
@@ -158,7 +157,7 @@ class SimReader:
 
     # --- the handler ----------------------------------------------------------------------------------
 
-    def _begin_call(self, call: Call[Record]) -> None:
+    def _begin_call(self, call: Call) -> None:
         if not self.run.may_deliver:
             self.run.on_not_begun(call)
             self.step()
@@ -184,7 +183,7 @@ class SimReader:
             self._delivered = max(self._delivered, call.ordinals[-1])
         self.worker.later(self._world.handling_s(), self._end_call, call, numbers)
 
-    def _end_call(self, call: Call[Record], numbers: tuple[int, ...]) -> None:
+    def _end_call(self, call: Call, numbers: tuple[int, ...]) -> None:
         if call.kind is CallKind.BATCH and self._world.handler_fails(numbers):
             self._world.record(reading.HandlerRaised(*self.place, numbers))
             self.run.on_raised(call, HandlerFailed(f"cannot handle {numbers}"))

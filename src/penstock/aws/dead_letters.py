@@ -26,7 +26,8 @@ from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import DeadLetterFailed, ResourceBusy, ServiceError, UnknownOutcome, UsageError
 
 if TYPE_CHECKING:
-    from penstock.consumer.records import Batch, Record
+    from penstock.consumer.records import Batch
+    from penstock.core.reading.record import Record
 
 _RETRIED: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
 """After each of these a letter is written again. A second one does no harm: a bucket replaces the first, and a stream or a queue delivers at least once anyway."""

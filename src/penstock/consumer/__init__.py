@@ -10,7 +10,8 @@ from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.consumer_ports import ConsumerPorts
 from penstock.consumer.health import Health, ShardHealth
 from penstock.consumer.processor import ShardProcessor
-from penstock.consumer.records import Batch, Record, ShardCheckpointer
+from penstock.consumer.records import Batch, ShardCheckpointer
+from penstock.core.reading.record import Record
 
 if TYPE_CHECKING:
     from penstock.consumer.async_batch import AsyncBatch, AsyncShardCheckpointer

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Sequence
 
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
-from penstock.consumer.records import Record, ShardCheckpointer, ShardRecords
+from penstock.consumer.records import ShardCheckpointer, ShardRecords
 from penstock.core.position import Position
+from penstock.core.reading.record import Record
 
 
 class AsyncBatch(ShardRecords):

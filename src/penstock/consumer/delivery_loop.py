@@ -24,7 +24,7 @@ from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.fetching import ReadingParts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory, failure_of
-from penstock.consumer.records import Batch, Record
+from penstock.consumer.records import Batch
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
 from penstock.consumer.stream_argument import ConsumedStream
@@ -36,6 +36,7 @@ from penstock.core.leases.lease import stream_id_of
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import Call, CallKind
 from penstock.core.reading.paused_shards import PausedShards
+from penstock.core.reading.record import Record
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.metrics import ForgettingMetrics
 from penstock.runtime.home_process import HomeProcess
@@ -404,7 +405,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
     # --- user code ---
 
-    def _run_call(self, run: ShardRun, call: Call[Record]) -> None:
+    def _run_call(self, run: ShardRun, call: Call) -> None:
         is_paused = run.is_paused and call.kind in _CALLS_HELD_BY_PAUSE
         if call.kind is not CallKind.LOST and (is_paused or not run.may_deliver):
             run.on_not_begun(call)
@@ -426,7 +427,7 @@ class DeliveryLoop(Loop[ShardRun]):
         else:
             self._on_call_ended(run, call, never_run(result))
 
-    def _on_call_ended(self, run: ShardRun, call: Call[Record], error: BaseException | None) -> None:
+    def _on_call_ended(self, run: ShardRun, call: Call, error: BaseException | None) -> None:
         if error is None:
             run.on_returned(call)
         else:
@@ -440,7 +441,7 @@ class DeliveryLoop(Loop[ShardRun]):
     def is_in_user_code(self) -> bool:
         return getattr(self._calling, "is_inside", False)
 
-    def _call_user(self, run: ShardRun, call: Call[Record]) -> object:
+    def _call_user(self, run: ShardRun, call: Call) -> object:
         handle = RunHandle(run, self, self._home)
         match call.kind:
             case CallKind.BATCH:
@@ -459,7 +460,7 @@ class DeliveryLoop(Loop[ShardRun]):
             case CallKind.LOST:
                 return run.processor.on_lost()
 
-    def make_batch(self, run: ShardRun, call: Call[Record], handle: RunHandle) -> Batch:
+    def make_batch(self, run: ShardRun, call: Call, handle: RunHandle) -> Batch:
         """Return the batch that passes a call's records to user code."""
         return Batch(
             run.shard_id,

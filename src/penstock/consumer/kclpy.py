@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.records import Batch, ShardCheckpointer
-from penstock.consumer.records import Record as PenstockRecord
 from penstock.core.position import Position, at_record, parse_checkpoint
+from penstock.core.reading.record import Record as PenstockRecord
 from penstock.errors import LeaseLost, PenstockError, ServiceError, Throttled, UsageError
 
 if TYPE_CHECKING:

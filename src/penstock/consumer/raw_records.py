@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from penstock.consumer.records import Record
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, deaggregate, user_records
 from penstock.core.position import Position, at_record
-from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
 from penstock.core.reading.reader_steps import Page, end_of_kinesis_record
+from penstock.core.reading.record import RECORD_MEMORY_BYTES, Record
 from penstock.errors import PenstockError
 from penstock.ports.kinesis import RawRecord, RecordPage
 

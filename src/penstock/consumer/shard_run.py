@@ -21,7 +21,6 @@ from msgspec import Struct
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.raw_records import DeaggregatedPage, RawPage, raw_bytes
-from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
@@ -58,6 +57,7 @@ from penstock.core.reading.reader_steps import (
     ListedShard,
     Wait,
 )
+from penstock.core.reading.record import Record, record_bytes_of
 from penstock.core.reading.service_clock import ServiceClock
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.sparse_reports import is_reported
@@ -95,7 +95,7 @@ class Plan(Struct, frozen=True):
     """
 
     fetch: Fetch | None = None
-    calls: Sequence[Call[Record]] = ()
+    calls: Sequence[Call] = ()
     events: Sequence[Event] = ()
     is_starved: bool = False
     is_over: bool = False
@@ -166,7 +166,7 @@ class ShardRun:
         self._start = start.position
         self._taken_through = start.position  # the last record that was passed to delivery
         self._delivery = ShardDelivery(
-            f"{start.key} of stream {self.stream}", start.position, delivery_options, memory_bytes_of
+            f"{start.key} of stream {self.stream}", start.position, delivery_options
         )
         self._deliver_until_s = start.deliver_until_s
         # Checkpoints.
@@ -292,8 +292,8 @@ class ShardRun:
         self._raw_records.clear()
         self._raw_bytes = 0
 
-    def _plan_calls(self, now_s: float) -> list[Call[Record]]:
-        calls: list[Call[Record]] = []
+    def _plan_calls(self, now_s: float) -> list[Call]:
+        calls: list[Call] = []
         if self.is_paused and self._delivery.phase is Phase.RUNNING:
             return calls
         # Only the LOST call is made without the lease.
@@ -501,12 +501,12 @@ class ShardRun:
 
     # --- results of calls of user code ---
 
-    def on_not_begun(self, call: Call[Record]) -> None:
+    def on_not_begun(self, call: Call) -> None:
         """Handle a call that was not begun, because the time to deliver had run out."""
         with self.lock:
             self._delivery.on_not_begun(call.id)
 
-    def on_returned(self, call: Call[Record]) -> None:
+    def on_returned(self, call: Call) -> None:
         """Handle a call of user code that returned."""
         size_bytes = 0
         if call.kind is CallKind.BATCH:
@@ -519,7 +519,7 @@ class ShardRun:
             self._done_bytes += size_bytes
             self._on_verdict(call, self._delivery.on_returned(call.id, self._clock.monotonic_s()), None)
 
-    def on_raised(self, call: Call[Record], error: BaseException) -> None:
+    def on_raised(self, call: Call, error: BaseException) -> None:
         """Handle a call of user code that raised."""
         self._metrics.count("handler_failures", 1, self.labels)
         with self.lock:
@@ -528,7 +528,7 @@ class ShardRun:
             )
             self._on_verdict(call, verdict, error)
 
-    def _on_verdict(self, call: Call[Record], verdict: Verdict | None, error: BaseException | None) -> None:
+    def _on_verdict(self, call: Call, verdict: Verdict | None, error: BaseException | None) -> None:
         if isinstance(error, IterationEnded | UnusableHandlerError):
             log.debug("shard %s: %s; it is delivered again", self.key, error)
             return

@@ -8,7 +8,8 @@ from typing import Final, TypeVar
 
 from penstock.consumer.async_batch import AsyncBatch
 from penstock.consumer.consumer import Consumer
-from penstock.consumer.records import Batch, Record, ShardRecords
+from penstock.consumer.records import Batch, ShardRecords
+from penstock.core.reading.record import Record
 from penstock.errors import UsageError
 from penstock.testing.memory_stream import MemoryStream
 from penstock.testing.virtual_worker import Faults, VirtualDriver

@@ -10,11 +10,11 @@ from typing import Final, TypeAlias, overload
 from msgspec import Struct
 from msgspec.structs import replace
 
-from penstock.consumer.records import Record
 from penstock.core.hash_key import parse_hash_key
 from penstock.core.keyword_options import check_unicode
 from penstock.core.moments import parse_moment
 from penstock.core.position import parse_sequence_number
+from penstock.core.reading.record import Record
 from penstock.errors import UsageError
 
 Moment: TypeAlias = datetime | str | int

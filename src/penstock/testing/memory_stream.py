@@ -8,10 +8,10 @@ from operator import attrgetter
 
 from msgspec import Struct
 
-from penstock.consumer.records import Record
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.position import TRIM_HORIZON, Position, at_record
+from penstock.core.reading.record import Record
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import UsageError
 from penstock.ports.kinesis import (

@@ -13,8 +13,9 @@ from penstock.consumer.processor import (
     StreamProcessorFactory,
     failure_of,
 )
-from penstock.consumer.records import Batch, Record, ShardCheckpointer
+from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
+from penstock.core.reading.record import Record
 from penstock.ports.clock import Clock
 
 CallKind: TypeAlias = Literal["start", "records", "dead_letter", "end", "stop", "lost"]

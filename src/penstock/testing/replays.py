@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, Unpack
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.processor import DeadLetterHandler, Handler
-from penstock.consumer.records import Record
 from penstock.core.keyword_options import merge_options
+from penstock.core.reading.record import Record
 from penstock.errors import OptionError
 from penstock.testing.memory_stream import MemoryStream, StoredRecord
 from penstock.testing.runs import Run, run_stream

@@ -15,9 +15,10 @@ from penstock.consumer.consumer import Consumer
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.kclpy import consumer_for
 from penstock.consumer.processor import DeadLetterHandler, Handler, ProcessorFactory
-from penstock.consumer.records import Batch, Record
+from penstock.consumer.records import Batch
 from penstock.core.keyword_options import merge_options
 from penstock.core.position import Position
+from penstock.core.reading.record import Record
 from penstock.errors import PenstockError
 from penstock.runtime.user_code import UnusableHandlerError
 from penstock.testing.memory_stream import MemoryStream

@@ -1,6 +1,6 @@
 """Delivery to user code: what is called next, what is repeated, and how far the checkpoint may go."""
 
-from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
@@ -18,31 +18,32 @@ from penstock.core.reading.delivery_calls import (
     SendToDeadLetter,
     StopDelivery,
 )
+from penstock.core.reading.record import Record
 from penstock.core.shard import ChildShard
 from penstock.errors import OptionError, UsageError
 
 CHILD = ChildShard("shardId-1", ("shardId-0",), HashRange(0, 9))
 
 
-@dataclass(frozen=True)
-class Rec:
-    sequence_number: str
-    partition_key: str | None = "k"
-    sub_sequence_number: int = 0
-    memory_bytes: int = 10
+def Rec(sequence_number, partition_key="k", sub_sequence_number=0):  # noqa: N802 - a record with few fields
+    arrival = datetime(2026, 1, 1, tzinfo=UTC)
+    return Record(b"", partition_key, sequence_number, sub_sequence_number, None, arrival, "shardId-0")
 
 
-def delivery(**options) -> ShardDelivery[Rec]:
+RECORD_BYTES = Rec("1").memory_bytes
+
+
+def delivery(**options) -> ShardDelivery:
     options.setdefault("checkpoint_interval_s", 0.0)
     return ShardDelivery("shardId-0", TRIM_HORIZON, DeliveryOptions(**options))
 
 
-def recs(*sequence_numbers, keys=None) -> list[Rec]:
+def recs(*sequence_numbers, keys=None) -> list[Record]:
     keys = keys or "k" * len(sequence_numbers)
     return [Rec(str(number), key) for number, key in zip(sequence_numbers, keys, strict=True)]
 
 
-def taken(machine: ShardDelivery[Rec], now_s=0.0):
+def taken(machine: ShardDelivery, now_s=0.0):
     call = machine.take_call(now_s)
     assert call is not None
     return call
@@ -105,9 +106,9 @@ def test_a_lost_shard_stores_no_checkpoint_and_wakes_nobody_for_one():
 def test_waiting_bytes_count_what_is_fetched_and_not_done():
     machine = delivery(batch_records_max=1)
     machine.add(recs(1, 2, 3), 0)
-    assert machine.waiting_bytes == 30
+    assert machine.waiting_bytes == 3 * RECORD_BYTES
     machine.on_returned(taken(machine).id, 0.0)
-    assert machine.waiting_bytes == 20
+    assert machine.waiting_bytes == 2 * RECORD_BYTES
     machine.stop()
     assert machine.waiting_bytes == 0
 
@@ -258,7 +259,7 @@ def test_a_failure_after_everything_was_acknowledged_repeats_nothing_and_the_sha
     else:
         machine.acknowledge_through(position, 0.0)
     assert machine.on_raised(call.id, ValueError("x"), 0.0, 0.5) is None
-    assert (machine.low_watermark, machine.waiting_bytes) == (at_record("2"), 10)
+    assert (machine.low_watermark, machine.waiting_bytes) == (at_record("2"), RECORD_BYTES)
     following = taken(machine)
     assert (numbers(following), following.attempt) == ([3], 1)
 
@@ -418,7 +419,7 @@ def test_records_that_arrive_after_a_loss_are_not_delivered():
 # --- lifecycle ------------------------------------------------------------------------------------------
 
 
-def kinds(machine: ShardDelivery[Rec]) -> list[str]:
+def kinds(machine: ShardDelivery) -> list[str]:
     seen = []
     while (call := machine.take_call(0.0)) is not None:
         seen.append(call.kind.name)

@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import count
-from operator import attrgetter
-from typing import Final, Generic, Literal
+from typing import Final, Literal
 
 from msgspec import Struct, field
 
@@ -29,30 +28,24 @@ from penstock.core.reading.delivery_calls import (
     QUEUE_MEMORY_BYTES,
     Call,
     CallKind,
-    DeliveredRecord,
     DeliveryOptions,
     Halve,
     Phase,
-    R,
     Repeat,
     SendToDeadLetter,
     StopDelivery,
     Verdict,
 )
 from penstock.core.reading.low_watermark import LowWatermark
+from penstock.core.reading.record import Record, memory_bytes_of
 from penstock.core.safe_text import describe_error
 from penstock.core.shard import ChildShard
 from penstock.errors import HandlerFailed, UsageError
 
 _WHOLE_SHARD: Final = "the one queue of a shard that is delivered in order"
-_memory_bytes_of: Final = attrgetter("memory_bytes")
 
 
-def _memory_bytes(records: Iterable[DeliveredRecord]) -> int:
-    return sum(map(_memory_bytes_of, records))
-
-
-class _PendingCall(Struct, Generic[R]):
+class _PendingCall(Struct):
     """A call of user code that is under way, or is to be made again.
 
     Args:
@@ -61,13 +54,13 @@ class _PendingCall(Struct, Generic[R]):
 
     kind: CallKind
     key: Hashable
-    records: Sequence[R]
+    records: Sequence[Record]
     ordinals: Sequence[int]
     attempt: int = 1
     error: BaseException | None = None
 
 
-class _KeyQueue(Struct, Generic[R]):
+class _KeyQueue(Struct):
     """The records of one partition key, or of the shard, that wait for a call.
 
     Args:
@@ -76,28 +69,21 @@ class _KeyQueue(Struct, Generic[R]):
         is_busy: Whether a call of the queue is under way, or is to be made again.
     """
 
-    repeated_calls: list[_PendingCall[R]] = field(default_factory=list)
-    new_records: deque[R] = field(default_factory=deque)
+    repeated_calls: list[_PendingCall] = field(default_factory=list)
+    new_records: deque[Record] = field(default_factory=deque)
     ordinals: deque[int] = field(default_factory=deque)
     is_busy: bool = False
 
 
-class ShardDelivery(Generic[R]):
+class ShardDelivery:
     """The machine that delivers one shard. Not thread-safe: one caller at a time.
 
     Args:
         shard_id: For messages.
         start: The checkpoint at which the shard was taken.
-        memory_of: Returns the bytes that records count against the limits on memory: the sum of their `memory_bytes`.
     """
 
-    def __init__(
-        self,
-        shard_id: str,
-        start: Position,
-        options: DeliveryOptions,
-        memory_of: Callable[[Collection[R]], int] = _memory_bytes,
-    ) -> None:
+    def __init__(self, shard_id: str, start: Position, options: DeliveryOptions) -> None:
         self.shard_id = shard_id
         self.options = options
         self.phase = Phase.RUNNING
@@ -106,11 +92,10 @@ class ShardDelivery(Generic[R]):
         """Memory of the queues, and of the added records whose call has not ended."""
         self.millis_behind_latest = 0
         self.children: tuple[ChildShard, ...] | None = None
-        self._memory_of = memory_of
         self._start = start
         self._ids = count(1)  # of calls
-        self._calls_under_way: dict[int, _PendingCall[R]] = {}  # calls, by id
-        self._queues: dict[Hashable, _KeyQueue[R]] = {}
+        self._calls_under_way: dict[int, _PendingCall] = {}  # calls, by id
+        self._queues: dict[Hashable, _KeyQueue] = {}
         self._queue_bytes = QUEUE_MEMORY_BYTES if options.concurrency > 1 else 0
         self._ready_keys: deque[Hashable] = deque()  # queues with a call that may begin
         # A heap: when a queue's failed call is repeated.
@@ -190,7 +175,7 @@ class ShardDelivery(Generic[R]):
 
     # --- feeding ---
 
-    def add(self, records: Sequence[R], millis_behind_latest: int) -> None:
+    def add(self, records: Sequence[Record], millis_behind_latest: int) -> None:
         """Add records that were read, in order.
 
         Args:
@@ -199,7 +184,7 @@ class ShardDelivery(Generic[R]):
         self.millis_behind_latest = millis_behind_latest
         if self.phase is not Phase.RUNNING or not records:
             return
-        self.waiting_bytes += self._memory_of(records)
+        self.waiting_bytes += memory_bytes_of(records)
         if self.options.concurrency == 1:
             self._open_queue(_WHOLE_SHARD).new_records.extend(records)
             self._added_count += len(records)
@@ -222,7 +207,7 @@ class ShardDelivery(Generic[R]):
             self._low_watermark.skip(self._added_count, position)
             self._schedule_checkpoint(now_s)
 
-    def _open_queue(self, key: Hashable) -> _KeyQueue[R]:
+    def _open_queue(self, key: Hashable) -> _KeyQueue:
         """Return the queue of a key, to which a record is added now."""
         queue = self._queues.get(key)
         if queue is None:
@@ -238,7 +223,7 @@ class ShardDelivery(Generic[R]):
 
     # --- calling ---
 
-    def take_call(self, now_s: float) -> Call[R] | None:
+    def take_call(self, now_s: float) -> Call | None:
         """Return the next call of user code, which is under way from now on; None if there is none now."""
         lifecycle = self._next_lifecycle()
         if lifecycle is not None:
@@ -286,7 +271,7 @@ class ShardDelivery(Generic[R]):
         """
         pending = self._calls_under_way.pop(call_id)
         if pending.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
-            self.waiting_bytes -= self._memory_of(pending.records)
+            self.waiting_bytes -= memory_bytes_of(pending.records)
             if self.options.checkpointing == "auto" or pending.kind is CallKind.DEAD_LETTER:
                 self.acknowledge(pending.records, pending.ordinals, now_s)
             self._free_queue(pending.key)
@@ -308,7 +293,7 @@ class ShardDelivery(Generic[R]):
             self._lifecycle_states[pending.kind] = "due"
             return
         if self.phase is not Phase.RUNNING:
-            self.waiting_bytes -= self._memory_of(pending.records)
+            self.waiting_bytes -= memory_bytes_of(pending.records)
             return
         self._queues[pending.key].repeated_calls.insert(0, pending)
         self._ready_keys.appendleft(pending.key)
@@ -322,7 +307,7 @@ class ShardDelivery(Generic[R]):
         pending = self._calls_under_way.pop(call_id)
         if pending.records and self.phase is not Phase.RUNNING:
             # Not acknowledged, so the next reader of the shard gets the records again.
-            self.waiting_bytes -= self._memory_of(pending.records)
+            self.waiting_bytes -= memory_bytes_of(pending.records)
             return None
         if self.phase is Phase.LOST:
             # A LOST that failed is not repeated. After a STOP or an END that failed, LOST is called; after a START, nothing.
@@ -336,12 +321,12 @@ class ShardDelivery(Generic[R]):
             return self._plan_repeat(pending, now_s, chance)
         if pending.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
             return self._halve_or_send(pending, error)
-        self.waiting_bytes -= self._memory_of(pending.records)
+        self.waiting_bytes -= memory_bytes_of(pending.records)
         return self._fail(self._describe(pending, error), error)
 
     # --- acknowledging ---
 
-    def acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
+    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int], now_s: float) -> None:
         """Mark single records of a call as done, in any order, during the call or after it."""
         if isinstance(ordinals, range) and ordinals.start <= self._low_watermark.ordinal < ordinals.stop:
             last = records[-1]
@@ -444,7 +429,7 @@ class ShardDelivery(Generic[R]):
     def _is_delivered(self) -> bool:
         return self.children is not None and not self._is_waiting()
 
-    def _take_lifecycle(self, kind: CallKind, now_s: float) -> Call[R] | None:
+    def _take_lifecycle(self, kind: CallKind, now_s: float) -> Call | None:
         if now_s < self._lifecycle_at_s.get(kind, float("-inf")):
             return None
         self._lifecycle_at_s.pop(kind, None)
@@ -452,7 +437,7 @@ class ShardDelivery(Generic[R]):
         attempt = self._lifecycle_attempt.get(kind, 1)
         return self._begin(_PendingCall(kind, None, (), (), attempt))
 
-    def _take_lowest(self) -> Call[R] | None:
+    def _take_lowest(self) -> Call | None:
         # The window is full. Take only a call that the low watermark may be waiting for: a repeated one, or one of the queue with
         # the record right after the low watermark. With other calls the window could stay full for ever.
         for index, key in enumerate(self._ready_keys):
@@ -465,7 +450,7 @@ class ShardDelivery(Generic[R]):
                 return self._take_from(key)
         return None
 
-    def _take_from(self, key: Hashable) -> Call[R]:
+    def _take_from(self, key: Hashable) -> Call:
         queue = self._queues[key]
         queue.is_busy = True
         if queue.repeated_calls:
@@ -488,7 +473,7 @@ class ShardDelivery(Generic[R]):
         self._newest_taken = max(self._newest_taken, ordinals[-1])
         return self._begin(_PendingCall(CallKind.BATCH, key, records, ordinals))
 
-    def _begin(self, pending: _PendingCall[R]) -> Call[R]:
+    def _begin(self, pending: _PendingCall) -> Call:
         call_id = next(self._ids)
         self._calls_under_way[call_id] = pending
         return Call(
@@ -517,14 +502,14 @@ class ShardDelivery(Generic[R]):
         self._ready_keys.clear()
         self._paused_keys.clear()
         for queue in self._queues.values():
-            self.waiting_bytes -= self._memory_of(queue.new_records)
-            self.waiting_bytes -= sum(self._memory_of(pending.records) for pending in queue.repeated_calls)
+            self.waiting_bytes -= memory_bytes_of(queue.new_records)
+            self.waiting_bytes -= sum(memory_bytes_of(pending.records) for pending in queue.repeated_calls)
         self.waiting_bytes -= self._queue_bytes * len(self._queues)
         self._queues.clear()
 
     # --- inside: failures ---
 
-    def _plan_repeat(self, pending: _PendingCall[R], now_s: float, chance: float) -> Repeat:
+    def _plan_repeat(self, pending: _PendingCall, now_s: float, chance: float) -> Repeat:
         backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
         at_s = now_s + backoff.delay_s(pending.attempt, chance)
         pending.attempt += 1
@@ -537,7 +522,7 @@ class ShardDelivery(Generic[R]):
             heapq.heappush(self._paused_keys, (at_s, next(self._ids), pending.key))
         return Repeat(at_s, pending.attempt)
 
-    def _halve_or_send(self, pending: _PendingCall[R], error: BaseException) -> Halve | SendToDeadLetter:
+    def _halve_or_send(self, pending: _PendingCall, error: BaseException) -> Halve | SendToDeadLetter:
         """Queue the two halves of a failed call, or the dead-letter call of a single record."""
         queue = self._queues[pending.key]
         size = len(pending.records)
@@ -567,7 +552,7 @@ class ShardDelivery(Generic[R]):
         self.failure.__cause__ = cause
         return StopDelivery("worker" if self.options.on_failure == "stop_worker" else "shard", self.failure)
 
-    def _describe(self, pending: _PendingCall[R], error: BaseException) -> str:
+    def _describe(self, pending: _PendingCall, error: BaseException) -> str:
         what = f"the notification that {pending.kind.value}"
         if pending.records:
             first, last = pending.records[0], pending.records[-1]
@@ -583,10 +568,10 @@ class ShardDelivery(Generic[R]):
             f"nothing after {self.low_watermark} is acknowledged"
         )
 
-    def _without_acknowledged(self, pending: _PendingCall[R]) -> _PendingCall[R]:
+    def _without_acknowledged(self, pending: _PendingCall) -> _PendingCall:
         if pending.kind is not CallKind.BATCH:
             return pending
-        left: list[tuple[R, int]] = []
+        left: list[tuple[Record, int]] = []
         for record, ordinal in zip(pending.records, pending.ordinals, strict=True):
             if self._is_done(record, ordinal):
                 # The record may count as done only because its position is at or before the low watermark. No later call has it, so
@@ -602,7 +587,7 @@ class ShardDelivery(Generic[R]):
             pending.kind, pending.key, kept, tuple(ordinal for _, ordinal in left), pending.attempt
         )
 
-    def _is_done(self, record: R, ordinal: int) -> bool:
+    def _is_done(self, record: Record, ordinal: int) -> bool:
         if self._low_watermark.is_done(ordinal):
             return True
         if not self.low_watermark.is_record or self.options.concurrency > 1:

@@ -7,43 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Literal, TypeAlias
 
 from msgspec import Struct
 
 from penstock.core.keyword_options import check_backoff, check_choice, check_range
 from penstock.core.position import Position
+from penstock.core.reading.record import Record
 from penstock.errors import HandlerFailed
 
 FailurePolicy: TypeAlias = Literal["stop_shard", "stop_worker", "dead_letter"]
-RECORD_MEMORY_BYTES: Final = 400
-"""Memory of a record besides its payload and key, from the page to the call's return: its tuple, numbers and
-moment, its place in a queue. Measured: 140 bytes in an aggregate that shares keys, 240 with keys of its own, 380 plain."""
 QUEUE_MEMORY_BYTES: Final = 1_600
 """Memory of a partition key's queue, if keys run in parallel; measured."""
-
-
-class DeliveredRecord(Protocol):
-    """The properties of a user record that the machine needs."""
-
-    @property
-    def sequence_number(self) -> str:
-        """The service's text."""
-
-    @property
-    def sub_sequence_number(self) -> int:
-        """Place inside its aggregate."""
-
-    @property
-    def partition_key(self) -> str | None:
-        """None on streams that place records themselves: such records have no order to keep."""
-
-    @property
-    def memory_bytes(self) -> int:
-        """The record's size against the limits on memory: not only its payload."""
-
-
-R = TypeVar("R", bound=DeliveredRecord)
 
 
 class DeliveryOptions(Struct, frozen=True):
@@ -97,7 +72,7 @@ class CallKind(Enum):
     LOST = "the shard is another worker's, or was released"
 
 
-class Call(Struct, Generic[R], frozen=True):
+class Call(Struct, frozen=True):
     """One call of user code.
 
     Args:
@@ -112,7 +87,7 @@ class Call(Struct, Generic[R], frozen=True):
 
     id: int
     kind: CallKind
-    records: Sequence[R]
+    records: Sequence[Record]
     ordinals: Sequence[int]
     attempt: int
     millis_behind_latest: int
