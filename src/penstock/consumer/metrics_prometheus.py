@@ -113,11 +113,8 @@ def _render_family(series: dict[Series, float], prefix: str, ending: str, kind: 
         if name != named:
             named = name
             yield f"# TYPE {prefix}{name}{ending} {kind}"
-        yield (
-            f"{prefix}{name}{ending}{_render_labels(labels)} {value:g}"
-            if value < 1e6
-            else (f"{prefix}{name}{ending}{_render_labels(labels)} {value!r}")
-        )
+        shown = f"{value:g}" if value < 1e6 else repr(value)
+        yield f"{prefix}{name}{ending}{_render_labels(labels)} {shown}"
 
 
 def _render_labels(labels: Labels) -> str:
