@@ -6,6 +6,10 @@ a commit of the table or the end of a batch, or begins its repair of the last ba
 them, at once or within two seconds. Then `deltalake`, `pyiceberg`, or DuckDB and pyarrow must find no row twice. After `--lives`
 kills, a delivery runs to its end, and all readers and Spark must find each record once.
 
+With `--images` no process is killed, which saves the starts of Python and Java: all processes are stopped for a moment by SIGSTOP, and
+table, state and leases are copied. The copies are as SIGKILL would leave the files. When the delivery has ended, the copy takes their
+place, and the same Spark, without its caches, runs the next delivery from there.
+
 A zombie is stopped by SIGSTOP in its transaction, another delivery of the same state runs to its end, and the first one goes on. On
 one machine the second one is refused; `--zombies N` has every other pair without the lock, as on two machines.
 The exit code is 1 at the first difference.
@@ -14,9 +18,13 @@ The exit code is 1 at the first difference.
 from __future__ import annotations
 
 import argparse
+import functools
+import itertools
 import json
 import os
+import queue
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,7 +32,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -35,8 +43,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from loaded_python import LoadedPython
 
 from killed_deliveries import (
+    CATALOG,
     LAKES,
     SETTINGS,
+    TOO_BUSY,
     KilledTable,
     open_killed_session,
     read_delta,
@@ -49,45 +59,79 @@ FORMATS: Final = ("delta", "iceberg", "parquet")
 EVENTS: Final = ("repair", "manifest", "data", "data", "commit", "commit", "done")
 KILLED: Final = ("Python and Java", "Python and Java", "Python", "Java")
 REFUSED: Final = "runs already on this machine"
-_LIFE_S_MAX: Final = 300.0
+_LIFE_S_MAX: Final = 600.0
 _WAKE_S_MAX: Final = 90.0
 _PUT_S: Final = 0.7
 _POLL_S: Final = 0.002
 
 
-def _child(document: str) -> int:
-    """Run a delivery until it is killed, or to its end; print the ids that Spark then finds."""
-    from msgspec import structs
+def _say(**words: Any) -> None:
+    print(json.dumps(words), flush=True)
 
-    from penstock.core.delivering.definition import parse_delivery
+
+def _child(document: str) -> int:
+    """Run a delivery until it is killed, or to its end; print the ids that Spark then finds. With `serves`, run those of standard input."""
     from penstock.delivery import opening
     from penstock.delivery.run_lock import RunLock
-    from penstock.delivery.running import DeliveryRun, check_deliveries
-
-    def say(**words: Any) -> None:
-        print(json.dumps(words), flush=True)
 
     given = json.loads(document)
     if given["unlocked"]:
         opening.try_lock = lambda *_: RunLock(None)
-    definition = given["definition"]
-    if (
-        definition["format"] in LAKES
-    ):  # an earlier session has fetched them: to look for them again takes seconds
+    if set(given["formats"]) & set(LAKES):
+        # An earlier session has fetched the jars: to look for them again takes seconds.
         SETTINGS["spark.jars"] = ",".join(map(str, (JARS / "jars").glob("*.jar")))
-    spark = open_killed_session(given["folder"], [definition["format"]])
-    say(java=spark.sparkContext._gateway.proc.pid)  # noqa: SLF001 - Java's process has no public name
+        SETTINGS[f"spark.sql.catalog.{CATALOG}.cache-enabled"] = "false"
+    spark = open_killed_session(given["folder"], given["formats"])
+    _say(java=spark.sparkContext._gateway.proc.pid)  # noqa: SLF001 - Java's process has no public name
+    if given["serves"]:
+        _serve(spark)
+    else:
+        _deliver(spark, given["definition"], lambda _run: None, once=given["once"])
+    spark.stop()
+    return 0
+
+
+def _deliver(spark: Any, definition: dict[str, Any], on_open: Callable[[Any], None], *, once: bool) -> None:
+    from msgspec import structs
+
+    from penstock.core.delivering.definition import parse_delivery
+    from penstock.delivery.running import DeliveryRun, check_deliveries
+
     ((delivery, options),) = check_deliveries([parse_delivery(definition)])
     checked = [(structs.replace(delivery, freshness_s=0.5), options)]
-    DeliveryRun(spark, checked, lambda report: say(batch=report.batch)).run(once=given["once"])
-    if given["once"]:
+    run = DeliveryRun(spark, checked, lambda report: _say(batch=report.batch))
+    on_open(run)
+    run.run(once=once)
+    if once:
         name = f"delta.`file://{delivery.to}`" if delivery.format == "delta" else delivery.to
         source = (
             spark.table(name) if delivery.format in LAKES else spark.read.parquet(f"file://{delivery.to}")
         )
-        say(ids=[row.id for row in source.select("id").collect()])
-    spark.stop()
-    return 0
+        _say(ids=[row.id for row in source.select("id").collect()])
+
+
+def _serve(spark: Any) -> None:
+    """Run one delivery after another: a line of standard input describes it, and the next line ends it."""
+
+    def deliver(given: dict[str, Any], opened: queue.SimpleQueue[Any]) -> None:
+        try:
+            _deliver(spark, given["definition"], opened.put, once=given["once"])
+            _say(ended="")
+        except Exception as error:  # noqa: BLE001 - the process that asked gets it
+            _say(ended=f"{type(error).__name__}: {error}")
+        opened.put(None)
+
+    for line in sys.stdin:
+        given = json.loads(line)
+        if given["definition"]["format"] == "delta":
+            spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # noqa: SLF001 - Delta has no other way
+        opened: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        thread = threading.Thread(target=deliver, args=(given, opened))
+        thread.start()
+        sys.stdin.readline()
+        if (run := opened.get()) is not None:
+            run.stop()
+        thread.join()
 
 
 class Life:
@@ -100,6 +144,7 @@ class Life:
             self.process = subprocess.Popen(
                 [sys.executable, __file__, "--child", json.dumps(document)],
                 env=environment,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
@@ -121,8 +166,12 @@ class Life:
     def ids(self) -> list[int] | None:
         return next((each["ids"] for each in self.words if "ids" in each), None)
 
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
     def errors(self) -> str:
-        return self._log.read_text()[-3000:]
+        lines = self._log.read_text().splitlines(keepends=True)
+        return "".join(line for line in lines if not line.startswith("\tat "))[-3000:]
 
     def signal(self, which: str, number: int) -> None:
         """Send a signal to `Python`, `Java` or both."""
@@ -148,6 +197,70 @@ class Life:
             time.sleep(0.1)
         self.signal("Python and Java", signal.SIGKILL)
         self.wait(60)
+
+
+class ServingLife(Life):
+    """A process whose Spark runs one delivery after another."""
+
+    def begin(self, definition: dict[str, Any], *, once: bool = False) -> None:
+        self.words = [each for each in self.words if "java" in each]
+        self._write(json.dumps({"definition": definition, "once": once}))
+
+    def finish(self) -> str:
+        """End a delivery; return its error, or an empty text."""
+        self._write("end")
+        return self._ended()
+
+    def await_end(self) -> str:
+        """Wait for the end of a delivery that runs once."""
+        error = self._ended()
+        self._write("end")
+        return error
+
+    def has_ended(self) -> bool:
+        return super().has_ended() or any("ended" in each for each in self.words)
+
+    def _ended(self) -> str:
+        end_s = time.monotonic() + _LIFE_S_MAX
+        while not self.has_ended() and time.monotonic() < end_s:
+            time.sleep(0.02)
+        return next((each["ended"] for each in self.words if "ended" in each), "it has not ended")
+
+    def _write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{line}\n")
+        self.process.stdin.flush()
+
+
+@contextmanager
+def _all_stopped() -> Iterator[None]:
+    """Stop all processes below this one, and let them go on afterwards."""
+    stopped: set[int] = set()
+    try:
+        while new := _below(os.getpid()) - stopped:
+            stopped |= new
+            for pid in new:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGSTOP)
+        yield
+    finally:
+        for pid in stopped:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+
+def _below(root: int) -> set[int]:
+    """Return the processes that descend from one."""
+    parents: dict[int, int] = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdecimal():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                parents[int(each.name)] = int((each / "stat").read_text().rpartition(")")[2].split()[1])
+    found, last = set[int](), {root}
+    while last:
+        last = {pid for pid, parent in parents.items() if parent in last}
+        found |= last
+    return found
 
 
 def _lives(pid: int) -> bool:
@@ -239,14 +352,38 @@ class WatchedTable(KilledTable):
         return +found
 
     def live(self, *, once: bool = False, unlocked: bool = False) -> Life:
-        document = {
-            "definition": self.definition,
-            "folder": str(self.root),
-            "once": once,
-            "unlocked": unlocked,
-        }
-        environment = {**os.environ, **self.server.environ()}
-        return Life(document, environment, self.root / f"log-{time.time_ns()}")
+        return _live(
+            Life,
+            self.server,
+            self.root,
+            definition=self.definition,
+            formats=[self.format],
+            once=once,
+            unlocked=unlocked,
+            serves=False,
+        )
+
+    def use_lease_folder(self) -> None:
+        """Keep the leases in a folder, so that an image has them."""
+        self._leases = Path(f"{self._state}-leases")
+        self.definition["options"] = {**self.definition["options"], "leaseTable": f"file://{self._leases}"}
+
+    def copy(self, image: Path) -> None:
+        """Copy table, state and leases."""
+        for at, place in enumerate(self._places()):
+            if place.exists():
+                shutil.copytree(place, image / str(at))
+
+    def restore(self, image: Path) -> None:
+        """Put a copy in the place of table, state and leases."""
+        for at, place in enumerate(self._places()):
+            shutil.rmtree(place, ignore_errors=True)
+            if (image / str(at)).exists():
+                (image / str(at)).rename(place)
+        shutil.rmtree(image, ignore_errors=True)
+
+    def _places(self) -> tuple[Path, ...]:
+        return (self.table, Path(self._state), self._leases)
 
     @contextmanager
     def putting(self) -> Iterator[None]:
@@ -279,6 +416,11 @@ class WatchedTable(KilledTable):
         return self.differences({"Spark": life.ids})
 
 
+def _live(kind: type[Life], server: LocalKinesisProcess, folder: Path, **document: Any) -> Any:
+    environment = {**os.environ, **server.environ()}
+    return kind({**document, "folder": str(folder)}, environment, folder / f"log-{time.time_ns()}")
+
+
 def _list(folder: Path) -> list[str]:
     with suppress(FileNotFoundError), os.scandir(folder) as found:
         return [each.name for each in found]
@@ -306,6 +448,21 @@ class Soak:
         table.put()
         return table
 
+    @contextmanager
+    def filling(self, formats: Sequence[str], *, images: bool) -> Iterator[Callable[[str, int, float], None]]:
+        """Yield the function that fills a table."""
+        if not images:
+            yield self.fill
+            return
+        serving = _live(
+            ServingLife, self._server, self._folder, formats=formats, once=False, unlocked=False, serves=True
+        )
+        try:
+            yield functools.partial(self.fill_by_images, serving=serving)
+        finally:
+            serving.signal("Python and Java", signal.SIGKILL)
+            serving.end()
+
     def fill(self, table_format: str, lives: int, end_s: float) -> None:
         """Fill a table whose deliveries are killed."""
         table = self.new_table(table_format)
@@ -332,16 +489,13 @@ class Soak:
             seen = table.names(event)
             is_there = lambda: len(table.names(event) - seen) > skips  # noqa: E731
         while not is_there():
-            if life.process.poll() is not None or time.monotonic() > end_s:
+            if life.has_ended() or time.monotonic() > end_s:
                 return False
             time.sleep(_POLL_S)
         return True
 
     def _kill(self, table: WatchedTable) -> None:
-        event, which = self._chance.choice(EVENTS), self._chance.choice(KILLED)
-        delay_s = self._chance.choice((0.0, self._chance.uniform(0, 0.1), self._chance.uniform(0, 2)))
-        if event == "repair":
-            delay_s = self._chance.uniform(0, 6)
+        event, which, delay_s = self._choose()
         with table.putting():
             life = table.live()
             try:
@@ -356,14 +510,50 @@ class Soak:
                 life.end(leaves_java=which == "Python" and self._chance.random() < 0.5)
         if was_dead or not is_there:
             raise SystemExit(f"{table.stream} ended, or hung, before {event}: {life.errors()}")
+        self._count(table, event, place, which, table.differences())
+
+    def _choose(self) -> tuple[str, str, float]:
+        event, which = self._chance.choice(EVENTS), self._chance.choice(KILLED)
+        delay_s = self._chance.choice((0.0, self._chance.uniform(0, 0.1), self._chance.uniform(0, 2)))
+        return event, which, self._chance.uniform(0, 6) if event == "repair" else delay_s
+
+    def _count(self, table: WatchedTable, event: str, place: str, which: str, found: Counter[str]) -> None:
         self.kills[f"{table.format:8} {place:38} {which}"] += 1
-        found = table.differences()
         print(
             f"{self.kills.total():4} {table.format:8} after {event:9} {which:16} {place} {dict(found) or ''}",
             flush=True,
         )
         if found:
             raise SystemExit(f"{table.stream}: {dict(found)}")
+
+    def fill_by_images(self, table_format: str, lives: int, end_s: float, serving: ServingLife) -> None:
+        """Fill a table whose deliveries go on from images of the ones before."""
+        table = self.new_table(table_format)
+        table.use_lease_folder()
+        image = self._folder / "image"
+        for _ in range(lives):
+            if time.monotonic() > end_s:
+                break
+            event, _, delay_s = self._choose()
+            with table.putting():
+                serving.begin(table.definition)
+                is_there = self._await(table, serving, event, self._chance.randrange(2))
+                if is_there:
+                    time.sleep(delay_s)
+                    with _all_stopped():
+                        place, found = table.place(), table.differences()
+                        table.copy(image)
+            error = serving.finish()
+            if error and TOO_BUSY not in error:
+                raise SystemExit(f"{table.stream}: {error}\n{serving.errors()}")
+            if is_there:
+                table.restore(image)
+                self._count(table, event, place, "image", found)
+        serving.begin(table.definition, once=True)
+        error = serving.await_end()
+        if error or serving.ids is None:
+            raise SystemExit(f"{table.stream}: {error}\n{serving.errors()}")
+        self._close(table, table.differences({"Spark": serving.ids}))
 
     def zombie(self, table_format: str, *, unlocked: bool) -> None:
         """Stop a delivery in its transaction, run another one, let the first go on."""
@@ -409,6 +599,9 @@ def main() -> int:
     parser.add_argument(
         "--zombies", type=int, default=0, help="of each format, in turn without and with the lock, first"
     )
+    parser.add_argument(
+        "--images", action="store_true", help="copy the files of a stopped delivery, in place of kills"
+    )
     parser.add_argument("--child")
     args = parser.parse_args()
     if args.child:
@@ -426,10 +619,11 @@ def main() -> int:
             for number in range(args.zombies):
                 for table_format in args.format:
                     soak.zombie(table_format, unlocked=number % 2 == 0)
-            while time.monotonic() < end_s:
-                for table_format in args.format:
-                    if time.monotonic() < end_s:
-                        soak.fill(table_format, args.lives, end_s)
+            with soak.filling(args.format, images=args.images) as fill:
+                for table_format in itertools.cycle(args.format):
+                    if time.monotonic() > end_s:
+                        break
+                    fill(table_format, args.lives, end_s)
         finally:
             for what, count in sorted((soak.kills + soak.zombies).items()):
                 print(f"{count:5} {what}")
