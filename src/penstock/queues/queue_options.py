@@ -55,8 +55,8 @@ class QueueConsumerOptions:
         backoff_max_s: Largest upper bound.
         handling_time_max_s: A visibility is renewed for at most this long. Then other workers get the record, although the handler
             still has it.
-        remember: Results of this many records are remembered while the process lives: a record that is delivered again after it was
-            done is acknowledged without a call, and of an aggregate only the undone user records are repeated. 0: none.
+        remember: The consumer remembers this many finished records, until its process ends. If one is delivered again, it is
+            acknowledged without a call of the handler; of an aggregate, only the unfinished user records are handled. 0: none.
         shutdown_timeout_s: Bound of a graceful stop. A handler that runs longer is abandoned, and its records are returned.
         metrics_interval_s: Time between two reports of the gauges.
 
@@ -127,7 +127,7 @@ class QueueCreation:
         visibility_timeout_s: The queue's own; 0 to 43,200.
         max_receive_count: A record becomes a dead letter after this many receives; 1 to 1,000. None: it is delivered until retention
             ends.
-        tags: Of the queue, or None.
+        tags: Tags that the created queue gets, for instance {"team": "billing"}. None: no tags.
 
     Raises:
         OptionError: A value is out of its range.
