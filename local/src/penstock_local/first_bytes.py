@@ -110,7 +110,6 @@ class FirstBytes(asyncio.Protocol):
             self.close()
 
     def close(self) -> None:
-        """End the connection now."""
         if self._transport is not None:
             self._transport.abort()
 

@@ -109,11 +109,9 @@ class Http1Protocol(asyncio.Protocol):
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def pause_writing(self) -> None:
-        """Stop sending: the client reads more slowly than the server sends."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Send again: the client has caught up."""
         self._writable.set()
 
     def close(self) -> None:
@@ -127,7 +125,6 @@ class Http1Protocol(asyncio.Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Return whether the server waits for the client to send a request or the rest of one."""
         return self._task is None
 
     def end_if_overdue(self, now_s: float) -> None:

@@ -182,11 +182,9 @@ class Http2Protocol(asyncio.Protocol):
         self._go_on()
 
     def pause_writing(self) -> None:
-        """Stop sending: the client reads more slowly than the server sends."""
         self._is_writable = False
 
     def resume_writing(self) -> None:
-        """Send again: the client has caught up."""
         self._is_writable = True
         self._go_on()
 
@@ -203,7 +201,6 @@ class Http2Protocol(asyncio.Protocol):
         self._forget_all()
 
     def abort(self) -> None:
-        """End the connection now."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -211,7 +208,6 @@ class Http2Protocol(asyncio.Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Return whether the server waits for the client to send a request or the rest of one."""
         return not any(stream.is_received for stream in self._streams.values())
 
     def end_if_overdue(self, now_s: float) -> None:

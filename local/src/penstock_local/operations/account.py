@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from penstock_local import quotas
 from penstock_local.documents import Timestamp
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.store import AccountSettings
-
-Document = dict[str, Any]
 
 
 def DescribeLimits(call: ServiceCall, request: Document) -> Document:  # noqa: ARG001 - it has no members

@@ -28,6 +28,8 @@ from penstock_local.subscriptions import Subscriptions
 from penstock_local.tokens import Tokens
 from penstock_local.wire import Wire
 
+Document = dict[str, Any]
+"""A request or an answer of an operation."""
 _DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
 _REFUSED_METRICS = {
     "PutRecord": "WriteProvisionedThroughputExceeded",
@@ -98,14 +100,14 @@ class ServiceCall:
         """Whether the operation is for dead letters, and not for the other records of a queue."""
         return "DeadLetter" in self.operation
 
-    def stream(self, request: dict[str, Any]) -> Stream:
+    def stream(self, request: Document) -> Stream:
         """Return the stream that the request names by name or ARN."""
         name, arn = request.get("StreamName"), request.get("StreamARN")
         found = self.service.store.find(name, arn, self.now_ms, self.region)
         self.resource = found.name
         return found
 
-    def stream_created_at(self, request: dict[str, Any]) -> Stream:
+    def stream_created_at(self, request: Document) -> Stream:
         """Return the stream that the request names; refuse a request that names another creation time."""
         found = self.stream(request)
         created_ms = request.get("StreamCreationTimestamp")
@@ -116,13 +118,13 @@ class ServiceCall:
             )
         return found
 
-    def active_stream(self, request: dict[str, Any]) -> Stream:
+    def active_stream(self, request: Document) -> Stream:
         """Return the stream that the request names; refuse the call while it is being changed."""
         found = self.stream(request)
         self.service.store.require_active(found)
         return found
 
-    def readable_stream(self, request: dict[str, Any]) -> Stream:
+    def readable_stream(self, request: Document) -> Stream:
         """Return the stream that the request names; refuse one that is being created, which has no shards yet."""
         found = self.stream(request)
         if not found.shards:
@@ -131,7 +133,7 @@ class ServiceCall:
             )
         return found
 
-    def consumer(self, request: dict[str, Any]) -> tuple[Stream, Consumer]:
+    def consumer(self, request: Document) -> tuple[Stream, Consumer]:
         """Return the consumer, and its stream, that the request names by its ARN, or by its stream's and its name."""
         stream_arn, name, arn = (request.get(n) for n in ("StreamARN", "ConsumerName", "ConsumerARN"))
         parts = None
@@ -194,9 +196,7 @@ class ServiceCall:
         self.resource = stream.name
         return found, stream
 
-    def list_page(
-        self, request: dict[str, Any], found: list[_OnStream]
-    ) -> tuple[list[_OnStream], dict[str, Any]]:
+    def list_page(self, request: Document, found: list[_OnStream]) -> tuple[list[_OnStream], Document]:
         """Return the page of queues or channels that a request asks for, and the members that lead to the next one.
 
         Args:
@@ -250,7 +250,7 @@ class ServiceCall:
             else:
                 self.sending.append(hit)
 
-    def end_dry_run(self, request: dict[str, Any]) -> None:
+    def end_dry_run(self, request: Document) -> None:
         """End a dry run after all checks.
 
         Raises:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from penstock_local.channels import ACTIVE, CREATING, DELETING, UPDATING, Channel, channel_id
 from penstock_local.documents import Timestamp
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.operations.on_demand import require_on_demand
 from penstock_local.operations.tags import check_tags
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
 from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import Stream
-
-Document = dict[str, Any]
 
 _FRESHNESS_S = 300
 _ERROR_PREFIX = "errors/"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock_local import quotas
 from penstock_local.documents import Timestamp
 from penstock_local.operations.account import is_committed
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.operations.on_demand import require_present
 from penstock_local.operations.positions import SUBSCRIPTION_NAMES, position_of
 from penstock_local.operations.tags import check_tags
@@ -17,8 +17,6 @@ from penstock_local.service_errors import in_use, invalid_argument, limit_exceed
 from penstock_local.store import ACCOUNT
 from penstock_local.stream import ACTIVE, CREATING, DELETING, Consumer, Stream
 from penstock_local.subscription_faults import disturbed
-
-Document = dict[str, Any]
 
 _LIST_PAGE_MAX = 100
 

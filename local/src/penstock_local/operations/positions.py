@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock_local import sequence
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.replay.replayed_shard import ReplayedShard
 from penstock_local.sequence import SequenceParts
 from penstock_local.service_errors import invalid_argument
 from penstock_local.shard import Shard, shard_id
 from penstock_local.store import ACCOUNT
 from penstock_local.stream import Stream
-
-Document = dict[str, Any]
 
 
 def is_of(parts: SequenceParts, shard: Shard) -> bool:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.queues.deliveries import Delivery
 from penstock_local.queues.queue import Queue
 from penstock_local.queues.registry import IN_FLIGHT_MAX
 from penstock_local.service_errors import RequestRefused, invalid_argument, not_found
 from penstock_local.tokens import Receipt
 from penstock_local.wire import QueueRecord
-
-Document = dict[str, Any]
 
 _LIMIT = 10
 _WAIT_S = 9

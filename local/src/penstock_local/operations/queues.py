@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from penstock_local import quotas
 from penstock_local.documents import Timestamp
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.operations.consumers import require_consumer_room
 from penstock_local.operations.on_demand import require_on_demand
 from penstock_local.operations.tags import check_tags
@@ -15,8 +14,6 @@ from penstock_local.queues.queue import ACTIVE, CREATING, DELETING, Queue, Queue
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
 from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import Stream
-
-Document = dict[str, Any]
 
 
 def CreateQueue(call: ServiceCall, request: Document) -> Document:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock_local import growth, request_model, sequence
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
 from penstock_local.quotas import MIB
 from penstock_local.sequence import ORDINAL_STEP
@@ -17,8 +17,6 @@ from penstock_local.store import ACCOUNT, hash_key_of
 from penstock_local.stream import HASH_KEY_MAX, Stream
 from penstock_local.tokens import IteratorState
 from penstock_local.wire import Entry, EntryResult, arrival_text, record_text
-
-Document = dict[str, Any]
 
 REQUEST_BYTES_MAX = 10 * MIB
 ANSWER_BYTES_MAX = 10 * MIB

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import msgspec
 
 from penstock_local import quotas
 from penstock_local.operations.account import is_committed
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.operations.on_demand import require_no_channels, require_no_queues
 from penstock_local.service_errors import (
     invalid_argument,
@@ -24,8 +23,6 @@ from penstock_local.service_errors import (
 )
 from penstock_local.store import ACCOUNT
 from penstock_local.stream import Stream
-
-Document = dict[str, Any]
 
 SHARD_METRICS = (
     "IncomingBytes",

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
-from typing import Any
 
 from penstock_local import quotas
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, not_found, validation
 from penstock_local.shard import Shard
 from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import Stream
-
-Document = dict[str, Any]
 
 _LIST_SHARDS_PAGE_MAX = 1000
 _RESCALE_SHARDS_MAX = 10_000

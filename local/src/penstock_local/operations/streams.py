@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Any
 
 from penstock_local import quotas
 from penstock_local.documents import Timestamp
 from penstock_local.operations import settings
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.operations.on_demand import require_no_channels, require_no_queues
 from penstock_local.operations.tags import check_tags
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
@@ -19,8 +18,6 @@ _ON_DEMAND_SHARDS = 4
 _RETENTION_MIN_H, _RETENTION_MAX_H = 24, 8760
 _DESCRIBE_PAGE_MAX = 100
 _LIST_PAGE_MAX = 100
-
-Document = dict[str, Any]
 
 
 def CreateStream(call: ServiceCall, request: Document) -> Document:

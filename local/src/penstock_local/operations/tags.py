@@ -5,17 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.service_errors import invalid_argument
 from penstock_local.stream import Stream
 
 _TAGS_MAX = 50
 # The API reference (Tag) has no colon among the characters; tags of AWS have it, so it is accepted.
 _NO_TAG_CHARACTER = re.compile(r"[^\w\s.:/=+\-%@]")
-
-Document = dict[str, Any]
 
 
 def check_tags(tags: dict[str, str]) -> None:
