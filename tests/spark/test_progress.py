@@ -94,3 +94,15 @@ def test_the_lag_follows_what_became_of_the_query_since_it_was_reported(
     }
     query = SimpleNamespace(lastProgress=progress, isActive=is_active, status=status)
     assert lag(query)[0].millis_behind_latest == {"shardId-0": 0, "shardId-1": behind}, why
+
+
+def test_an_available_now_run_leaves_what_came_since_it_began():
+    report = {
+        **REPORT,
+        "millisBehindLatest": {"shardId-1": 1_800_000},
+        "readsToTip": True,
+        "tipAgeMillis": 3000,
+    }
+    progress = {"sources": [{"latestOffset": report}], "durationMs": RAN}
+    query = SimpleNamespace(lastProgress=progress, isActive=False, status=STOPPED)
+    assert lag(query)[0].millis_behind_latest == {"shardId-1": 3040}

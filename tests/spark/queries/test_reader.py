@@ -319,6 +319,21 @@ def test_available_now_at_a_new_location_reads_what_the_application_has_not(quer
     assert q.numbers() == list(range(40))
 
 
+def test_the_report_of_an_available_now_run_has_the_age_of_its_end(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 10))
+    q.reader.prepareForTriggerAvailableNow()
+    assert q.plan() is not None
+    report = q.reader.reportLatestOffset()
+    assert report["readsToTip"]
+    assert 0 <= report["tipAgeMillis"] < 600_000
+    limited = query(maxRecordsPerTrigger="5")
+    put(client, limited.stream, numbered(0, 10))
+    limited.reader.prepareForTriggerAvailableNow()
+    assert limited.plan() is not None
+    assert not limited.reader.reportLatestOffset()["readsToTip"]
+
+
 def test_available_now_does_not_end_while_a_shard_gives_no_answer(server, query, client):
     q = query()
     put(client, q.stream, numbered(0, 20))

@@ -10,7 +10,12 @@ from penstock.spark.options.spark_options import SourceOptions
 
 
 def progress_report(
-    query: JoinedQuery, settlement: Settlement, stream: str, *, reads_to_tip: bool
+    query: JoinedQuery,
+    settlement: Settlement,
+    stream: str,
+    *,
+    reads_to_tip: bool,
+    tip_age_ms: int | None,
 ) -> dict[str, Any]:
     """Return the last batch's figures, the query's lag, and its leases.
 
@@ -18,6 +23,7 @@ def progress_report(
         settlement: Of the last batch.
         stream: Name or ARN, as in the query's options.
         reads_to_tip: Whether a batch reads everything that had arrived when it was planned.
+        tip_age_ms: With AvailableNow, how long before now the records arrived that a batch leaves to later runs; else None.
     """
     stats = query.query_worker.stats
     behind = {key: state.millis_behind_latest for key, state in sorted(query.shards.states.items())}
@@ -40,6 +46,7 @@ def progress_report(
         "readsToTip": reads_to_tip,
         "records": settlement.record_count,
         "stream": stream,
+        **({} if tip_age_ms is None else {"tipAgeMillis": tip_age_ms}),
     }
 
 

@@ -314,9 +314,16 @@ class Planner:
         """
         if self._joined is None or self._settlement is None:
             return None
-        reads_to_tip = self._until_ms is None and not self._options.batch_limits
+        tip_age_ms = None
+        if self._until_ms is not None and self._poller.has_service_clock:
+            tip_age_ms = max(0, self._poller.steady_now_ms() - self._until_ms)
+        reads_to_tip = not self._options.batch_limits and (self._until_ms is None or tip_age_ms is not None)
         return progress_report(
-            self._joined, self._settlement, self._options.stream, reads_to_tip=reads_to_tip
+            self._joined,
+            self._settlement,
+            self._options.stream,
+            reads_to_tip=reads_to_tip,
+            tip_age_ms=tip_age_ms,
         )
 
     def stop(self) -> None:

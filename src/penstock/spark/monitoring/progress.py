@@ -6,7 +6,7 @@ query runs: in this process, on a cluster, behind Spark Connect.
 Spark requests them when a batch is planned and shows them when it is done; while a query is idle it shows new ones every
 ten seconds only. Spark 4.0 and 4.1 do not request them: the offset of each batch carries them, and an idle query shows
 those of its last batch. The query's state corrects them: while it waits for data, nothing is unread; and after a batch that
-was planned to the tip, only records that arrived after its plan can be unread.
+was planned to the tip, only records that arrived after its plan can be unread; with AvailableNow, those since the run began.
 """
 
 from __future__ import annotations
@@ -127,7 +127,9 @@ def lags_by_source(progress: Any, *, is_waiting: bool = False) -> list[StreamLag
             continue
         lags = StreamLags()
         for each in report.get("streams") or [report]:
-            millis_max = batch_ms if each.get("readsToTip") else None
+            millis_max = None
+            if batch_ms is not None and each.get("readsToTip"):
+                millis_max = batch_ms + each.get("tipAgeMillis", 0)
             lags.append(_lag_of(each, 0 if is_waiting else millis_max))
         found.append(lags)
     return found
