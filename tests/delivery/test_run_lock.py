@@ -355,13 +355,23 @@ def test_no_folder_is_made_if_the_stream_of_a_later_delivery_is_missing(streams,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("key", ["dead-letters", "to"])
+def test_a_folder_that_cannot_be_written_is_reported_before_the_first_batch(streams, tmp_path, key):
+    (tmp_path / "file").touch()
+    given = {"stream": streams[0], "to": f"{tmp_path}/orders", "state": f"{tmp_path}/state", "schema": "raw"}
+    given[key] = f"{tmp_path}/file/below"
+    with pytest.raises(DeliveryFailed, match=f"{tmp_path}/file/below.* cannot be written"):
+        DeliveryRun(None, check_deliveries([parse_delivery(given)]), print)
+
+
 def test_a_mistake_that_is_found_late_names_its_delivery_if_there_are_several(streams, tmp_path):
+    late = {"schema": "raw", "since": "2026-01-01", "until": "2999-01-01"}
     given = [
-        {"stream": stream, "to": f"{tmp_path}/{name}", "schema": schema}
-        for name, stream, schema in zip("ab", streams, ("raw", "{}"), strict=True)
+        {"stream": stream, "to": f"{tmp_path}/{name}", **more}
+        for name, stream, more in zip("ab", streams, ({"schema": "raw"}, late), strict=True)
     ]
     for deliveries, name in ((given, f"delivery {streams[1]} into {tmp_path}/b: "), (given[1:], "")):
-        with pytest.raises(OptionError, match=f"^{name}schema is not a schema: it has no columns"):
+        with pytest.raises(OptionError, match=f"^{name}until=2999-01-01T00:00:00.* is in the future"):
             DeliveryRun(None, check_deliveries([parse_delivery(each) for each in deliveries]), print)
 
 

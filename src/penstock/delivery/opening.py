@@ -432,9 +432,11 @@ def _with_grown_columns(
 
 
 def check_folders(spark: SparkSession, opened: OpenDelivery) -> None:
-    """Raise DeliveryFailed if the state folder or the table's folder cannot be written. Missing ones are made."""
+    """Raise DeliveryFailed if the folder of the state, the dead letters or the table cannot be written. Missing ones are made."""
     delivery = opened.delivery
     check_writable(opened.files, delivery.state)
+    if delivery.dead_letters is not None:
+        check_writable(opened.files, delivery.dead_letters)
     if delivery.is_folder:
         check_writable(open_files(spark, delivery.to), delivery.to)
 
