@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock.cli import main as cli
 from penstock.cli.consume_command import parse_address
+from penstock.cli.exit_on_signals import exit_on_signals
 from penstock.errors import OptionError, Throttled
 
 
@@ -187,3 +188,17 @@ def test_an_interruption_during_the_imports_shows_no_traceback(case, status):
     command = [sys.executable, "-c", IMPORTING, case, "--version"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (answer.returncode, answer.stderr) == (status, "")
+
+
+def test_a_signal_wins_over_the_error_that_a_library_makes_of_it():
+    """DuckDB runs the signal's handler during a query, and raises an error of its own in place of the handler's."""
+
+    def query():
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except SystemExit:
+            raise RuntimeError("Query interrupted") from None
+
+    with pytest.raises(SystemExit) as ended, exit_on_signals({signal.SIGINT: 130}):
+        query()
+    assert ended.value.code == 130

@@ -32,14 +32,21 @@ def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
         yield
         return
 
+    ended: list[SystemExit] = []
+
     def end(number: int, _frame: FrameType | None) -> None:
         for each in statuses:
             signal.signal(each, signal.SIG_IGN)  # a second signal must not interrupt the unwinding
-        raise SystemExit(statuses[signal.Signals(number)])
+        ended.append(SystemExit(statuses[signal.Signals(number)]))
+        raise ended[0]
 
     before = {each: signal.signal(each, end) for each in statuses}
     try:
         yield
+    except Exception:
+        if ended:  # an extension module has put its own error in its place, as DuckDB does
+            raise ended[0] from None
+        raise
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
