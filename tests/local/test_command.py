@@ -227,3 +227,14 @@ def test_calls_of_an_operation_that_does_not_exist_are_not_counted_as_none():
             OptionError, match=r"PutRecrod, which is not an operation .*did you mean PutRecord\?"
         ):
             count("PutRecrod")
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "said"), [("| true", 141, ""), (">/dev/full", 1, "No space left")]
+)
+def test_an_output_that_cannot_be_written_is_no_defect(kinesis, target, status, said):
+    port = kinesis.endpoint_url.rpartition(":")[2]
+    command = f"{sys.executable} -m penstock_local --export --port {port} {target}; exit ${{PIPESTATUS[0]}}"
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (answer.returncode, "Traceback" in answer.stderr) == (status, False)
+    assert said in answer.stderr

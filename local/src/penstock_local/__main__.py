@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
 import sys
+from typing import Final
 
 from penstock_local import command
 from penstock_local._version import __version__
+
+_EXIT_CLOSED_PIPE: Final = 141  # 128 plus the number of SIGPIPE, as shells show it for `cat`
 
 
 def main() -> int:
@@ -18,7 +22,19 @@ def main() -> int:
     parser = argparse.ArgumentParser("penstock-local", description=command.DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"penstock-local {__version__}")
     command.add_arguments(parser)
-    return command.run(parser.parse_args())
+    args = parser.parse_args()
+    try:
+        status = command.run(args)
+        sys.stdout.flush()
+    except OSError as error:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # the interpreter writes nothing at its exit
+        if isinstance(error, BrokenPipeError):
+            return _EXIT_CLOSED_PIPE
+        print(f"penstock-local: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
+        return 1
+    return status
 
 
 if __name__ == "__main__":
