@@ -42,7 +42,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.event_stream import FrameBuffer, decode_event
 from penstock.aws.fan_out import AwsFanOut
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.ports.fan_out import Broken, Pushed
+from penstock.ports.fan_out import FanOutFailed, FanOutPage
 
 ROUNDS = 15
 SHARD_WIRE_MB_PER_S = 3.1
@@ -224,14 +224,14 @@ class Drain:
         self.is_open = threading.Event()
         self.stream: Any = None
 
-    def tell(self, news: object) -> None:
+    def tell(self, event: object) -> None:
         """Receive bytes."""
-        if isinstance(news, Pushed):
+        if isinstance(event, FanOutPage):
             self.count += 1
             self.stream.request()
             return
-        if isinstance(news, Broken):
-            self.failure = news.error
+        if isinstance(event, FanOutFailed):
+            self.failure = event.error
         self.is_open.set()
 
 

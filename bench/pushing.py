@@ -31,7 +31,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.fan_out import AwsFanOut
 from penstock.consumer import Batch
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.ports.fan_out import Broken, Opened, Pushed
+from penstock.ports.fan_out import FanOutFailed, FanOutOpened, FanOutPage
 from penstock_local import LocalKinesisProcess
 
 WARM_UP = 20
@@ -175,16 +175,16 @@ class Drain:
         self.failure: object = None
         self.stream: Any = None
 
-    def tell(self, news: object) -> None:
+    def tell(self, event: object) -> None:
         """Receive bytes."""
-        if isinstance(news, Pushed):
-            self.records += len(news.page.records)
-            self.events += bool(news.page.records)
+        if isinstance(event, FanOutPage):
+            self.records += len(event.page.records)
+            self.events += bool(event.page.records)
             self.stream.request()
-        elif isinstance(news, Opened):
+        elif isinstance(event, FanOutOpened):
             self.is_open.set()
-        elif isinstance(news, Broken):
-            self.failure = news.error
+        elif isinstance(event, FanOutFailed):
+            self.failure = event.error
             self.is_open.set()
 
 

@@ -17,7 +17,7 @@ from penstock.core.position import TRIM_HORIZON
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import ResourceBusy, Throttled
-from penstock.ports.fan_out import Broken, Ended, Opened, Pushed
+from penstock.ports.fan_out import FanOutEnded, FanOutFailed, FanOutOpened, FanOutPage
 from penstock.ports.kinesis import IteratorType, RecordPage, ShardListing
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
@@ -109,10 +109,10 @@ class Subscribed:
     def close(self):
         self.is_open = False
 
-    def end(self, news):
+    def end(self, event):
         if self.is_open:
             self.is_open = False
-            self.tell(news)
+            self.tell(event)
 
     def send(self):
         service = self.service
@@ -127,11 +127,11 @@ class Subscribed:
         self.event_count += 1
         first, self.place = self.place, self.place + len(found)
         if is_last:
-            self.tell(Pushed(RecordPage(found, None, 0, service.children)))
-            self.end(Ended())
+            self.tell(FanOutPage(RecordPage(found, None, 0, service.children)))
+            self.end(FanOutEnded())
             return
         behind_ms = 0 if self.place == len(service.records) else 30_000
-        self.tell(Pushed(RecordPage(found, service.sequence_number(self.place - 1), behind_ms)))
+        self.tell(FanOutPage(RecordPage(found, service.sequence_number(self.place - 1), behind_ms)))
         if service.sends_twice and self.event_count % 2:
             self.place = first
         if service.break_after == self.event_count:
@@ -214,17 +214,17 @@ class Service:
         if any(self.time.now_s < each.opened_s + APART_S for each in self.streams):
             error = ResourceBusy("another active subscription exists for this consumer")
         if error is not None:
-            stream.end(Broken(error))
+            stream.end(FanOutFailed(error))
             return
         self.take_over()
         stream.opened_s = self.time.now_s
         self.streams.append(stream)
-        stream.tell(Opened())
+        stream.tell(FanOutOpened())
 
     def take_over(self):
         """End what is open as another subscriber does."""
         for each in self.streams:
-            each.end(Broken(ResourceBusy("another active subscription exists for this consumer")))
+            each.end(FanOutFailed(ResourceBusy("another active subscription exists for this consumer")))
 
     @property
     def open_count(self):

@@ -15,7 +15,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.fan_out import AwsFanOut
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import AccessDenied, NotFound, ResourceBusy, Throttled, Unavailable
-from penstock.ports.fan_out import Broken, Ended, Opened, Pushed
+from penstock.ports.fan_out import FanOutEnded, FanOutFailed, FanOutOpened, FanOutPage
 from penstock_local import LocalKinesis
 from waiting import wait_until
 
@@ -48,7 +48,7 @@ class Subscriber:
 
     def ask(self) -> int:
         self.stream.request()
-        return int(self.next(Pushed).page.next_iterator)
+        return int(self.next(FanOutPage).page.next_iterator)
 
 
 @pytest.fixture
@@ -79,20 +79,20 @@ def broken(serve, answer) -> Exception:
     subscriber = Subscriber(serve(answer).url)
     subscriber.stream.request()
     found = subscriber.told.get(timeout=TIMEOUT_S)
-    return (subscriber.next(Broken) if isinstance(found, Opened) else found).error
+    return (subscriber.next(FanOutFailed) if isinstance(found, FanOutOpened) else found).error
 
 
 def test_events_come_one_by_one_as_they_are_asked_for_and_the_end_behind_them(serve):
     subscriber = Subscriber(serve(with_events(event(1), event(2), event(3))).url)
-    subscriber.next(Opened)
+    subscriber.next(FanOutOpened)
     assert [subscriber.ask() for _ in range(3)] == [1, 2, 3]
-    subscriber.next(Ended)
+    subscriber.next(FanOutEnded)
     assert subscriber.told.empty()
 
 
 def test_a_subscription_is_signed_by_botocore_and_not_sent_by_it(serve):
     peer = serve(with_events())
-    Subscriber(peer.url).next(Opened)
+    Subscriber(peer.url).next(FanOutOpened)
     (exchange,) = peer.exchanges
     assert exchange.headers["x-amz-target"] == "Kinesis_20131202.SubscribeToShard"
     assert exchange.headers["content-type"] == "application/x-amz-json-1.1"
@@ -122,10 +122,10 @@ def test_a_refusal_is_the_error_that_it_would_be_of_any_other_call(serve, status
 def test_an_exception_between_events_comes_behind_those_before_it(serve):
     taken = exception("ResourceInUseException", "another active subscription exists")
     subscriber = Subscriber(serve(with_events(event(1), taken, ends=False)).url)
-    subscriber.next(Opened)
+    subscriber.next(FanOutOpened)
     assert subscriber.ask() == 1
     subscriber.stream.request()
-    error = subscriber.next(Broken).error
+    error = subscriber.next(FanOutFailed).error
     assert isinstance(error, ResourceBusy)
     assert "another active subscription exists" in str(error)
 
@@ -140,10 +140,10 @@ def test_a_wrong_checksum_breaks_the_stream_behind_what_was_whole(serve):
     wrong[-1] ^= 1
     peer = serve(with_events(event(1), bytes(wrong), event(3), ends=False))
     subscriber = Subscriber(peer.url)
-    subscriber.next(Opened)
+    subscriber.next(FanOutOpened)
     assert subscriber.ask() == 1
     subscriber.stream.request()
-    assert "checksum" in str(subscriber.next(Broken).error)
+    assert "checksum" in str(subscriber.next(FanOutFailed).error)
     wait_until(lambda: peer.exchanges[0].is_reset)
 
 
@@ -177,9 +177,9 @@ def test_a_new_subscription_after_a_lost_connection_opens_another_one(serve):
 
     peer = serve(answer)
     first = Subscriber(peer.url)
-    first.next(Broken)
+    first.next(FanOutFailed)
     second = Subscriber(peer.url)
-    second.next(Opened)
+    second.next(FanOutOpened)
     assert second.ask() == 7
     assert peer.connection_count == 2
 
@@ -187,9 +187,9 @@ def test_a_new_subscription_after_a_lost_connection_opens_another_one(serve):
 def test_a_connection_that_is_closed_as_soon_as_it_is_ready_is_not_used_again(serve):
     peer = serve(with_events(event(1)), farewells=1)
     first = Subscriber(peer.url)
-    assert "GOAWAY" in str(first.next(Broken).error)
+    assert "GOAWAY" in str(first.next(FanOutFailed).error)
     second = Subscriber(peer.url)
-    second.next(Opened)
+    second.next(FanOutOpened)
     assert second.ask() == 1
 
 
@@ -197,8 +197,8 @@ def test_of_what_nobody_asks_for_a_window_is_received_and_other_streams_go_on(se
     many = b"".join(event(number, bytes(40_000)) for number in range(100))
     peer = serve(with_events(many, ends=False))
     stalled, lively = Subscriber(peer.url), Subscriber(peer.url)
-    stalled.next(Opened)
-    lively.next(Opened)
+    stalled.next(FanOutOpened)
+    lively.next(FanOutOpened)
     assert [lively.ask() for _ in range(100)] == list(range(100))
     of_stalled = peer.exchanges[0]
     assert len(many) - len(of_stalled.waiting) <= 512 * 1024
@@ -209,16 +209,16 @@ def test_of_what_nobody_asks_for_a_window_is_received_and_other_streams_go_on(se
 
 def test_an_event_that_is_larger_than_the_window_comes_whole(serve):
     subscriber = Subscriber(serve(with_events(event(1, bytes(3_000_000)), event(2))).url)
-    subscriber.next(Opened)
+    subscriber.next(FanOutOpened)
     subscriber.stream.request()
-    assert len(subscriber.next(Pushed).page.records[0].data) == 3_000_000
+    assert len(subscriber.next(FanOutPage).page.records[0].data) == 3_000_000
     assert subscriber.ask() == 2
 
 
 def test_what_is_closed_is_reset_and_told_nothing_more(serve):
     peer = serve(with_events(event(1), event(2), ends=False))
     subscriber = Subscriber(peer.url)
-    subscriber.next(Opened)
+    subscriber.next(FanOutOpened)
     assert subscriber.ask() == 1
     subscriber.stream.close()
     subscriber.stream.request()
@@ -238,11 +238,11 @@ def test_an_endpoint_that_is_not_there_or_speaks_no_http2_is_an_error_that_names
 
         thread = threading.Thread(target=answer_in_http1)
         thread.start()
-        error = Subscriber(url).next(Broken).error
+        error = Subscriber(url).next(FanOutFailed).error
         thread.join()
     assert isinstance(error, Unavailable)
     assert f"no connection of HTTP/2 to {url}" in str(error)
-    assert f"no connection of HTTP/2 to {url}" in str(Subscriber(url).next(Broken).error)
+    assert f"no connection of HTTP/2 to {url}" in str(Subscriber(url).next(FanOutFailed).error)
 
 
 def test_a_server_that_answers_in_http1_and_keeps_the_connection_is_named_at_once():
@@ -268,12 +268,12 @@ def test_a_server_that_answers_in_http1_and_keeps_the_connection_is_named_at_onc
 def test_a_certificate_that_is_not_trusted_and_a_name_that_cannot_be_one_are_told_with_a_way_out(monkeypatch):
     monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
     with LocalKinesis(limits=False, settle_s=0, tls=True) as server:
-        assert "AWS_CA_BUNDLE" in str(Subscriber(server.endpoint_url).next(Broken).error)
+        assert "AWS_CA_BUNDLE" in str(Subscriber(server.endpoint_url).next(FanOutFailed).error)
     monkeypatch.setenv("http_proxy", f"http://{'a' * 64}.example:1")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
     assert "no connection of HTTP/2 to http://x.example" in str(
-        Subscriber("http://x.example").next(Broken).error
+        Subscriber("http://x.example").next(FanOutFailed).error
     )
 
 
@@ -343,7 +343,7 @@ def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
         monkeypatch.setenv("http_proxy", f"http://user:word@127.0.0.1:{listener.getsockname()[1]}")
         port = peer.url.rpartition(":")[2]
         subscriber = Subscriber(f"http://stream.example:{port}")
-        subscriber.next(Opened)
+        subscriber.next(FanOutOpened)
         assert subscriber.ask() == 5
     assert asked[0].startswith(b"CONNECT stream.example:")
     assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk" in asked[0]

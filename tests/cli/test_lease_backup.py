@@ -6,7 +6,14 @@ import pytest
 
 from moved_clock import MovedClock
 from penstock.cli.lease_backup import apply_reset, read_backup, write_backup
-from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_name
+from penstock.cli.lease_report import (
+    WatchedLease,
+    count_leases_by,
+    live_owners,
+    state_of,
+    watch_leases,
+    zone_name,
+)
 from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Create, Renew
@@ -86,21 +93,21 @@ def test_watching_tells_live_owners_from_silent_ones():
         if now_s == 1.0:
             table.write(Renew("s1", 0, "live"))
 
-    sightings, _ = watch(table, MovedClock(on_sleep=meanwhile), 4.0)
-    assert [(s.lease.key, s.has_moved, s.unmoved_s) for s in sightings] == [
+    watched_leases, _ = watch_leases(table, MovedClock(on_sleep=meanwhile), 4.0)
+    assert [(s.lease.key, s.has_moved, s.unmoved_s) for s in watched_leases] == [
         ("s1", True, 3.0),
         ("s2", False, 4.0),
         ("s3", False, 4.0),
     ]
-    assert live_owners(sightings) == ["live"]
-    rows = {s.lease.key: s.lease for s in sightings}
-    assert [state_of(s, rows) for s in sightings] == ["read", "owner silent", "unowned"]
+    assert live_owners(watched_leases) == ["live"]
+    rows = {s.lease.key: s.lease for s in watched_leases}
+    assert [state_of(s, rows) for s in watched_leases] == ["read", "owner silent", "unowned"]
 
 
 def test_watching_ends_as_soon_as_everything_was_seen_to_move():
     table = table_of([lease("s1", owner="live")])
     clock = MovedClock(on_sleep=lambda now_s: table.write(Renew("s1", 0, "live")))
-    watch(table, clock, 60.0)
+    watch_leases(table, clock, 60.0)
     assert clock.now_s == 0.5
 
 
@@ -115,12 +122,14 @@ def test_watching_ends_as_soon_as_everything_was_seen_to_move():
     ],
 )
 def test_states(row, owner_state, state):
-    assert state_of(Sighting(row, owner_state), {"p": lease("p"), "c": row}) == state
+    assert state_of(WatchedLease(row, owner_state), {"p": lease("p"), "c": row}) == state
 
 
 def test_an_owner_that_renewed_is_not_silent_however_long_the_last_scan_took():
     row = lease("c", owner="w")
-    assert state_of(Sighting(row, OwnerState.EXPIRED, unmoved_s=9.0, has_moved=True), {"c": row}) == "read"
+    assert (
+        state_of(WatchedLease(row, OwnerState.EXPIRED, unmoved_s=9.0, has_moved=True), {"c": row}) == "read"
+    )
 
 
 def test_shares_count_unfinished_leases_per_worker_and_zone():
@@ -130,6 +139,6 @@ def test_shares_count_unfinished_leases_per_worker_and_zone():
         lease("3", owner="a/y"),
         lease("4", SHARD_END, owner="q"),
     ]
-    sightings = [Sighting(row, OwnerState.ALIVE) for row in rows]
-    assert shares(sightings, str) == {"a/y": 2, "a/x": 1}
-    assert shares(sightings, zone_name) == {"a": 3}
+    watched_leases = [WatchedLease(row, OwnerState.ALIVE) for row in rows]
+    assert count_leases_by(watched_leases, str) == {"a/y": 2, "a/x": 1}
+    assert count_leases_by(watched_leases, zone_name) == {"a": 3}

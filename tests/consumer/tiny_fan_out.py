@@ -8,7 +8,7 @@ from virtual_world import TinyKinesis
 
 from moved_clock import MovedClock
 from penstock.errors import NotFound, ResourceBusy, Throttled, Unavailable
-from penstock.ports.fan_out import Broken, Ended, Opened, Pushed, StreamConsumer
+from penstock.ports.fan_out import FanOutEnded, FanOutFailed, FanOutOpened, FanOutPage, StreamConsumer
 from penstock.ports.kinesis import IteratorStart, RecordPage
 from penstock_local.quotas import FAN_OUT_BYTES_PER_S, Bucket
 
@@ -39,10 +39,10 @@ class TinyStream:
     def close(self) -> None:
         self.is_open = False
 
-    def end(self, news) -> None:
+    def end(self, event) -> None:
         if self.is_open:
             self.is_open = False
-            self.tell(news)
+            self.tell(event)
 
 
 @dataclass
@@ -95,14 +95,14 @@ class TinyFanOut:
             error = ResourceBusy("another active subscription exists for this consumer")
         stream = TinyStream(self, shard_id, 0, tell, now_s, now_s)
         if error is not None:
-            stream.end(Broken(error))
+            stream.end(FanOutFailed(error))
             return stream
         for other in mine:
-            other.end(Broken(ResourceBusy("another active subscription exists for this consumer")))
+            other.end(FanOutFailed(ResourceBusy("another active subscription exists for this consumer")))
         stream.place = self._place(shard_id, start)
         self.streams.append(stream)
         self.subscribed.append((now_s, shard_id, start))
-        tell(Opened())
+        tell(FanOutOpened())
         return stream
 
     def _place(self, shard_id: str, start: IteratorStart) -> int:
@@ -130,7 +130,7 @@ class TinyFanOut:
     def _step(self, stream: TinyStream) -> bool:
         now_s = self.clock.now_s
         if now_s >= stream.opened_s + LIFE_S and not stream.is_silent:
-            stream.end(Ended())
+            stream.end(FanOutEnded())
             return True
         if not stream.is_asked or stream.is_silent:
             return False
@@ -159,20 +159,20 @@ class TinyFanOut:
         through = records[stream.place - 1].sequence_number if stream.place else "1"
         behind = 0 if stream.place == len(records) else 1000
         if is_last:
-            stream.tell(Pushed(RecordPage(found, None, 0, self.kinesis.children_of(stream.shard_id))))
-            stream.end(Ended())
+            stream.tell(FanOutPage(RecordPage(found, None, 0, self.kinesis.children_of(stream.shard_id))))
+            stream.end(FanOutEnded())
             return
         if self.is_each_event_sent_twice and found and self.sent % 2:
             stream.place = first
-        stream.tell(Pushed(RecordPage(found, through, behind)))
+        stream.tell(FanOutPage(RecordPage(found, through, behind)))
         if self.events_per_connection is not None and self.sent % self.events_per_connection == 0:
-            stream.end(Ended())
+            stream.end(FanOutEnded())
 
     # --- faults ---
 
     def break_all(self) -> None:
         for each in self.streams:
-            each.end(Broken(Unavailable("the connection was lost")))
+            each.end(FanOutFailed(Unavailable("the connection was lost")))
 
     def silence_all(self) -> None:
         for each in self.streams:

@@ -17,7 +17,7 @@ def kinds():
 
 
 def test_a_column_becomes_wider_and_its_structs_get_fields(kinds):
-    from penstock.delivery.table_rows import may_become
+    from penstock.delivery.table_rows import may_retype
 
     number, long, text = kinds.IntegerType(), kinds.LongType(), kinds.StringType()
 
@@ -31,10 +31,10 @@ def test_a_column_becomes_wider_and_its_structs_get_fields(kinds):
         (kinds.ArrayType(before), kinds.ArrayType(after)),
         (kinds.MapType(text, before), kinds.MapType(text, after)),
     ]
-    assert [may_become(*pair) for pair in pairs] == [True] * 4
-    assert [may_become(second, first) for first, second in pairs] == [False] * 4
-    assert not may_become(number, text)
-    assert not may_become(kinds.MapType(number, text), kinds.MapType(long, text))
+    assert [may_retype(*pair) for pair in pairs] == [True] * 4
+    assert [may_retype(second, first) for first, second in pairs] == [False] * 4
+    assert not may_retype(number, text)
+    assert not may_retype(kinds.MapType(number, text), kinds.MapType(long, text))
 
 
 def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struct(kinds):

@@ -168,7 +168,7 @@ class Table:
             dead_count=0,
             moves=(),
             rows=placed.rows,
-            before=placed.before,
+            state_before=placed.state_before,
         )
 
     def rows(self, columns="id"):

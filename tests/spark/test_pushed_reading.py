@@ -13,7 +13,7 @@ from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import AccessDenied, ClaimConflict, NotFound, ResourceBusy, Throttled, Unavailable
-from penstock.ports.fan_out import Broken, Ended
+from penstock.ports.fan_out import FanOutEnded, FanOutFailed
 from penstock.spark.tasks.kept_subscriptions import KEPT_MAX, UNUSED_S, KeptSubscriptions
 from penstock.spark.tasks.pushed_reading import PATIENCE_S, PushedReading
 from penstock.spark.tasks.task_subscription import TaskSubscription
@@ -197,10 +197,10 @@ def test_a_refused_subscription_is_tried_again_ever_more_rarely():
 @pytest.mark.parametrize(
     ("news", "why"),
     [
-        (Broken(ResourceBusy("taken over")), "takenOver"),
-        (Broken(Unavailable("the service reset the stream")), "broken"),
-        (Broken(Unavailable("a frame's checksum is wrong")), "broken"),
-        (Ended(), "over"),
+        (FanOutFailed(ResourceBusy("taken over")), "takenOver"),
+        (FanOutFailed(Unavailable("the service reset the stream")), "broken"),
+        (FanOutFailed(Unavailable("a frame's checksum is wrong")), "broken"),
+        (FanOutEnded(), "over"),
     ],
     ids=["take-over", "reset", "broken frame", "end"],
 )

@@ -12,7 +12,15 @@ from typing import Final, NoReturn
 from penstock.core.limits import SUBSCRIPTIONS_APART_S
 from penstock.core.reading.resume import IteratorStart
 from penstock.errors import NotFound, ResourceBusy, ServiceError, Unavailable
-from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamConsumer, StreamNews
+from penstock.ports.fan_out import (
+    EventStream,
+    FanOutEnded,
+    FanOutEvent,
+    FanOutFailed,
+    FanOutOpened,
+    FanOutPage,
+    StreamConsumer,
+)
 from penstock.ports.kinesis import RecordPage
 from penstock_sim.blocking_ports import SimKinesis
 
@@ -46,7 +54,7 @@ class SimFanOut:
     fetch_consumers = register_consumer = deregister_consumer = refuse
 
     def subscribe(
-        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[FanOutEvent], None]
     ) -> EventStream:
         subscription = SimSubscription(self._kinesis, (consumer_arn, shard_id), start, report)
         world = self._kinesis.process.world
@@ -68,7 +76,7 @@ class SimSubscription:
         kinesis: SimKinesis,
         key: tuple[str, str],
         start: IteratorStart,
-        report: Callable[[StreamNews], None],
+        report: Callable[[FanOutEvent], None],
     ) -> None:
         self._kinesis = kinesis
         self._process = kinesis.process
@@ -99,7 +107,7 @@ class SimSubscription:
         error = self._refusal()
         if error is not None:
             world.met[f"fan-out: refused, {type(error).__name__}"] += 1
-            self._end(Broken(error))
+            self._end(FanOutFailed(error))
             return
         before = world.subscriptions.get(self._key)
         if before is not None:
@@ -108,8 +116,8 @@ class SimSubscription:
         self._sent_s = world.now - _HEARTBEAT_S  # the first event is sent at once
         self._index = self._stream.seek(self._shard, self._kinesis.position_of(self._key[1], self._start))
         world.met["fan-out: accepted"] += 1
-        self._later(Opened())
-        world.schedule(world.now + world.streams.iterator_life_s(), self._end, Ended())
+        self._later(FanOutOpened())
+        world.schedule(world.now + world.streams.iterator_life_s(), self._end, FanOutEnded())
 
     def _refusal(self) -> ServiceError | None:
         world = self._world
@@ -126,19 +134,19 @@ class SimSubscription:
         """End in favour of a later subscription, unless it has ended already."""
         if not self._is_over:
             self._world.met["fan-out: taken over"] += 1
-            self._end(Broken(_busy()))
+            self._end(FanOutFailed(_busy()))
 
-    def _later(self, news: StreamNews) -> None:
-        self._process.later(self._world.latency_s(), self._deliver, news)
+    def _later(self, event: FanOutEvent) -> None:
+        self._process.later(self._world.latency_s(), self._deliver, event)
 
-    def _deliver(self, news: StreamNews) -> None:
-        if not self._is_over or not isinstance(news, Opened | Pushed):
-            self._report(news)
+    def _deliver(self, event: FanOutEvent) -> None:
+        if not self._is_over or not isinstance(event, FanOutOpened | FanOutPage):
+            self._report(event)
 
-    def _end(self, news: StreamNews) -> None:
+    def _end(self, event: FanOutEvent) -> None:
         if not self._is_over:
             self._is_over = True
-            self._later(news)
+            self._later(event)
 
     def _send(self) -> None:
         world = self._world
@@ -149,7 +157,7 @@ class SimSubscription:
             self._disturb(luck)
             return
         if self._shard.is_expired:
-            self._end(Broken(Unavailable("the shard has left the stream")))
+            self._end(FanOutFailed(Unavailable("the shard has left the stream")))
             return
         index = max(self._index, self._shard.trimmed)
         records, after = self._stream.read(self._shard, index, world.chance.randint(1, _EVENT_RECORDS_MAX))
@@ -170,7 +178,7 @@ class SimSubscription:
         )
         world.met["fan-out: events"] += 1
         self._index = index if not is_last and luck > 1.0 - _REPEATED and not world.is_healed else after
-        self._later(Pushed(page))
+        self._later(FanOutPage(page))
 
     def _disturb(self, luck: float) -> None:
         met = self._world.met
@@ -178,10 +186,10 @@ class SimSubscription:
             self._is_silent = True
             met["fan-out: silent"] += 1
         elif luck < _SILENT + _BROKEN:
-            self._end(Broken(Unavailable("the connection was lost")))
+            self._end(FanOutFailed(Unavailable("the connection was lost")))
             met["fan-out: broken"] += 1
         else:
-            self._end(Ended())
+            self._end(FanOutEnded())
             met["fan-out: ended"] += 1
 
 

@@ -34,11 +34,11 @@ _NUMBERS: Final = ("metadata_service_timeout", "metadata_service_num_attempts")
 _SERVICES: Final = ("kinesis", "dynamodb", "cloudwatch", "s3", "sqs", "glue", "sts")
 
 
-def check_forms(session: Any, *, is_without_keys: bool) -> None:
+def check_forms(session: Any, *, has_keys: bool) -> None:
     """Refuse a block where a text belongs, and a text where a block belongs.
 
     Args:
-        is_without_keys: Whether the options have no keys: then botocore searches for credentials and reads `_NUMBERS`.
+        has_keys: Whether the options have keys. Without them, botocore searches for credentials and reads `_NUMBERS`.
 
     Raises:
         OptionError: A key of the profile or of its section of services has the wrong form, or a number cannot be read.
@@ -50,7 +50,7 @@ def check_forms(session: Any, *, is_without_keys: bool) -> None:
             raise _wrong_form(named, f"{key} is followed by an indented block: write KEY = VALUE")
     if not isinstance(profile.get("api_versions", {}), dict):
         raise _wrong_form(named, "api_versions has no indented block below it")
-    for key in _NUMBERS if is_without_keys else ():
+    for key in () if has_keys else _NUMBERS:
         try:
             session.get_config_variable(key)
         except (ValueError, TypeError):

@@ -249,7 +249,7 @@ def new_session(options: AwsOptions) -> Any:
     """
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
-    check_forms(session, is_without_keys=options.access_key_id is None)
+    check_forms(session, has_keys=options.access_key_id is not None)
     region = _region_of(options)
     if region:
         session.set_config_variable("region", region)

@@ -33,7 +33,7 @@ from msgspec import Struct
 from penstock.aws.event_stream import BrokenFrameError, Frame, FrameBuffer, decode_event
 from penstock.aws.kinesis import moment_ms
 from penstock.aws.request_signing import header_text
-from penstock.ports.fan_out import Ended, Opened, Pushed, StreamNews
+from penstock.ports.fan_out import FanOutEnded, FanOutEvent, FanOutOpened, FanOutPage
 
 log = logging.getLogger("penstock.aws")
 
@@ -67,13 +67,13 @@ class Refusal(Struct, frozen=True):
     message: str
 
 
-class Lost(Struct, frozen=True):
+class ConnectionLost(Struct, frozen=True):
     """The connection or its stream is gone."""
 
     reason: str
 
 
-Outcome = StreamNews | Refusal | Lost
+StreamOutcome = FanOutEvent | Refusal | ConnectionLost
 
 
 class SignedRequest(Struct, frozen=True):
@@ -92,7 +92,7 @@ class Receiver:
         report: Called with each outcome, up to the one that ends the request.
     """
 
-    def __init__(self, request: SignedRequest, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, request: SignedRequest, report: Callable[[StreamOutcome], None]) -> None:
         self.request = request
         self.frames = FrameBuffer()
         self.number: int | None = None  # of its HTTP/2 stream, once the request is sent
@@ -110,11 +110,11 @@ class Receiver:
         self._is_requested = True
         self.pass_on()
 
-    def report(self, outcome: Outcome) -> None:
-        """Report an outcome; any but `Opened` and `Pushed` is the last one."""
+    def report(self, outcome: StreamOutcome) -> None:
+        """Report an outcome; any but `FanOutOpened` and `FanOutPage` is the last one."""
         if self.is_over:
             return
-        if not isinstance(outcome, Opened | Pushed):
+        if not isinstance(outcome, FanOutOpened | FanOutPage):
             self.is_over = True
         self._report(outcome)
 
@@ -122,7 +122,7 @@ class Receiver:
         """Handle the beginning of the answer."""
         self.status = status
         if status == 200:
-            self.report(Opened())
+            self.report(FanOutOpened())
 
     def on_end(self) -> None:
         """Handle the end of the answer."""
@@ -144,7 +144,7 @@ class Receiver:
                     break
                 self._on_frame(frame)
         except BrokenFrameError as error:
-            self._fail(Lost(str(error)))
+            self._fail(ConnectionLost(str(error)))
             return
         if self._has_ended:
             self._report_end()
@@ -154,9 +154,9 @@ class Receiver:
         """Report the end, unless events are left that were not requested yet."""
         left_bytes = len(self.frames)
         if not left_bytes:
-            self.report(Ended())
+            self.report(FanOutEnded())
         elif self._is_requested:  # no whole event is left
-            self.report(Lost(f"it ended inside a frame, {left_bytes} bytes into it"))
+            self.report(ConnectionLost(f"it ended inside a frame, {left_bytes} bytes into it"))
 
     def _on_frame(self, frame: Frame) -> None:
         headers = frame.headers
@@ -179,10 +179,10 @@ class Receiver:
         age_s = self.connection.loop.time() - frame.received_s
         age_ms = int(age_s * 1000) if age_s >= 1 else 0
         self.report(
-            Pushed(decode_event(frame.payload, age_ms=age_ms, server_ms=self.connection.server_ms(self)))
+            FanOutPage(decode_event(frame.payload, age_ms=age_ms, server_ms=self.connection.server_ms(self)))
         )
 
-    def _fail(self, outcome: Outcome) -> None:
+    def _fail(self, outcome: StreamOutcome) -> None:
         self.report(outcome)
         if self.connection is not None:
             self.connection.drop(self)
@@ -281,7 +281,7 @@ class EventConnection(asyncio.Protocol):
             case StreamEnded() | StreamReset():
                 receiver = self._receivers.pop(event.stream_id or 0, None)
                 if receiver is not None and isinstance(event, StreamReset):
-                    receiver.report(Lost(f"the service reset the stream ({event.error_code!s})"))
+                    receiver.report(ConnectionLost(f"the service reset the stream ({event.error_code!s})"))
                 elif receiver is not None:
                     receiver.on_end()
             case ConnectionTerminated():
@@ -300,7 +300,7 @@ class EventConnection(asyncio.Protocol):
         if receiver is None:
             return  # its stream was closed from here
         if receiver.status != 200 and len(receiver.frames) > _ERROR_BYTES_MAX:
-            receiver.report(Lost(f"an answer of status {receiver.status} is too long"))
+            receiver.report(ConnectionLost(f"an answer of status {receiver.status} is too long"))
             self.drop(receiver)
             return
         receiver.unreturned_bytes += event.flow_controlled_length or 0
@@ -354,7 +354,7 @@ class EventConnection(asyncio.Protocol):
         except ProtocolError as error:  # its stream numbers are used up, for example
             reason = f"the connection takes no request: {error}"
             self._close(reason)
-            receiver.report(Lost(reason))
+            receiver.report(ConnectionLost(reason))
             return
         self._flush()
 
@@ -421,7 +421,7 @@ class EventConnection(asyncio.Protocol):
             self.ready.set_exception(ConnectionError(reason))
         receivers, self._receivers = list(self._receivers.values()), {}
         for receiver in receivers:
-            receiver.report(Lost(reason))
+            receiver.report(ConnectionLost(reason))
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
 

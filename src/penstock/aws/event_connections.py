@@ -20,7 +20,13 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from penstock.aws.connecting import PROXY_WAY_OUT, TRUST_WAY_OUT
-from penstock.aws.event_connection import EventConnection, Lost, Outcome, Receiver, SignedRequest
+from penstock.aws.event_connection import (
+    ConnectionLost,
+    EventConnection,
+    Receiver,
+    SignedRequest,
+    StreamOutcome,
+)
 from penstock.aws.request_signing import DEFAULT_PORTS, host_of
 from penstock.runtime.threads import begin_on_daemon
 
@@ -79,7 +85,9 @@ class EventConnections:
         self._tasks: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._loop.run_forever, name="penstock-fan-out", daemon=True).start()
 
-    def open(self, origin: Origin, request: SignedRequest, report: Callable[[Outcome], None]) -> OpenStream:
+    def open(
+        self, origin: Origin, request: SignedRequest, report: Callable[[StreamOutcome], None]
+    ) -> OpenStream:
         """Send a request and report its outcomes, on the loop's thread."""
         receiver = Receiver(request, report)
         stream = OpenStream(self._loop, receiver)
@@ -99,7 +107,7 @@ class EventConnections:
                 connection = await self._connection_to(origin)
         except (OSError, TimeoutError, ValueError) as error:  # an invalid host name raises ValueError
             where = f"no connection of HTTP/2 to {origin.scheme}://{origin.authority}"
-            receiver.report(Lost(f"{where}: {str(error) or 'no answer in time'}{_way_out(error)}"))
+            receiver.report(ConnectionLost(f"{where}: {str(error) or 'no answer in time'}{_way_out(error)}"))
             return
         if not receiver.is_over:
             connection.send(receiver)

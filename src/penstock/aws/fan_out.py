@@ -19,13 +19,13 @@ from penstock.aws.connecting import proxy_for, trusted_file
 from penstock.aws.connection import client_for, credentials_in_use, new_session, renew_credentials
 from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import InterceptedRequest
-from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
+from penstock.aws.event_connection import ConnectionLost, Refusal, SignedRequest, StreamOutcome
 from penstock.aws.event_connections import Origin, connections_of_process
 from penstock.aws.request_signing import header_text
 from penstock.aws.service_calls import call_operation, pages_of, translate
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import ServiceError, Throttled, Unavailable
-from penstock.ports.fan_out import Broken, EventStream, StreamConsumer, StreamNews
+from penstock.ports.fan_out import EventStream, FanOutEvent, FanOutFailed, StreamConsumer
 from penstock.ports.kinesis import IteratorStart
 
 _SUBSCRIBE: Final = "SubscribeToShard"
@@ -78,20 +78,20 @@ class AwsFanOut:
     # --- subscriptions ---
 
     def subscribe(
-        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[FanOutEvent], None]
     ) -> EventStream:
         resource = f"shard {shard_id}, consumer {consumer_arn}"
         seen = credentials_in_use(self._options)
         url, request = self._sign(consumer_arn, shard_id, start, resource)
 
-        def pass_on(outcome: Outcome) -> None:
-            if not isinstance(outcome, Refusal | Lost):
+        def pass_on(outcome: StreamOutcome) -> None:
+            if not isinstance(outcome, Refusal | ConnectionLost):
                 report(outcome)
                 return
             error = _error_of(outcome, resource)
             if error.code in STALE_CREDENTIALS:
                 renew_credentials(self._options, seen)
-            report(Broken(error))
+            report(FanOutFailed(error))
 
         return connections_of_process().open(self._origin(url), request, pass_on)
 
@@ -153,8 +153,8 @@ def _request_of(signed: Any) -> SignedRequest:
     return SignedRequest(parts.path or "/", headers, body)
 
 
-def _error_of(outcome: Refusal | Lost, resource: str) -> ServiceError:
-    if isinstance(outcome, Lost):
+def _error_of(outcome: Refusal | ConnectionLost, resource: str) -> ServiceError:
+    if isinstance(outcome, ConnectionLost):
         return Unavailable(
             f"{_SUBSCRIBE} on {resource}: {outcome.reason}", operation=_SUBSCRIBE, resource=resource
         )

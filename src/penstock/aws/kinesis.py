@@ -25,17 +25,17 @@ class AwsKinesis:
     """Implements `penstock.ports.kinesis.Kinesis`; safe to use from several threads.
 
     Args:
-        is_patient: Whether a throttled or failed call is retried.
+        retries: Whether a throttled or failed call is retried.
         stays_off_aws: If the environment names an endpoint now, calls are refused once it no longer names one.
     """
 
-    def __init__(self, options: AwsOptions, *, is_patient: bool = True, stays_off_aws: bool = False) -> None:
+    def __init__(self, options: AwsOptions, *, retries: bool = True, stays_off_aws: bool = False) -> None:
         self._options = options
         self._first_endpoint = environment_endpoint(options) if stays_off_aws else None
-        self._retried: tuple[type[ServiceError], ...] = TRANSIENT if is_patient else ()
+        self._retried: tuple[type[ServiceError], ...] = TRANSIENT if retries else ()
 
     def without_retries(self) -> AwsKinesis:
-        return AwsKinesis(self._options, is_patient=False)
+        return AwsKinesis(self._options, retries=False)
 
     def __eq__(self, other: object) -> bool:
         """Compare the options: equal ones reach the same service as the same caller."""

@@ -40,7 +40,7 @@ class _Row(Struct, frozen=True):
     unknown: dict[str, Any]
 
 
-class _NoRow(Struct, frozen=True):
+class _UnreadableObject(Struct, frozen=True):
     """An object that cannot be read as a lease, as long as its tag is this one."""
 
     skipped_row: SkippedRow
@@ -61,7 +61,7 @@ class ObjectLeaseTable:
         self._lock = threading.Lock()
         # The rows as last read or written; another worker may have changed them since.
         self._rows: dict[str, _Row] = {}
-        self._no_rows: dict[str, _NoRow] = {}  # the unreadable objects of the last scan, by name
+        self._unreadable_objects: dict[str, _UnreadableObject] = {}  # of the last scan, by name
         self._row_count = 0
 
     def __repr__(self) -> str:
@@ -86,11 +86,11 @@ class ObjectLeaseTable:
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         """Read every row, or those of a part. Only objects that have changed are fetched."""
         with self._lock:
-            known, no_rows = dict(self._rows), self._no_rows
-        tags = {name: each.tag for name, each in no_rows.items()}
+            known, unreadable_objects = dict(self._rows), self._unreadable_objects
+        tags = {name: each.tag for name, each in unreadable_objects.items()}
         tags |= {_name_of(key): row.tag for key, row in known.items()}
         read: dict[str, _Row] = {}
-        skipped: dict[str, _NoRow] = {}
+        skipped: dict[str, _UnreadableObject] = {}
         for name, stored in self._store.read_all(tags, _SUFFIX).items():
             key = _key_of(name)
             if not key:
@@ -99,18 +99,18 @@ class ObjectLeaseTable:
                 try:
                     read[key] = _read(name, stored)
                 except NotALease as error:
-                    skipped[name] = _no_row(name, stored, error)
+                    skipped[name] = _unreadable_object(name, stored, error)
             elif key in known and name == _name_of(key):
                 read[key] = known[key]
             else:
-                skipped[name] = no_rows[name]
+                skipped[name] = unreadable_objects[name]
         leases = tuple(row.lease for key, row in read.items() if part is None or part.holds(key))
         rows = (each.skipped_row for each in skipped.values())
         with self._lock:
             # Rows written meanwhile are newer than the listing.
             kept = {key: row for key, row in self._rows.items() if known.get(key) is not row}
             self._rows = {**read, **kept}
-            self._no_rows = skipped
+            self._unreadable_objects = skipped
             self._row_count = len(read)
         return LeaseScan(leases, tuple(row for row in rows if part is None or part.holds(row.key)))
 
@@ -124,7 +124,7 @@ class ObjectLeaseTable:
             try:
                 row = _read(name, stored)
             except NotALease as error:
-                skipped.append(_no_row(name, stored, error).skipped_row)
+                skipped.append(_unreadable_object(name, stored, error).skipped_row)
             else:
                 self._keep(row.lease.key, row)
                 leases.append(row.lease)
@@ -230,10 +230,10 @@ def _no_json(value: Any) -> Any:
     raise TypeError(f"a lease holds a {type(value).__name__}, which JSON cannot hold")
 
 
-def _no_row(name: str, stored: StoredObject, error: NotALease) -> _NoRow:
+def _unreadable_object(name: str, stored: StoredObject, error: NotALease) -> _UnreadableObject:
     """Return the report of an object that is not a row. It names the lease's key, or the object if its name is not a lease's."""
     key = _key_of(name)
-    return _NoRow(SkippedRow(key if _name_of(key) == name else name, str(error)), stored.tag)
+    return _UnreadableObject(SkippedRow(key if _name_of(key) == name else name, str(error)), stored.tag)
 
 
 def _read(name: str, stored: StoredObject) -> _Row:

@@ -8,7 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.cli.filtered_logs import CONSUMER_LOGGERS, filtered_logs
-from penstock.cli.moments import FORMS, moments_of, parse_position, print_understood
+from penstock.cli.moments import MOMENT_FORMS, moments_of, parse_position, print_moments
 from penstock.cli.record_lines import RecordPrinter, add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 from penstock.errors import HandlerFailed, UsageError
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="LATEST",
         metavar="POSITION",
-        help=f"where a new application starts: TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {FORMS} (default: LATEST)",
+        help=f"where a new application starts: TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {MOMENT_FORMS} (default: LATEST)",
     )
     add_format_arguments(parser)
     parser.add_argument("--worker-id", metavar="NAME", help="of this worker; zone/name with --policy by_zone")
@@ -146,7 +146,7 @@ def _with_zone(start: StartingPosition) -> str | StartingPosition:
     return start if start.by_shard or moment_ms is None else f"AT_TIMESTAMP {describe_moment(moment_ms)}"
 
 
-def _options_of(args: argparse.Namespace) -> ConsumerOptions:
+def _consumer_options_of(args: argparse.Namespace) -> ConsumerOptions:
     """Return the consumer's options; print the parsed moments."""
     from penstock.consumer import ConsumerOptions
 
@@ -166,7 +166,7 @@ def _options_of(args: argparse.Namespace) -> ConsumerOptions:
         handler_retries_max=0,
         on_failure="stop_worker",
     )
-    print_understood("consume", "a new application starts from", moments)
+    print_moments("consume", "a new application starts from", moments)
     return options
 
 
@@ -195,7 +195,7 @@ def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None
         args.streams[0] if len(args.streams) == 1 else args.streams,
         args.application,
         RecordPrinter(format_of(args), names_streams=len(args.streams) > 1).print_batch,
-        options=_options_of(args),
+        options=_consumer_options_of(args),
         metrics=metrics,
         connection=connection_of(args),
     )

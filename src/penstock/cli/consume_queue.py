@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.queues import QueueRecord
 
-_OF_STREAMS: Final[dict[str, Any]] = {
+_STREAM_ARGUMENTS: Final[dict[str, Any]] = {
     "streams": [],
     "application": None,
     "start": "LATEST",
@@ -34,7 +34,7 @@ def run(args: argparse.Namespace, metrics: PrometheusMetrics | None) -> int:
     from penstock.cli.output_reader import while_output_is_read
     from penstock.queues import QueueConsumer
 
-    for name, default in _OF_STREAMS.items():
+    for name, default in _STREAM_ARGUMENTS.items():
         if getattr(args, name) != default:
             flag = {"streams": "STREAM", "start": "--from"}.get(name, f"--{name.replace('_', '-')}")
             raise UsageError(f"{flag} has no meaning with --queue: leave it out")

@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         SystemExit: At either signal, with status 0.
     """
-    from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
+    from penstock.cli.overview.dashboard_server import DashboardPages, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.next_records import NextRecordReader
     from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher, open_stream_reader
@@ -70,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
     ):
         kinesis, clock = wiring.open_kinesis(options_of(args)), wiring.SystemClock()
         streams = open_stream_reader(args)
-        contents = Contents(
-            newest=snapshots.newest,
+        pages = DashboardPages(
+            newest_snapshot=snapshots.newest_snapshot,
             history=history,
             lag_limit_s=args.lag_warn,
             interval_s=args.interval,
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
             fetch_next=NextRecordReader(kinesis, clock).fetch,
             shows_records=args.show_records,
         )
-        with DashboardServer(contents, Gate(token), args.host, args.port) as server:
+        with DashboardServer(pages, Gate(token), args.host, args.port) as server:
             host = f"[{args.host}]" if ":" in args.host else args.host
             print(f"http://{host}:{server.port}/{'' if token is None else '?token=...'}", flush=True)
             while True:

@@ -93,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_connection_arguments(parser)
 
 
-_GOES_ON: Final = "the same command goes on where it stopped, and delivers each record once"
+_CONTINUE_ADVICE: Final = "the same command goes on where it stopped, and delivers each record once"
 
 
 def run(args: argparse.Namespace) -> int:
@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
             return _run_deliveries(args)
     except (KeyboardInterrupt, SystemExit):
         if not args.dry_run:
-            warn(f"penstock deliver: interrupted; {_GOES_ON}")
+            warn(f"penstock deliver: interrupted; {_CONTINUE_ADVICE}")
         raise
 
 
@@ -165,7 +165,7 @@ def _run_deliveries(args: argparse.Namespace) -> int:
     number = received_signal()
     if not deliver.is_cut or number is None:
         return 0
-    warn(f"penstock deliver: stopped before all was delivered; {_GOES_ON}")
+    warn(f"penstock deliver: stopped before all was delivered; {_CONTINUE_ADVICE}")
     return 128 + number
 
 

@@ -22,13 +22,13 @@ def is_without_leases(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def filtered_logs(lets_pass: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
-    """Show only messages of a consumer for which `lets_pass` returns True, while the body runs."""
+def filtered_logs(is_shown: Callable[[logging.LogRecord], bool]) -> Iterator[None]:
+    """Show only messages of a consumer for which `is_shown` returns True, while the body runs."""
     loggers = [logging.getLogger(name) for name in CONSUMER_LOGGERS]
     for logger in loggers:
-        logger.addFilter(lets_pass)
+        logger.addFilter(is_shown)
     try:
         yield
     finally:
         for logger in loggers:
-            logger.removeFilter(lets_pass)
+            logger.removeFilter(is_shown)

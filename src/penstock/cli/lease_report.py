@@ -1,4 +1,4 @@
-"""A report on a lease table: states, ages, shares, streams. Pure, except for `watch`, which scans the table."""
+"""A report on a lease table: states, ages, shares, streams. Pure, except for `watch_leases`, which scans the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SCAN_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class WatchedLease:
     """One lease, and the changes of its row between several scans.
 
     Args:
@@ -43,7 +43,7 @@ class Sighting:
     has_moved: bool = False
 
 
-def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sighting], LeaseScan]:
+def watch_leases(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[WatchedLease], LeaseScan]:
     """Scan a table until the counter of every owned lease has changed, or `observe_s` is over.
 
     One scan does not show how old a counter is; the difference between two does.
@@ -58,11 +58,11 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
         clock.sleep(min(_SCAN_EVERY_S, observe_s))
         scan = table.scan()
         view.on_scan(scan.leases, clock.monotonic_s())
-    sightings = [
-        Sighting(lease, owner_state, unmoved_s, view.was_renewed(lease.key))
+    watched_leases = [
+        WatchedLease(lease, owner_state, unmoved_s, view.was_renewed(lease.key))
         for lease, owner_state, unmoved_s in view.with_owner_states(clock.monotonic_s())
     ]
-    return sorted(sightings, key=lambda sighting: sighting.lease.key), scan
+    return sorted(watched_leases, key=lambda each: each.lease.key), scan
 
 
 def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
@@ -71,7 +71,7 @@ def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
 
 
 def state_of(
-    sighting: Sighting,
+    watched_lease: WatchedLease,
     leases: Mapping[str, Lease],
     vanished: Container[str] = (),
     circular: Container[str] = (),
@@ -82,14 +82,14 @@ def state_of(
         vanished: Shards that the stream does not list any more.
         circular: Leases that are their own ancestors by the parents in the rows.
     """
-    lease = sighting.lease
-    if sighting.owner_state is OwnerState.ENDED:
+    lease = watched_lease.lease
+    if watched_lease.owner_state is OwnerState.ENDED:
         return "ended"
-    is_silent = sighting.owner_state is OwnerState.EXPIRED and not sighting.has_moved
+    is_silent = watched_lease.owner_state is OwnerState.EXPIRED and not watched_lease.has_moved
     if lease.checkpoint_owner is not None and not is_silent:
         return "handing over"
     waits = waits_for_parents(lease, leases, vanished, circular)
-    if sighting.owner_state is OwnerState.UNOWNED:
+    if watched_lease.owner_state is OwnerState.UNOWNED:
         return "waits for parents" if waits else "unowned"
     if is_silent:
         return "owner silent"
@@ -103,21 +103,19 @@ def zone_name(worker: str) -> str:
     return zone_of(worker) or "-"
 
 
-def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str, int]:
+def count_leases_by(watched_leases: list[WatchedLease], name_of: Callable[[str], str]) -> dict[str, int]:
     """Count the unfinished leases of each group of workers, the largest count first; `name_of` returns a worker's group."""
     counted = Counter(
-        name_of(sighting.lease.reader)
-        for sighting in sightings
-        if sighting.lease.reader is not None and not sighting.lease.is_ended
+        name_of(each.lease.reader)
+        for each in watched_leases
+        if each.lease.reader is not None and not each.lease.is_ended
     )
     return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
-def live_owners(sightings: list[Sighting]) -> list[str]:
+def live_owners(watched_leases: list[WatchedLease]) -> list[str]:
     """Return the owners of leases whose counters changed between scans."""
-    return sorted(
-        {sighting.lease.reader for sighting in sightings if sighting.has_moved and sighting.lease.reader}
-    )
+    return sorted({each.lease.reader for each in watched_leases if each.has_moved and each.lease.reader})
 
 
 def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:

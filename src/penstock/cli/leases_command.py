@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
-from penstock.cli.moments import FORMS, ServiceNow, moments_of, parse_position, print_understood
+from penstock.cli.moments import MOMENT_FORMS, ServiceTime, moments_of, parse_position, print_moments
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, print_line, safe_json, warn
 from penstock.errors import NotFound, OptionError, PenstockError, ServiceError
@@ -17,7 +17,7 @@ from penstock.errors import NotFound, OptionError, PenstockError, ServiceError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.cli.lease_report import Sighting
+    from penstock.cli.lease_report import WatchedLease
     from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
     from penstock.core.shard import Shard
@@ -53,7 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     reset = parser.add_argument_group("resetting checkpoints (stop the workers first)")
     reset.add_argument(
-        "--reset-to", metavar="POSITION", help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP:<moment>: {FORMS}"
+        "--reset-to",
+        metavar="POSITION",
+        help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP:<moment>: {MOMENT_FORMS}",
     )
     reset.add_argument("--restore", type=Path, metavar="FILE", help="take a reset back, from its backup file")
     reset.add_argument(
@@ -73,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show, reset or restore; return the exit status."""
-    from penstock.cli.lease_report import live_owners, watch
+    from penstock.cli.lease_report import live_owners, watch_leases
 
     _check(args)
     observe_s = _OBSERVE_S if args.observe is None else args.observe
@@ -86,22 +88,22 @@ def run(args: argparse.Namespace) -> int:
     if args.create:
         table.ensure_exists()
     try:
-        sightings, scan = watch(table, wiring.SystemClock(), observe_s)
+        watched_leases, scan = watch_leases(table, wiring.SystemClock(), observe_s)
     except NotFound as error:
         if args.restore is None:
             raise
         raise PenstockError(f"{error}; for a new application add --create") from error
     _warn_of_skipped(scan)
     if args.reset_to is None and args.restore is None:
-        return _show(args, sightings)
+        return _show(args, watched_leases)
     if not args.force:
-        sightings = watch_to_expiry(table, sightings, args.observe)
-    alive = live_owners(sightings)
+        watched_leases = watch_until_expiry(table, watched_leases, args.observe)
+    alive = live_owners(watched_leases)
     if alive and not args.force:
         raise PenstockError(
             f"application {args.application} has live workers ({', '.join(alive)}): stop them first, or add --force"
         )
-    leases = tuple(sighting.lease for sighting in sightings)
+    leases = tuple(each.lease for each in watched_leases)
     if "://" in table.name:
         table.ensure_exists()  # refuses a bucket without conditional writes before anything is written
     if args.reset_to is not None:
@@ -120,35 +122,37 @@ def _check(args: argparse.Namespace) -> None:
         raise OptionError(f"--observe {args.observe}: expected 0 or more")
 
 
-def watch_to_expiry(
-    table: LeaseTable, sightings: list[Sighting], asked_s: float | None = None
-) -> list[Sighting]:
-    """Return the sightings, if they show a renewal or took long enough; else watch for the longest lease duration.
+def watch_until_expiry(
+    table: LeaseTable, watched_leases: list[WatchedLease], observe_s: float | None = None
+) -> list[WatchedLease]:
+    """Return the watched leases, if they show a renewal or took long enough; else watch for the longest lease duration.
 
     Long leases, such as those in a bucket, are renewed rarely.
 
     Args:
-        asked_s: The duration of `--observe`; None if it is not given.
+        observe_s: The duration of `--observe`; None if it is not given.
 
     Raises:
-        OptionError: `asked_s` is shorter than the leases last, so a worker without a renewal may be alive.
+        OptionError: `observe_s` is shorter than the leases last, so a worker without a renewal may be alive.
     """
-    from penstock.cli.lease_report import live_owners, watch
+    from penstock.cli.lease_report import live_owners, watch_leases
 
-    owned = [each.lease for each in sightings if each.lease.reader is not None and not each.lease.is_ended]
+    owned = [
+        each.lease for each in watched_leases if each.lease.reader is not None and not each.lease.is_ended
+    ]
     usual_s = _BUCKET_LEASE_S if table.name.startswith("s3://") else _LEASE_S
     longest_s = max((max(usual_s, lease.term_s) for lease in owned), default=0.0)
-    if longest_s <= (asked_s or 0.0) or live_owners(sightings):
-        return sightings
-    if asked_s is not None:
+    if longest_s <= (observe_s or 0.0) or live_owners(watched_leases):
+        return watched_leases
+    if observe_s is not None:
         raise OptionError(
-            f"--observe {asked_s:g}: the leases of {table.name} last {longest_s:g} s, so a worker that was not seen to renew in a "
+            f"--observe {observe_s:g}: the leases of {table.name} last {longest_s:g} s, so a worker that was not seen to renew in a "
             f"shorter time may be alive; give --observe {longest_s:g} or leave it out, or add --force"
         )
     warn(
         f"penstock leases: no worker was seen to renew; watching for {longest_s:.0f} s, as long as the leases last"
     )
-    return watch(table, wiring.SystemClock(), longest_s)[0]
+    return watch_leases(table, wiring.SystemClock(), longest_s)[0]
 
 
 # --- writing --------------------------------------------------------------------------------------------
@@ -171,13 +175,13 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
         )
     now = datetime.now(UTC)
     moments = moments_of(start)
-    print_understood("leases", "reset to", moments)
+    print_moments("leases", "reset to", moments)
     position = pin_latest(start.default, int(now.timestamp() * 1000))
     chosen, stream_id = leases, ""
     if args.stream is not None:
         stream_id, chosen = choose_stream(leases, args.stream)
     if moments:
-        now_ms = ServiceNow(wiring.open_kinesis(options_of(args)), _stream_of(args, stream_id))
+        now_ms = ServiceTime(wiring.open_kinesis(options_of(args)), _stream_of(args, stream_id))
         check_not_in_future(start, now_ms(), f"--reset-to {args.reset_to}")
     plan = plan_reset(chosen, position, *_fetch_lineage(args, stream_id, position))
     file_name = re.sub(r"[^\w.-]", "_", args.application)
@@ -250,23 +254,23 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 # --- showing --------------------------------------------------------------------------------------------
 
 
-def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
+def _show(args: argparse.Namespace, watched_leases: list[WatchedLease]) -> int:
     """Print the leases; return 1 if the named stream cannot be read, since then the lags are missing."""
-    from penstock.cli.lease_report import shares, zone_name
+    from penstock.cli.lease_report import count_leases_by, zone_name
 
     lags: dict[str, int | None] = {}
     status = 0
     try:
         if args.stream is not None:
-            lags = _fetch_lags(args, sightings)
+            lags = _fetch_lags(args, watched_leases)
     except ServiceError as error:
         warn(f"penstock leases: no lag is known: {error}")
         status = 1
     document = {
         "application": args.application,
-        "leases": _rows_of(sightings, lags),
-        "workers": shares(sightings, str),
-        "zones": shares(sightings, zone_name),
+        "leases": _rows_of(watched_leases, lags),
+        "workers": count_leases_by(watched_leases, str),
+        "zones": count_leases_by(watched_leases, zone_name),
         "fleet": _fetch_fleet(args),
     }
     if args.json:
@@ -276,25 +280,25 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     return status
 
 
-def _rows_of(sightings: list[Sighting], lags: Mapping[str, int | None]) -> list[dict[str, Any]]:
+def _rows_of(watched_leases: list[WatchedLease], lags: Mapping[str, int | None]) -> list[dict[str, Any]]:
     from penstock.cli.lease_report import circular_leases, state_of
 
-    leases = {sighting.lease.key: sighting.lease for sighting in sightings}
+    leases = {each.lease.key: each.lease for each in watched_leases}
     circular = circular_leases(leases)
     return [
         {
-            "shard": sighting.lease.key,
-            "state": state_of(sighting, leases, circular=circular),
-            "owner": sighting.lease.reader,
-            "next_owner": sighting.lease.next_owner,
-            "counter": sighting.lease.counter,
-            "counter_age_s": round(sighting.unmoved_s, 1),
-            "has_moved": sighting.has_moved,
-            "checkpoint": str(sighting.lease.checkpoint),
-            "millis_behind_latest": lags.get(sighting.lease.key),
-            "stopped_reason": sighting.lease.stopped_reason,
+            "shard": each.lease.key,
+            "state": state_of(each, leases, circular=circular),
+            "owner": each.lease.reader,
+            "next_owner": each.lease.next_owner,
+            "counter": each.lease.counter,
+            "counter_age_s": round(each.unmoved_s, 1),
+            "has_moved": each.has_moved,
+            "checkpoint": str(each.lease.checkpoint),
+            "millis_behind_latest": lags.get(each.lease.key),
+            "stopped_reason": each.lease.stopped_reason,
         }
-        for sighting in sightings
+        for each in watched_leases
     ]
 
 
@@ -373,12 +377,12 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
     output.table(names, table, right=("counter", "age", "lag"))
 
 
-def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
+def _fetch_lags(args: argparse.Namespace, watched_leases: list[WatchedLease]) -> dict[str, int | None]:
     from penstock.cli.lease_report import choose_stream
     from penstock.runtime.shard_lags import measure_lags
 
     kinesis = wiring.open_kinesis(options_of(args))
-    stream_id, leases = choose_stream([sighting.lease for sighting in sightings], args.stream)
+    stream_id, leases = choose_stream([each.lease for each in watched_leases], args.stream)
     stream = _stream_of(args, stream_id)
     kinesis.fetch_summary(stream)  # one error about the stream instead of one for every shard
     measured = measure_lags(kinesis, {stream_id: stream}, leases, wiring.SystemClock())

@@ -17,7 +17,7 @@ from penstock.errors import OptionError
 _PART: Final = re.compile(r"%(?P<field>.?)|\\(?P<escape>x[0-9a-fA-F]{2}|.?)|(?P<text>[^%\\]+)", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
 _Fields = Mapping[str, Callable[[Any], bytes]]
-_OF_BOTH: Final[_Fields] = {
+_COMMON_FIELDS: Final[_Fields] = {
     "s": lambda record: record.data,
     "S": lambda record: b"%d" % len(record.data),
     "k": lambda record: (record.partition_key or "").encode(),
@@ -25,14 +25,14 @@ _OF_BOTH: Final[_Fields] = {
     "T": lambda record: b"%d" % round(record.approximate_arrival_timestamp.timestamp() * 1000),
 }
 STREAM_FIELDS: Final[_Fields] = {
-    **_OF_BOTH,
+    **_COMMON_FIELDS,
     "p": lambda record: record.shard_id.encode(),
     "o": lambda record: record.sequence_number.encode(),
     "t": lambda record: record.stream.encode(),
 }
 """Fields of a `penstock.consumer.Record`."""
 QUEUE_FIELDS: Final[_Fields] = {
-    **_OF_BOTH,
+    **_COMMON_FIELDS,
     "o": lambda record: record.record_id.encode(),
     "t": lambda record: record.queue.encode(),
 }
@@ -45,16 +45,16 @@ class LineFormat:
 
     Args:
         parts: Literal bytes, and the letters of fields, in order.
-        known: The fields by letter.
+        record_fields: The fields by letter.
     """
 
     parts: tuple[bytes | str, ...]
-    known: _Fields
+    record_fields: _Fields
 
     def fields(self, record: Any) -> list[tuple[bytes, bool]]:
         """Return the parts of a record's output; the second value is True for a field of the record, which may hold any bytes."""
         return [
-            (part, False) if isinstance(part, bytes) else (self.known[part](record), True)
+            (part, False) if isinstance(part, bytes) else (self.record_fields[part](record), True)
             for part in self.parts
         ]
 

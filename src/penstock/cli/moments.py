@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _AGE: Final = re.compile(r"(\d+)\s*([smhd])", re.ASCII)
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-FORMS: Final = "ISO 8601, in the time zone of this machine if it names none"
+MOMENT_FORMS: Final = "ISO 8601, in the time zone of this machine if it names none"
 
 
 class MachineZone(tzinfo):
@@ -42,7 +42,7 @@ class MachineZone(tzinfo):
         return self.tzname(None)
 
 
-class ServiceNow:
+class ServiceTime:
     """Returns the current time by the service's clock, which also dates the records. The first call asks the service.
 
     Args:
@@ -106,7 +106,7 @@ def moments_of(start: StartingPosition) -> dict[str, int]:
     return {name: at.timestamp_ms for name, at in positions.items() if at.timestamp_ms is not None}
 
 
-def print_understood(command: str, word: str, moments: Mapping[str, int]) -> None:
+def print_moments(command: str, word: str, moments: Mapping[str, int]) -> None:
     """Print parsed moments to stderr, so that a user sees how they were understood.
 
     Args:

@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
-from penstock.cli.moments import ServiceNow, parse_age_or_moment
+from penstock.cli.moments import ServiceTime, parse_age_or_moment
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, counted, safe_json, warn
 from penstock.errors import NotFound, OptionError, ServiceError
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     )
     for application in args.application:
         _warn_if_unknown(args, application)
-    now_ms = ServiceNow(kinesis, args.stream)
+    now_ms = ServiceTime(kinesis, args.stream)
     since_ms = parse_age_or_moment(args.since, "--since", now_ms)
     if since_ms > now_ms():
         raise OptionError(f"--since {args.since}: this moment is in the future")

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Final, Self
 
-from penstock.cli.terminal import is_dumb
+from penstock.cli.terminal import is_dumb_terminal
 
 _WIDTH: Final = 30
 
@@ -19,7 +19,7 @@ class ProgressLine:
     """
 
     def __init__(self, *, is_shown: bool = True) -> None:
-        self._is_shown = is_shown and sys.stderr.isatty() and not is_dumb()
+        self._is_shown = is_shown and sys.stderr.isatty() and not is_dumb_terminal()
         self._is_drawn = False
         self._drawn_s = 0.0
 

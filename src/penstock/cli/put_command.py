@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from penstock import wiring
 from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
 from penstock.cli.progress_line import ProgressLine
-from penstock.cli.service_options import add_connection_arguments, options_of, options_to_put
+from penstock.cli.service_options import add_connection_arguments, options_of, put_connection_options
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, PenstockError, RecordError, Throttled, UsageError
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     # allowed to describe.
     with contextlib.suppress(AccessDenied, Throttled):
         wiring.open_kinesis(options_of(args)).fetch_summary(args.stream)
-    kinesis = wiring.open_kinesis(options_to_put(args))
+    kinesis = wiring.open_kinesis(put_connection_options(args))
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:

@@ -28,7 +28,7 @@ _DEAD_LETTERS_HIDDEN_S: Final = 600
 _SHOWN_VISIBILITY_S: Final = 60
 _WAIT_S: Final = 1
 _RETRIES: Final = RetryPlan(Backoff(0.1, 5.0), 10, 30.0)
-_PASSING: Final = (Throttled, Unavailable, UnknownOutcome, UnknownRefusal)
+_RETRIED_ERRORS: Final = (Throttled, Unavailable, UnknownOutcome, UnknownRefusal)
 _T = TypeVar("_T")
 
 
@@ -40,30 +40,32 @@ def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
             f"Records of {queue.name} are acknowledged when they are shown: no consumer gets them.",
             queue.name,
         )
-    held: list[ReceivedRecord] = []
+    received: list[ReceivedRecord] = []
     try:
-        for record in _sweep(queues, queue.arn, args.count, _SHOWN_VISIBILITY_S, is_dead=False):
-            held.append(record)
+        for record in _receive_until_empty(queues, queue.arn, args.count, _SHOWN_VISIBILITY_S, is_dead=False):
+            received.append(record)
             _show(record, as_json=args.json)
         sys.stdout.flush()
     except BaseException:
-        _set_visible(queues, queue.arn, held, is_dead=False)
+        _set_visible(queues, queue.arn, received, is_dead=False)
         raise
     if args.acknowledge:
-        _report(_in_tens(held, lambda handles: queues.acknowledge(queue.arn, handles)), "acknowledged")
+        _report(
+            _call_in_tens(received, lambda handles: queues.acknowledge(queue.arn, handles)), "acknowledged"
+        )
     else:
-        _set_visible(queues, queue.arn, held, is_dead=False)
+        _set_visible(queues, queue.arn, received, is_dead=False)
 
 
-def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
+def run_on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
     """Find the dead letters of a queue that match the filters; show, restore or acknowledge them."""
     pattern = pattern_of(args)
     ids = None if args.record is None else frozenset(args.record)
     found: list[ReceivedRecord] = []
-    held: list[ReceivedRecord] = []
+    received: list[ReceivedRecord] = []
     try:
-        for record in _sweep(queues, queue.arn, None, _DEAD_LETTERS_HIDDEN_S, is_dead=True):
-            held.append(record)
+        for record in _receive_until_empty(queues, queue.arn, None, _DEAD_LETTERS_HIDDEN_S, is_dead=True):
+            received.append(record)
             if not matches(record, args.key, pattern) or (ids is not None and record.record_id not in ids):
                 continue
             found.append(record)
@@ -76,22 +78,24 @@ def on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescri
             confirm(
                 args, f"{len(found)} dead letters return to {queue.name} and are delivered again.", queue.name
             )
-            results = _in_tens(found, lambda handles: queues.restore(queue.arn, handles))
+            results = _call_in_tens(found, lambda handles: queues.restore(queue.arn, handles))
         elif args.action == "purge-dead" and found:
             confirm(args, f"{queue.name} forgets {len(found)} dead letters.", queue.name)
-            results = _in_tens(found, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True))
+            results = _call_in_tens(
+                found, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True)
+            )
         else:
             results = {}
     except BaseException:
-        _set_visible(queues, queue.arn, held, is_dead=True)
+        _set_visible(queues, queue.arn, received, is_dead=True)
         raise
     gone = {handle for handle, result in results.items() if result.outcome is EntryOutcome.APPLIED}
-    _set_visible(queues, queue.arn, [each for each in held if each.handle not in gone], is_dead=True)
+    _set_visible(queues, queue.arn, [each for each in received if each.handle not in gone], is_dead=True)
     if args.action != "dead":
         _report(results, "restored" if args.action == "restore" else "acknowledged")
 
 
-def _sweep(
+def _receive_until_empty(
     queues: Queues, queue_arn: str, count_max: int | None, visibility_s: int, *, is_dead: bool
 ) -> Iterator[ReceivedRecord]:
     """Receive and yield records, at most `count_max`, until no record is visible any more."""
@@ -102,20 +106,20 @@ def _sweep(
         def receive_some(limit: int = limit) -> Sequence[ReceivedRecord]:
             return queues.receive(queue_arn, limit, _WAIT_S, visibility_s, is_dead=is_dead)
 
-        page = _call_patiently(receive_some)
+        page = _call_with_retries(receive_some)
         if not page:
             return
         yield from page
         left = None if left is None else left - len(page)
 
 
-def _call_patiently(call: Callable[[], _T]) -> _T:
+def _call_with_retries(call: Callable[[], _T]) -> _T:
     """Do a call; repeat it, within bounds, if it is refused or not answered."""
     began_s = time.monotonic()
     for attempt in count(1):
         try:
             return call()
-        except _PASSING:
+        except _RETRIED_ERRORS:
             delay_s = _RETRIES.delay_s(attempt, time.monotonic() - began_s, random.random())
             if delay_s is None:
                 raise
@@ -123,18 +127,18 @@ def _call_patiently(call: Callable[[], _T]) -> _T:
     raise AssertionError("counting has no end")
 
 
-def _in_tens(
+def _call_in_tens(
     records: Sequence[ReceivedRecord], call: Callable[[Sequence[str]], Sequence[EntryResult]]
 ) -> dict[str, EntryResult]:
     """Do a call for all records, ten at a time; return the results by receipt handle."""
     handles = [each.handle for each in records]
     results: dict[str, EntryResult] = {}
     for start in range(0, len(handles), RECORDS_PER_CALL_MAX):
-        results |= _call_for(handles[start : start + RECORDS_PER_CALL_MAX], call)
+        results |= _call_ten(handles[start : start + RECORDS_PER_CALL_MAX], call)
     return results
 
 
-def _call_for(
+def _call_ten(
     handles: list[str], call: Callable[[Sequence[str]], Sequence[EntryResult]]
 ) -> dict[str, EntryResult]:
     """Do a call for at most ten receipt handles; refused entries are sent again, within bounds."""
@@ -150,7 +154,7 @@ def _call_for(
             raise Throttled(f"{len(left)} entries were refused: {refused.code}: {refused.message}")
 
     try:
-        _call_patiently(send)
+        _call_with_retries(send)
     except Throttled as error:
         warn(f"penstock queues: {error}")
     return results
@@ -159,7 +163,7 @@ def _call_for(
 def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecord], *, is_dead: bool) -> None:
     """Make records visible again at once. If that fails, they become visible when their timeout ends."""
     try:
-        _in_tens(
+        _call_in_tens(
             records,
             lambda handles: queues.set_visibility(queue_arn, handles, [0] * len(handles), is_dead=is_dead),
         )
@@ -169,18 +173,18 @@ def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecor
         )
 
 
-def _report(results: Mapping[str, EntryResult], done: str) -> None:
+def _report(results: Mapping[str, EntryResult], verb: str) -> None:
     """Print how many records an action reached.
 
     Raises:
         PenstockError: Some were not reached.
     """
     applied = sum(result.outcome is EntryOutcome.APPLIED for result in results.values())
-    print(f"{counted(applied, 'record')} {done}")
+    print(f"{counted(applied, 'record')} {verb}")
     if applied < len(results):
         failed = next(result for result in results.values() if result.outcome is not EntryOutcome.APPLIED)
         raise PenstockError(
-            f"{counted(len(results) - applied, 'record')} not {done}: {failed.code}: {failed.message}"
+            f"{counted(len(results) - applied, 'record')} not {verb}: {failed.code}: {failed.message}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli.actions import add_action, confirm, wait_for_status
-from penstock.cli.moments import FORMS, parse_position
+from penstock.cli.moments import MOMENT_FORMS, parse_position
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, options_of
 from penstock.cli.terminal import Output, print_line, safe_json
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="LATEST",
         metavar="POSITION",
-        help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {FORMS}; it cannot be changed later (default: LATEST)",
+        help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {MOMENT_FORMS}; it cannot be changed later (default: LATEST)",
     )
     _add_attributes(create)
     create.add_argument("--tag", action="append", metavar="NAME=VALUE", help="of the queue; may be repeated")
@@ -125,11 +125,11 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "create":
         _create(args, queues)
     else:
-        _on_queue(args, queues, _described_queue(queues, args.queue))
+        _run_on_queue(args, queues, _described_queue(queues, args.queue))
     return 0
 
 
-def _on_queue(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
+def _run_on_queue(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
     from penstock.cli import queue_records
 
     if args.action == "describe":
@@ -141,7 +141,7 @@ def _on_queue(args: argparse.Namespace, queues: Queues, queue: QueueDescription)
     elif args.action == "receive":
         queue_records.receive(args, queues, queue)
     else:
-        queue_records.on_dead_letters(args, queues, queue)
+        queue_records.run_on_dead_letters(args, queues, queue)
 
 
 def _described_queue(queues: Queues, queue: str) -> QueueDescription:
@@ -195,7 +195,7 @@ def _create(args: argparse.Namespace, queues: Queues) -> None:
     )
     print_line(f"{created.name} is being created: {created.arn}")
     if args.wait:
-        _wait(queues, created.arn, "ACTIVE")
+        _wait_for_status(queues, created.arn, "ACTIVE")
 
 
 def _start_of(text: str) -> QueueStart:
@@ -248,7 +248,7 @@ def _update(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
     queues.update_queue(queue.arn, visibility_s=args.visibility, dead_letters=dead_letters)
     print_line(f"{queue.name} is being changed; a new visibility timeout counts for later receives")
     if args.wait:
-        _wait(queues, queue.arn, "ACTIVE")
+        _wait_for_status(queues, queue.arn, "ACTIVE")
 
 
 def _delete(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
@@ -260,10 +260,10 @@ def _delete(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
     queues.delete_queue(queue.arn)
     print_line(f"{queue.name} is being deleted")
     if args.wait:
-        _wait(queues, queue.arn, None)
+        _wait_for_status(queues, queue.arn, None)
 
 
-def _wait(queues: Queues, arn: str, status: str | None) -> None:
+def _wait_for_status(queues: Queues, arn: str, status: str | None) -> None:
     """Wait until a queue has a status; None: until it is deleted."""
     if wait_for_status(lambda: queues.describe_queue(arn).status, status, _WAIT_S) != status:
         raise PenstockError(f"the queue has not become {status or 'deleted'} within {_WAIT_S:.0f} s")

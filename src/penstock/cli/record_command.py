@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
-from penstock.cli.moments import FORMS, ServiceNow, parse_age_or_moment, print_understood
+from penstock.cli.moments import MOMENT_FORMS, ServiceTime, parse_age_or_moment, print_moments
 from penstock.cli.progress_line import ProgressLine
 from penstock.cli.record_filter import shard_id_of
 from penstock.cli.service_options import add_connection_arguments, options_of
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--since",
         required=True,
         metavar="AGE",
-        help=f"how far back: 30s, 10m, 2h, 1d; or a moment: {FORMS}",
+        help=f"how far back: 30s, 10m, 2h, 1d; or a moment: {MOMENT_FORMS}",
     )
     parser.add_argument(
         "--until",
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
 
     path = Path(args.output)
     kinesis = wiring.open_kinesis(options_of(args))
-    now_ms = ServiceNow(kinesis, args.stream)
+    now_ms = ServiceTime(kinesis, args.stream)
     from_ms = parse_age_or_moment(args.since, "--since", now_ms)
     until_ms = None if args.until is None else parse_age_or_moment(args.until, "--until", now_ms)
     if from_ms >= (now_ms() if until_ms is None else until_ms):
@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
         redactions=tuple(args.redact),
     )
     began_s = time.monotonic()
-    recorder = Recorder(kinesis, wanted, path, asked=_asked_options(args))
-    print_understood("record", "from", {"": recorder.recorded.from_ms})
-    print_understood("record", "until", {"": recorder.recorded.until_ms})
+    recorder = Recorder(kinesis, wanted, path, asked=_recording_options(args))
+    print_moments("record", "from", {"": recorder.recorded.from_ms})
+    print_moments("record", "until", {"": recorder.recorded.until_ms})
     if recorder.is_resumed:
         warn(
             f"penstock record: going on with {path}.part, which has {counted(recorder.state.records, 'record')}"
@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _asked_options(args: argparse.Namespace) -> dict[str, Any]:
+def _recording_options(args: argparse.Namespace) -> dict[str, Any]:
     """Return the options that must be the same in a run that continues the recording."""
     return {
         "--since": args.since,

@@ -28,7 +28,7 @@ class RecordFilter:
     pattern: re.Pattern[bytes] | None = None
     until_ms: int | None = None
 
-    def lets_pass(self, record: Record) -> bool:
+    def accepts(self, record: Record) -> bool:
         """Return whether a record is shown."""
         if self.shard_ids is not None and record.shard_id not in self.shard_ids:
             return False

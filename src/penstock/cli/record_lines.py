@@ -129,7 +129,7 @@ class RecordPrinter:
             for record in batch:
                 if self.is_full:
                     break
-                if self._filter.lets_pass(record):
+                if self._filter.accepts(record):
                     self._print(record)
                     self.count += 1
             sys.stdout.flush()

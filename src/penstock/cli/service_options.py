@@ -62,6 +62,6 @@ def options_of(args: argparse.Namespace, stream: str | None = None) -> AwsOption
     )
 
 
-def options_to_put(args: argparse.Namespace) -> AwsOptions:
+def put_connection_options(args: argparse.Namespace) -> AwsOptions:
     """Return the connection for large requests, with longer timeouts: 10 MiB on a slow line."""
     return AwsOptions(**connection_of(args), deadline_s=_PATIENCE_S)

@@ -89,14 +89,14 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.sql_output import format_of
     from penstock.sql.query import Query
     from penstock.sql.statement import StatementError
-    from penstock.sql.tables import Tables
+    from penstock.sql.tables import TableOpener
 
     name = format_of(args.format, args.output)
     check_follow(args, name)
     if args.output is not None and not Path(args.output).parent.is_dir():
         raise OptionError(f"--output {args.output}: there is no folder {Path(args.output).parent}")
     recordings = pairs_of(args.recording, "--recording", "NAME=FILE", may_be_empty=False)
-    tables = Tables(
+    tables = TableOpener(
         {name: Path(path) for name, path in recordings.items()},
         lambda stream: wiring.open_kinesis(options_of(args, stream)),
     )

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Final
 
 from penstock import wiring
 from penstock.cli.moments import (
-    FORMS,
-    ServiceNow,
+    MOMENT_FORMS,
+    ServiceTime,
     moments_of,
     parse_age_or_moment,
     parse_position,
-    print_understood,
+    print_moments,
 )
 from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import RecordPrinter, add_format_arguments, format_of
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--from",
         dest="start",
         metavar="POSITION",
-        help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {FORMS} (default: LATEST; with an end TRIM_HORIZON)",
+        help=f"TRIM_HORIZON, LATEST or AT_TIMESTAMP <moment>: {MOMENT_FORMS} (default: LATEST; with an end TRIM_HORIZON)",
     )
     start.add_argument("--since", metavar="AGE", help="how far back: 30s, 10m, 2h, 1d; or a moment, as above")
     end = parser.add_mutually_exclusive_group()
@@ -84,9 +84,9 @@ def run(args: argparse.Namespace) -> int:
 
     _check(args)
     kinesis = wiring.open_kinesis(options_of(args))
-    service_now_ms = ServiceNow(kinesis, args.stream)
+    service_now_ms = ServiceTime(kinesis, args.stream)
     start, until_ms = _range_of(args, service_now_ms)
-    options = _options_of(args, start)
+    options = _consumer_options_of(args, start)
     wanted = replace(filter_of(args), until_ms=until_ms)
     printer = RecordPrinter(format_of(args), args.count, wanted)
     fan_out = None if args.fan_out is None else wiring.open_fan_out(options_of(args))
@@ -143,7 +143,7 @@ def run(args: argparse.Namespace) -> int:
     return _interrupted_status(printer.count) if is_cut_short else 0
 
 
-def _options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOptions:
+def _consumer_options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOptions:
     from penstock.consumer import ConsumerOptions
     from penstock.core.reading.reader_options import ErrorAdvice
 
@@ -230,7 +230,7 @@ def _range_of(
     moments = moments_of(start)
     if moments:
         check_not_in_future(start, service_now_ms(), given)
-    print_understood("tail", "from", moments)
+    print_moments("tail", "from", moments)
     is_latest = start == StartingPosition()
     if args.until_end and is_latest:
         raise OptionError("--from LATEST leaves out all that --until-end reads: leave one of them out")
@@ -241,7 +241,7 @@ def _range_of(
         raise OptionError(
             f"{given} is not before --until {args.until}: there is nothing to read between them"
         )
-    print_understood("tail", "until", {"": until_ms})
+    print_moments("tail", "until", {"": until_ms})
     return start, until_ms
 
 

@@ -46,7 +46,7 @@ def prepare_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def is_dumb() -> bool:
+def is_dumb_terminal() -> bool:
     """Return whether the terminal only prints lines, as in editors and serial consoles: it takes no escape sequences."""
     return os.environ.get("TERM") == "dumb"
 

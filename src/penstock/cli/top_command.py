@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.overview.arguments import COST, add_watch_arguments, check_watch_arguments
-from penstock.cli.terminal import Output, is_dumb, safe_json, warn
+from penstock.cli.terminal import Output, is_dumb_terminal, safe_json, warn
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.watch_thread import WatchThread, open_fleet_watcher, open_stream_reader
 
     check_watch_arguments(args)
-    is_live = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb()
+    is_live = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb_terminal()
     if args.once or args.json or not is_live:
         snapshot = open_fleet_watcher(args, silent_after_s=4.0).take_last_snapshot()
         if args.json:
@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
             "work without it"
         )
     from penstock.cli.overview.live_view import run_live
-    from penstock.cli.overview.screen import Page, Place
+    from penstock.cli.overview.screen import Page, Selection
 
-    place = Place(Page.SHARDS, args.applications[0]) if len(args.applications) == 1 else Place()
+    selection = Selection(Page.SHARDS, args.applications[0]) if len(args.applications) == 1 else Selection()
     with WatchThread(open_fleet_watcher(args, silent_after_s=30.0), args.interval) as snapshots:
-        run_live(snapshots, place, open_stream_reader(args).take_snapshot)
+        run_live(snapshots, selection, open_stream_reader(args).take_snapshot)
     return 0
 
 

@@ -175,7 +175,7 @@ class PushedFetcher:
             self._subscriptions.begin(run, run.shard_id, start, self)
         elif isinstance(fetch, FetchPage):
             if self._parts.has_room():
-                self._subscriptions.want(run)
+                self._subscriptions.request_page(run)
             else:  # other runs filled the memory while this step waited
                 run.on_fetch_skipped()
         else:

@@ -128,7 +128,7 @@ class Worker:
         self._clock = ports.clock
         self._started_s = ports.clock.monotonic_s()
         self._pools = pools
-        self.begun_by: object = None  # the consumer, which sets it: the threads keep it alive
+        self.consumer: object = None  # set by the consumer: the threads keep it alive
         self.has_ended: threading.Event = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None

@@ -103,9 +103,9 @@ def _added_columns(
         & F.is_valid_utf8(text)
         & ~(F.contains(F.col(TEXT), F.lit(b"\\u")) & F.rlike(text, F.lit(HALF_PAIR)))
     )
-    sound = None if allows_non_finite else _is_sound(parsed, schema)
-    if sound is not None:
-        is_whole = is_whole & sound
+    is_equal = None if allows_non_finite else _equals_json(parsed, schema)
+    if is_equal is not None:
+        is_whole = is_whole & is_equal
     # If a record has as many known names as names, none is unknown and none is there twice. Most records have all names in the order
     # of the schema: that is compared first.
     known_names = _name_array(schema.names)
@@ -284,40 +284,42 @@ def source_rows(letters: DataFrame) -> DataFrame:
     )
 
 
-def _is_sound(value: Column, kind: Any) -> Column | None:
+def _equals_json(value: Column, kind: Any) -> Column | None:
     """Return a column that is true if a parsed value equals its JSON; None if values of this type always equal it.
 
     Spark turns a number that is too large for a DOUBLE into infinity, and reads a moment in milliseconds as one in seconds. It makes
     maps that have a key twice, which readers refuse.
     """
     if isinstance(kind, DoubleType | FloatType):
-        sound = F.abs(value) != float("inf")
+        is_equal = F.abs(value) != float("inf")
     elif isinstance(kind, TimestampType):
-        sound = F.unix_seconds(value) < SECONDS_MAX
+        is_equal = F.unix_seconds(value) < SECONDS_MAX
     elif isinstance(kind, ArrayType):
-        if _is_sound(F.lit(None), kind.elementType) is None:
+        if _equals_json(F.lit(None), kind.elementType) is None:
             return None
-        sound = F.forall(value, lambda each: _all_sound(each, kind.elementType))
+        is_equal = F.forall(value, lambda each: _all_equal_json(each, kind.elementType))
     elif isinstance(kind, MapType):
         keys = F.map_keys(value)
-        sound = F.size(keys) == F.size(F.array_distinct(keys))
-        if _is_sound(F.lit(None), kind.valueType) is not None:
-            sound = sound & F.forall(F.map_values(value), lambda each: _all_sound(each, kind.valueType))
+        is_equal = F.size(keys) == F.size(F.array_distinct(keys))
+        if _equals_json(F.lit(None), kind.valueType) is not None:
+            is_equal = is_equal & F.forall(
+                F.map_values(value), lambda each: _all_equal_json(each, kind.valueType)
+            )
     elif isinstance(kind, StructType):
-        parts = [_is_sound(value.getField(each.name), each.dataType) for each in kind.fields]
+        parts = [_equals_json(value.getField(each.name), each.dataType) for each in kind.fields]
         found = [each for each in parts if each is not None]
         if not found:
             return None
-        sound = functools.reduce(operator.and_, found)
+        is_equal = functools.reduce(operator.and_, found)
     else:
         return None
-    return F.coalesce(sound, F.lit(True))
+    return F.coalesce(is_equal, F.lit(True))
 
 
-def _all_sound(value: Column, kind: Any) -> Column:
-    sound = _is_sound(value, kind)
-    assert sound is not None
-    return sound
+def _all_equal_json(value: Column, kind: Any) -> Column:
+    is_equal = _equals_json(value, kind)
+    assert is_equal is not None
+    return is_equal
 
 
 def _keys_at(path: tuple[str, ...]) -> Column:

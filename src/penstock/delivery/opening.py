@@ -54,7 +54,7 @@ from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, is_loc
 from penstock.delivery.schema_file import schema_file
 from penstock.delivery.table_rows import (
     check_columns,
-    may_become,
+    may_retype,
     table_rows,
     with_inner_fields,
     with_verdict,
@@ -286,16 +286,16 @@ def open_delivery(
     texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
     # Another run that is in its first batch has saved the schema already, and writes files by its layout.
-    is_fresh = store.is_empty() and not is_other_run_under_way(delivery, "" if is_dry_run else kind)
-    if is_fresh and not is_dry_run:  # the schema of a run that ended before its first batch
+    has_no_batch = store.is_empty() and not is_other_run_under_way(delivery, "" if is_dry_run else kind)
+    if has_no_batch and not is_dry_run:  # the schema of a run that ended before its first batch
         files.remove(schema_place(delivery))
-    grown = None if is_fresh else saved_schema(files, delivery)
-    schema = checked_schema(spark, delivery, target, texts, grown)
+    last_schema = None if has_no_batch else saved_schema(files, delivery)
+    schema = checked_schema(spark, delivery, target, texts, last_schema)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
     if earlier is None:
         check_first_run(spark, files, delivery, store, kind)
     else:
-        earlier = _check_later_run(delivery, earlier, store, target, is_fresh=is_fresh)
+        earlier = _check_later_run(delivery, earlier, store, target, has_no_batch=has_no_batch)
     identity = str(summary.identity)
     record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id, identity)
     backfill_range = None
@@ -324,15 +324,15 @@ def open_delivery(
 
 
 def _check_later_run(
-    delivery: Delivery, earlier: DeliveryRecord, store: BatchStore, target: Target, *, is_fresh: bool
+    delivery: Delivery, earlier: DeliveryRecord, store: BatchStore, target: Target, *, has_no_batch: bool
 ) -> DeliveryRecord:
     """Check the delivery and its table against the record of earlier runs, and return the record.
 
     Args:
-        is_fresh: Whether no batch was begun yet. If so, the record gets the layout of the definition.
+        has_no_batch: Whether no batch was begun yet. If so, the record gets the layout of the definition.
     """
     now = record_of(delivery, delivery.application or earlier.application)
-    if is_fresh:
+    if has_no_batch:
         earlier = with_layout(earlier, now)
     check_same_delivery(delivery, earlier, now)
     check_table_folder(delivery, store)
@@ -392,12 +392,12 @@ def checked_schema(
     delivery: Delivery,
     target: Target,
     texts: RecordTexts | None,
-    grown: StructType | None,
+    last_schema: StructType | None,
 ) -> StructType | None:
     """Return the delivery's schema with the table's further columns, after checking it against the table.
 
     Args:
-        grown: The schema that the last batches have saved; None if no batch has saved a schema.
+        last_schema: The schema that the last batches have saved; None if no batch has saved a schema.
 
     Raises:
         OptionError: The columns do not fit the table.
@@ -411,7 +411,7 @@ def checked_schema(
             schema = _with_further_columns(
                 schema, StructType([field for field in known.fields if field.name.lower() not in names])
             )
-        schema = _with_grown_columns(delivery, schema, grown)
+        schema = _with_saved_columns(delivery, schema, last_schema)
         _check_partition_expressions(spark, delivery, schema)
         target.check(schema)
     except (PySparkException, Py4JJavaError) as error:
@@ -419,14 +419,14 @@ def checked_schema(
     return schema
 
 
-def _with_grown_columns(
-    delivery: Delivery, schema: StructType | None, grown: StructType | None
+def _with_saved_columns(
+    delivery: Delivery, schema: StructType | None, last_schema: StructType | None
 ) -> StructType | None:
-    """Return a schema with the further columns of the saved one, `grown`; refuse two columns with the same name."""
-    if grown is not None and schema is not None:
+    """Return a schema with the further columns of the saved one, `last_schema`; refuse two columns with the same name."""
+    if last_schema is not None and schema is not None:
         if delivery.glue_schema:
-            schema = with_wider_types(schema, grown, in_structs=delivery.adds_to_structs)
-        schema = _merged_schema(schema, grown, delivery)
+            schema = with_wider_types(schema, last_schema, in_structs=delivery.adds_to_structs)
+        schema = _merged_schema(schema, last_schema, delivery)
     check_columns(delivery, schema)
     return schema
 
@@ -556,19 +556,19 @@ def _read_schema(text: str) -> StructType:
     return schema
 
 
-def _merged_schema(schema: StructType, grown: StructType, delivery: Delivery) -> StructType:
+def _merged_schema(schema: StructType, last_schema: StructType, delivery: Delivery) -> StructType:
     """Return the schema's columns, then the further ones of the saved schema; refuse types that the table's files do not allow."""
-    known = {field.name: field.dataType for field in grown.fields}
+    known = {field.name: field.dataType for field in last_schema.fields}
     if delivery.adds_to_structs:
-        schema = with_inner_fields(schema, grown)
+        schema = with_inner_fields(schema, last_schema)
     for field in schema.fields:
         before = known.get(field.name, field.dataType)
-        if delivery.format == "parquet" and not may_become(before, field.dataType):
+        if delivery.format == "parquet" and not may_retype(before, field.dataType):
             raise OptionError(
                 f"schema: column {field.name} is {before.simpleString().upper()} in the table's files, and cannot "
                 f"become {field.dataType.simpleString().upper()}"
             )
-    return _with_further_columns(schema, grown)
+    return _with_further_columns(schema, last_schema)
 
 
 def _with_further_columns(schema: StructType, other: StructType) -> StructType:

@@ -19,7 +19,7 @@ from penstock.core.position import LATEST
 from penstock.core.starting import parse_starting
 from penstock.delivery import json_rows
 from penstock.delivery.opening import batch_options, open_delivery, time_zone_of
-from penstock.delivery.table_rows import check_columns, table_rows, unseen_columns, with_verdict
+from penstock.delivery.table_rows import check_columns, columns_for_unsampled_fields, table_rows, with_verdict
 from penstock.delivery.table_writer import set_session_options
 from penstock.sizing.price_table import load_prices
 from penstock.spark.options.spark_options import SourceOptions
@@ -120,7 +120,7 @@ def _grown_schema(
     )
     columns = infer_columns(texts, schema.names, names.refusal)
     if columns and not schema.fields:
-        columns |= unseen_columns(delivery, columns)
+        columns |= columns_for_unsampled_fields(delivery, columns)
     if delivery.adds_to_structs:
         schema = json_rows.with_new_fields(verdicts, schema, names)
     schema = json_rows.with_added_columns(schema, columns)

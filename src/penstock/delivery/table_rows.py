@@ -211,7 +211,7 @@ def with_wider_types(schema: StructType, other: StructType, *, in_structs: bool 
     kinds = {each.name: each.dataType for each in other.fields}
 
     def is_better(kind: DataType, known: DataType) -> bool:
-        return may_become(known, kind) if in_structs else is_wider(kind.simpleString(), known.simpleString())
+        return may_retype(known, kind) if in_structs else is_wider(kind.simpleString(), known.simpleString())
 
     return StructType(
         [
@@ -242,31 +242,31 @@ def with_inner_fields(schema: StructType, other: StructType) -> StructType:
     )
 
 
-def may_become(kind: DataType, other: DataType) -> bool:
-    """Return whether a column of Parquet files may change to the other type: the same type, a wider one, or one with further fields.
+def may_retype(kind: DataType, other: DataType) -> bool:
+    """Return whether a column of Parquet files may change from `kind` to `other`: the same type, a wider one, or one with further fields.
 
     Readers then read old and new files by the other type.
     """
     if isinstance(kind, StructType) and isinstance(other, StructType):
         kinds = {each.name: each.dataType for each in other.fields}
-        return all(each.name in kinds and may_become(each.dataType, kinds[each.name]) for each in kind.fields)
+        return all(each.name in kinds and may_retype(each.dataType, kinds[each.name]) for each in kind.fields)
     if isinstance(kind, ArrayType) and isinstance(other, ArrayType):
-        return may_become(kind.elementType, other.elementType)
+        return may_retype(kind.elementType, other.elementType)
     if isinstance(kind, MapType) and isinstance(other, MapType):
-        return kind.keyType == other.keyType and may_become(kind.valueType, other.valueType)
+        return kind.keyType == other.keyType and may_retype(kind.valueType, other.valueType)
     return kind == other or is_wider(other.simpleString(), kind.simpleString())
 
 
-def unseen_columns(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:
+def columns_for_unsampled_fields(delivery: Delivery, columns: Collection[str]) -> dict[str, str]:
     """Warn of fields that partition expressions use and no record of the sample has; return a STRING column for each."""
-    there = {name.lower() for name in (*columns, *COLUMNS, "arrived")}
+    known_names = {name.lower() for name in (*columns, *COLUMNS, "arrived")}
     fields = {each.field for each in delivery.partitions if each.field is not None}
-    unseen = sorted(name for name in fields if name.lower() not in there)
-    if unseen:
+    unsampled_fields = sorted(name for name in fields if name.lower() not in known_names)
+    if unsampled_fields:
         _log.warning(
             "%s: no record so far has the field %s, by which the table is partitioned; it becomes a STRING column. If the name is wrong, "
             "stop, correct partition-by and start over with a new table",
             delivery.name,
-            ", ".join(unseen),
+            ", ".join(unsampled_fields),
         )
-    return dict.fromkeys(unseen, "STRING")
+    return dict.fromkeys(unsampled_fields, "STRING")

@@ -23,7 +23,7 @@ from penstock.delivery.files import Files, spark_uri
 from penstock.delivery.record_texts import RecordTexts
 from penstock.delivery.table_rows import (
     check_columns,
-    unseen_columns,
+    columns_for_unsampled_fields,
     with_inner_fields,
     with_newer_columns,
     with_verdict,
@@ -197,7 +197,7 @@ class TableWriter:
             moves=placement.moves + letter_moves,
             removes=removes,
             rows=placement.rows,
-            before=placement.before,
+            state_before=placement.state_before,
             staged_count=placement.staged_count,
         )
         return _StagedBatch(manifest, tuple(added), counts["last_ms"])
@@ -246,7 +246,7 @@ class TableWriter:
         columns = json_rows.new_columns(verdicts, self._schema, self._name_rule)
         if columns:
             if self._has_no_columns:
-                columns |= unseen_columns(self._delivery, columns)
+                columns |= columns_for_unsampled_fields(self._delivery, columns)
             self._schema = json_rows.with_added_columns(self._schema, columns)
         if self._delivery.adds_to_structs:
             self._schema = json_rows.with_new_fields(verdicts, self._schema, self._name_rule)

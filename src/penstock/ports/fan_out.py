@@ -31,27 +31,27 @@ class StreamConsumer(Struct, frozen=True):
     created_ms: int
 
 
-class Opened(Struct, frozen=True):
+class FanOutOpened(Struct, frozen=True):
     """The service accepted the subscription."""
 
 
-class Pushed(Struct, frozen=True):
+class FanOutPage(Struct, frozen=True):
     """An event with records. The `next_iterator` of its page is the event's continuation sequence number."""
 
     page: RecordPage
 
 
-class Ended(Struct, frozen=True):
+class FanOutEnded(Struct, frozen=True):
     """The service ended the connection in the regular way, after its last event."""
 
 
-class Broken(Struct, frozen=True):
+class FanOutFailed(Struct, frozen=True):
     """The subscription was refused, or its connection failed. Events that were received but not requested are dropped."""
 
     error: ServiceError
 
 
-StreamNews: TypeAlias = Opened | Pushed | Ended | Broken
+FanOutEvent: TypeAlias = FanOutOpened | FanOutPage | FanOutEnded | FanOutFailed
 
 
 class EventStream(Protocol):
@@ -90,7 +90,7 @@ class FanOut(Protocol):
         """Call DeregisterStreamConsumer."""
 
     def subscribe(
-        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[StreamNews], None]
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[FanOutEvent], None]
     ) -> EventStream:
         """Begin to call SubscribeToShard; `report` gets its outcomes, on a thread of the port.
 

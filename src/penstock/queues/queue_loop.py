@@ -134,7 +134,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
         self.has_ended: threading.Event = threading.Event()
-        self.begun_by: object = None  # the consumer sets itself here, so that the threads keep it alive
+        self.consumer: object = None  # set by the consumer: the threads keep it alive
         self._health = self._make_health(self._gauged_s)
 
     # --- from any thread ------------------------------------------------------------------------------

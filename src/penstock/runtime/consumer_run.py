@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 class Running(Protocol):
     """The threads of a consumer that has started."""
 
-    begun_by: object
+    consumer: object
     """The consumer, kept for as long as its threads live, also if the program keeps no reference to it."""
 
     @property
@@ -97,7 +97,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
                 raise UsageError("this consumer was started before; make a new one")
             running, start = self._prepare()
             self._running = running
-            running.begun_by = self
+            running.consumer = self
             try:
                 start()
             except BaseException:

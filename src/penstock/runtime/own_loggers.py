@@ -55,16 +55,16 @@ def guard_loggers() -> None:
                 methods[method] = _Guard(guarded, logger, before)
 
 
-def warn_if_disabled(logger: logging.Logger, untold: str, stacklevel: int = 4) -> None:
+def warn_if_disabled(logger: logging.Logger, missing_facts: str, stacklevel: int = 4) -> None:
     """Warn if a logger is disabled. `logging.config` disables the loggers of packages that were imported before it ran.
 
     Args:
-        untold: The facts that are missing from the log.
+        missing_facts: Named in the warning: the log lacks them.
         stacklevel: How many calls up the program's own line is, this function included.
     """
     if logger.disabled:
         warnings.warn(
-            f"the logger {logger.name} is disabled, so the log will not say {untold}: give logging.config "
+            f"the logger {logger.name} is disabled, so the log will not say {missing_facts}: give logging.config "
             "disable_existing_loggers=False, or configure logging before penstock is imported",
             RuntimeWarning,
             stacklevel=stacklevel,

@@ -32,7 +32,14 @@ from penstock.core.reading.subscription import (
 from penstock.core.safe_text import describe_error
 from penstock.errors import NotFound, PenstockError, Rejected, ServiceError, Unavailable
 from penstock.ports.clock import Chance
-from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamNews
+from penstock.ports.fan_out import (
+    EventStream,
+    FanOutEnded,
+    FanOutEvent,
+    FanOutFailed,
+    FanOutOpened,
+    FanOutPage,
+)
 from penstock.ports.kinesis import RecordPage
 from penstock.ports.metrics import Metrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
@@ -109,9 +116,9 @@ class Subscriptions(Loop[_Event]):
         """Subscribe to a shard at a position; an earlier subscription of the key ends."""
         self.post(partial(self._on_begin, key, shard_id, start, taker))
 
-    def want(self, key: Hashable) -> None:
+    def request_page(self, key: Hashable) -> None:
         """Request the next page."""
-        self.post(partial(self._on_want, key))
+        self.post(partial(self._on_page_request, key))
 
     def close(self, key: Hashable) -> None:
         """End a subscription; its reader gets no more pages."""
@@ -164,7 +171,7 @@ class Subscriptions(Loop[_Event]):
             entry = self._entries[key] = _Entry(key, shard_id, machine, taker)
         self._run_effects(entry, entry.machine.on_iterator_request(start, now_s))
 
-    def _on_want(self, key: Hashable, now_s: float) -> None:
+    def _on_page_request(self, key: Hashable, now_s: float) -> None:
         entry = self._entries.get(key)
         if entry is not None:
             self._run_effects(entry, entry.machine.on_page_request(now_s))
@@ -182,18 +189,18 @@ class Subscriptions(Loop[_Event]):
         if entry.is_requested:
             stream.request()
 
-    def _on_news(self, entry: _Entry, number: int, news: StreamNews, now_s: float) -> None:
+    def _on_stream_event(self, entry: _Entry, number: int, event: FanOutEvent, now_s: float) -> None:
         if not self._is_current(entry):
             return
         machine = entry.machine
-        match news:
-            case Opened():
+        match event:
+            case FanOutOpened():
                 effects = machine.on_opened(number, now_s)
-            case Pushed(page):
+            case FanOutPage(page):
                 effects = machine.on_page(number, page, now_s)
-            case Ended():
+            case FanOutEnded():
                 effects = machine.on_ended(number, now_s)
-            case Broken(error):
+            case FanOutFailed(error):
                 effects = machine.on_failed(number, error, now_s, self._chance.random())
         self._run_effects(entry, effects)
 
@@ -258,16 +265,16 @@ class Subscriptions(Loop[_Event]):
     def _connect(self, entry: _Entry, number: int, start: IteratorStart) -> None:
         shard_id = entry.shard_id
 
-        def on_news(news: StreamNews) -> None:
-            self.post(partial(self._on_news, entry, number, news))
+        def report_event(event: FanOutEvent) -> None:
+            self.post(partial(self._on_stream_event, entry, number, event))
 
         try:
-            stream = self.registration.fan_out.subscribe(self._fetch_arn(), shard_id, start, on_news)
+            stream = self.registration.fan_out.subscribe(self._fetch_arn(), shard_id, start, report_event)
         except ServiceError as error:
-            on_news(Broken(error))
+            report_event(FanOutFailed(error))
         except Exception as error:
             log.exception("shard %s: subscribing failed in an unexpected way", shard_id)
-            on_news(Broken(Unavailable(describe_error(error), operation="SubscribeToShard")))
+            report_event(FanOutFailed(Unavailable(describe_error(error), operation="SubscribeToShard")))
         else:
             self.post(partial(self._on_connected, entry, number, stream))
             if self.is_finished:

@@ -15,10 +15,11 @@ INTEGER_ENDS: Final[Mapping[str, int]] = {"int": 1 << 31, "long": 1 << 63}
 """The first number that is too large, by type; its negative is the smallest one that fits."""
 
 
-_ALONE: Final[Mapping[type, tuple[str, ...]]] = {
+_AVRO_TYPES: Final[Mapping[type, tuple[str, ...]]] = {
     Decimal: ("bytes", "fixed"),
     dict: ("record", "error", "map"),
 }
+"""Avro types by the type of a value. A value of one of these types can only belong to the branch of its Avro type."""
 
 
 def check_of(schema: Any) -> Check:
@@ -79,16 +80,16 @@ def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) ->
 def _of_union(branches: list[Any], path: str, named: dict[str, Check]) -> Check:
     # For a plain value, fastavro itself finds the branch that fits. A pair (name, value) names its branch.
     checks = {_name(branch): _check_of(branch, path, named) for branch in branches}
-    # A value of one of these types can only belong to the branch of its type.
-    alone = {
-        kind: [_check_of(each, path, named) for each in branches if _is_of(each, kind)] for kind in _ALONE
+    branch_checks = {
+        kind: [_check_of(each, path, named) for each in branches if _is_of(each, kind)]
+        for kind in _AVRO_TYPES
     }
 
     def check(value: Any) -> None:
         if isinstance(value, tuple) and len(value) == 2 and value[0] in checks:
             checks[value[0]](value[1])
             return
-        for kind, found in alone.items():
+        for kind, found in branch_checks.items():
             if isinstance(value, kind) and len(found) == 1:
                 found[0](value)
 
@@ -97,7 +98,7 @@ def _of_union(branches: list[Any], path: str, named: dict[str, Check]) -> Check:
 
 def _is_of(branch: Any, kind: type) -> bool:
     is_decimal = isinstance(branch, Mapping) and branch.get("logicalType") == "decimal"
-    return is_decimal if kind is Decimal else _kind(branch) in _ALONE[kind]
+    return is_decimal if kind is Decimal else _kind(branch) in _AVRO_TYPES[kind]
 
 
 def _of_integer(kind: str, path: str, *, is_logical: bool) -> Check:

@@ -138,7 +138,7 @@ class ValueBound:
             EOFError, ValueError, IndexError, RecursionError: The payload does not fit the schema.
         """
         if len(payload) > self._uncounted_bytes_max:
-            _Count(payload, self._named, self._count_max).walk(self._schema)
+            _ValueCounter(payload, self._named, self._count_max).walk(self._schema)
 
 
 def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
@@ -186,7 +186,7 @@ class _ValueExcess:
         return found
 
 
-class _Count:
+class _ValueCounter:
     """Walks over one datum of a payload and counts its values.
 
     Args:

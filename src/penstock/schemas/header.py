@@ -21,7 +21,7 @@ _PLAIN: Final = 0
 _ZLIB: Final = 5
 
 
-class Framed(NamedTuple):
+class VersionedPayload(NamedTuple):
     """A payload, and the schema version that its header named.
 
     Args:
@@ -52,7 +52,7 @@ def add_header(version_id: bytes, payload: bytes, *, compress: bool) -> bytes:
     return bytes((_VERSION, _PLAIN)) + version_id + payload
 
 
-def split_header(data: bytes, payload_bytes_max: int) -> Framed:
+def split_header(data: bytes, payload_bytes_max: int) -> VersionedPayload:
     """Take a payload out of its header, and decompress it.
 
     Args:
@@ -68,7 +68,7 @@ def split_header(data: bytes, payload_bytes_max: int) -> Framed:
     version_id, payload = data[2:HEADER_BYTES], data[HEADER_BYTES:]
     if data[1] == _ZLIB:
         payload = _decompress(payload, payload_bytes_max)
-    return Framed(version_id, payload)
+    return VersionedPayload(version_id, payload)
 
 
 def _describe_missing(data: bytes) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import wiring
 from penstock.core.keyword_options import merge_connection
 from penstock.core.stream_identity import with_region_of_arns
-from penstock.sql.tables import Tables
+from penstock.sql.tables import TableOpener
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ def sql(
 
     fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
     wiring.parse_connection(fields)  # raises for a bad value even if no stream is read
-    tables = Tables(
+    tables = TableOpener(
         {name: Path(path) for name, path in (recordings or {}).items()},
         lambda stream: wiring.open_kinesis(wiring.parse_connection(with_region_of_arns(fields, stream))),
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _RECORDING_SUFFIX: Final = ".penstock"
 
 
-class Tables:
+class TableOpener:
     """Opens the tables that a query names.
 
     Args:

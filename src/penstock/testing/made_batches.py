@@ -18,7 +18,7 @@ _RECORDS_MAX: Final = 10_000
 _STORED_WITHIN_S: Final = 30.0
 
 
-class Made(ShardRecords):
+class MadeShardRecords(ShardRecords):
     """Additional methods of batches made by hand."""
 
     _driver: VirtualDriver
@@ -37,15 +37,15 @@ class Made(ShardRecords):
         self._driver.lose_lease()
 
 
-class MadeBatch(Made, Batch):
+class MadeBatch(MadeShardRecords, Batch):
     """A `Batch` made by hand."""
 
 
-class MadeAsyncBatch(Made, AsyncBatch):
+class MadeAsyncBatch(MadeShardRecords, AsyncBatch):
     """An `AsyncBatch` made by hand."""
 
 
-B = TypeVar("B", bound=Made)
+B = TypeVar("B", bound=MadeShardRecords)
 
 
 def batch(records: Sequence[Record], *, attempt: int = 1, millis_behind_latest: int = 0) -> MadeBatch:

@@ -28,7 +28,7 @@ ARRIVAL: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _Made(Struct, frozen=True):
+class _RecordArguments(Struct, frozen=True):
     """The arguments for one record; its other fields follow from its place.
 
     Args:
@@ -48,15 +48,15 @@ class _Made(Struct, frozen=True):
 class Records(Sequence[Record]):
     """Records of one shard, in order. `+` joins them; sequence numbers that were not given follow from the places."""
 
-    def __init__(self, made: Sequence[_Made]) -> None:
-        for each in made:
+    def __init__(self, arguments: Sequence[_RecordArguments]) -> None:
+        for each in arguments:
             if not isinstance(each.partition_key, str | None):
                 raise UsageError(f"partition_key={each.partition_key!r}: expected a text")
-        self._made = tuple(made)
-        self._records = tuple(_numbered_records(self._made))
+        self._arguments = tuple(arguments)
+        self._records = tuple(_numbered_records(self._arguments))
 
     def __add__(self, other: Records) -> Records:
-        return Records(self._made + other._made)
+        return Records(self._arguments + other._arguments)
 
     def __len__(self) -> int:
         return len(self._records)
@@ -83,9 +83,9 @@ class Records(Sequence[Record]):
         return f"Records({list(self._records)!r})"
 
 
-def _numbered_records(made: Iterable[_Made]) -> Iterator[Record]:
+def _numbered_records(arguments: Iterable[_RecordArguments]) -> Iterator[Record]:
     number = sub = 0
-    for place, each in enumerate(made, 1):
+    for place, each in enumerate(arguments, 1):
         sub = sub + 1 if each.follows else 0
         if each.sequence_number is not None:
             if int(each.sequence_number) <= number:
@@ -129,7 +129,7 @@ def records(
         UsageError: A payload or the key is of another type.
     """
     number, moment = _parse_number(sequence_number), _parse_moment(arrival)
-    return Records(_follow(payloads, _Made(partition_key, None, moment, number, shard_id, stream)))
+    return Records(_follow(payloads, _RecordArguments(partition_key, None, moment, number, shard_id, stream)))
 
 
 def aggregate(
@@ -161,7 +161,7 @@ def aggregate(
     if explicit_hash_key is not None:
         parse_hash_key(explicit_hash_key)
     number, moment = _parse_number(sequence_number), _parse_moment(arrival)
-    first = _Made(partition_key, explicit_hash_key, moment, number, shard_id, stream)
+    first = _RecordArguments(partition_key, explicit_hash_key, moment, number, shard_id, stream)
     return Records([replace(each, follows=place > 0) for place, each in enumerate(_follow(payloads, first))])
 
 
@@ -176,7 +176,7 @@ def _encode(payload: Payload) -> bytes:
     return text.encode()
 
 
-def _follow(payloads: Iterable[Payload], first: _Made) -> list[_Made]:
+def _follow(payloads: Iterable[Payload], first: _RecordArguments) -> list[_RecordArguments]:
     """Return the arguments for a record of each payload; only the first one has a sequence number that was given."""
     return [
         replace(first, data=_encode(payload), sequence_number=None if place else first.sequence_number)

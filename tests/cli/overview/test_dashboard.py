@@ -23,19 +23,19 @@ from moved_clock import MovedClock
 pytest.importorskip("httptools")
 
 from penstock.cli import main as cli
-from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
+from penstock.cli.overview.dashboard_server import DashboardPages, DashboardServer, Gate
 from penstock.cli.overview.lag_history import LagHistory
 from penstock.cli.overview.next_records import (
     RECORDS_MAX,
-    Following,
     NextRecord,
     NextRecordReader,
+    NextRecords,
     fetch_next_records,
 )
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY, address_of
 from penstock.cli.overview.shard_rows import worker_rows
 from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, ShardRow, Snapshot
-from penstock.cli.overview.trouble import TroubleLimits, judge
+from penstock.cli.overview.trouble import TroubleLimits, with_troubles
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
@@ -51,7 +51,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\"'&\u202e\x1b"
 
 
 def application(name, stream="orders"):
-    rows = judge(
+    rows = with_troubles(
         [
             ShardRow("shardId-000000000000", "read", "w1", lag_ms=5),
             ShardRow(
@@ -67,7 +67,9 @@ def application(name, stream="orders"):
 
 
 def hostile():
-    rows = judge([ShardRow(HOSTILE, "stopped", HOSTILE, HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
+    rows = with_troubles(
+        [ShardRow(HOSTILE, "stopped", HOSTILE, HOSTILE, stopped_reason=HOSTILE)], TroubleLimits()
+    )
     lineage = (Shard(HOSTILE, HashRange(0, 5), (HOSTILE + "2",)),)
     events = (Event(0, HOSTILE, HOSTILE),)
     return ApplicationSnapshot(HOSTILE, HOSTILE, 0, rows, worker_rows(rows), lineage, (HOSTILE,), events)
@@ -81,13 +83,13 @@ def contents(
     if newest is not None:
         history.add(newest)
         history.add(newest)
-    return Contents(
-        newest=lambda: newest,
+    return DashboardPages(
+        newest_snapshot=lambda: newest,
         history=history,
         lag_limit_s=60.0,
         interval_s=10.0,
         fetch_stream_snapshot=fetch_stream_snapshot,
-        fetch_next=fetch_next or (lambda *_: Following("7.0", ())),
+        fetch_next=fetch_next or (lambda *_: NextRecords("7.0", ())),
         shows_records=shows_records,
     )
 
@@ -192,19 +194,19 @@ def shard_page(**more):
 
 
 def test_a_shard_has_its_facts_and_how_many_bytes_its_next_records_have():
-    answer = shard_page(fetch_next=lambda *_: Following("7.0", NEXT))
+    answer = shard_page(fetch_next=lambda *_: NextRecords("7.0", NEXT))
     page = Page(answer.body)
     assert answer.status == 200
     assert {"12.0", "13.0", "1970-01-01T00:00:01.000+00:00", "2", "stopped"} <= set(page.text)
     assert "--show-records" in answer.body
     assert "onerror" not in answer.body
     assert "moved since" not in answer.body
-    before = shard_page(fetch_next=lambda *_: Following("6.0", NEXT))
+    before = shard_page(fetch_next=lambda *_: NextRecords("6.0", NEXT))
     assert "Read behind checkpoint 6.0, which has moved since" in before.body
 
 
 def test_keys_and_payloads_are_shown_when_that_was_asked_for_and_as_text():
-    page = Page(shard_page(fetch_next=lambda *_: Following("7.0", NEXT), shows_records=True).body)
+    page = Page(shard_page(fetch_next=lambda *_: NextRecords("7.0", NEXT), shows_records=True).body)
     assert "img" not in page.tags
     assert page.text.count(HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")) == 2
     assert "base64:/wA=" in page.text

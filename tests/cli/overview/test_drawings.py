@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from penstock.cli.overview.drawings import LEGEND, colour_of, draw_lag, draw_lineage, draw_spark
+from penstock.cli.overview.drawings import LEGEND, colour_of, draw_lag, draw_lineage, draw_sparkline
 from penstock.cli.overview.lag_history import POINTS_MAX, LagHistory, LagPoint
 from penstock.cli.overview.lineage import place_shards
 from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Snapshot, Trouble
@@ -99,7 +99,7 @@ def test_a_lineage_is_a_picture_with_every_shard_and_escapes_what_others_wrote()
 
 def test_a_lag_is_drawn_from_the_second_look_on_with_the_limit_where_it_is_in_sight():
     points = [LagPoint(1_000 * n, 1_000 * n, 500 * n) for n in range(3)]
-    assert draw_lag(points[:1], 1.0) == draw_spark(points[:1]) == ""
+    assert draw_lag(points[:1], 1.0) == draw_sparkline(points[:1]) == ""
     drawn = draw_lag(points, 1.0)
     worst, median = re.findall(r'<polyline class="(?:worst|median)" points="([^"]*)"', drawn)
     assert worst == "0.0,150.0 320.0,80.0 640.0,10.0"
@@ -108,13 +108,13 @@ def test_a_lag_is_drawn_from_the_second_look_on_with_the_limit_where_it_is_in_si
     assert 'class="limit"' not in draw_lag(points, 60.0)
     assert "00:00:00Z" in drawn
     assert "from 0 to 2.0 s; the limit is 1.0 s" in drawn
-    assert draw_spark(points).count("<polyline") == 1
+    assert draw_sparkline(points).count("<polyline") == 1
 
 
 def test_a_small_line_is_no_finer_than_it_is_drawn_and_keeps_the_worst():
     lags = [0] * 720
     lags[100] = 9_000
-    drawn = draw_spark([LagPoint(1_000 * n, lag, 0) for n, lag in enumerate(lags)])
+    drawn = draw_sparkline([LagPoint(1_000 * n, lag, 0) for n, lag in enumerate(lags)])
     (places,) = re.findall(r'points="([^"]*)"', drawn)
     heights = [float(place.partition(",")[2]) for place in places.split()]
     assert len(heights) == 60

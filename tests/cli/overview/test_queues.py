@@ -10,10 +10,10 @@ from moved_clock import MovedClock
 from penstock.cli import main as cli
 from penstock.cli.overview.cells import QUEUE_COLUMNS, queue_cells
 from penstock.cli.overview.dashboard_page import page_of_all
-from penstock.cli.overview.newest import READ_EVERY_S
+from penstock.cli.overview.overview_cache import READ_EVERY_S
 from penstock.cli.overview.queue_reader import QUEUES_MAX, QueueReader, fetch_queues
-from penstock.cli.overview.queue_rows import LEVEL_METRICS, RATE_METRICS, QueueOverview, QueueRow, Workers
-from penstock.cli.overview.screen import Place
+from penstock.cli.overview.queue_rows import LEVEL_METRICS, RATE_METRICS, Activity, QueueOverview, QueueRow
+from penstock.cli.overview.screen import Selection
 from penstock.cli.overview.snapshot import Snapshot
 from penstock.errors import AccessDenied, UsageError
 from penstock.ports.queues import QueueSummary
@@ -36,25 +36,25 @@ def row(name="invoices", status="ACTIVE", **figures):
 @pytest.mark.parametrize(
     ("figures", "workers", "trouble"),
     [
-        ({"acknowledged_per_min": 5.0, "received_per_min": 9.0, "visible": 3}, Workers.WORKING, ""),
-        ({"empty_per_min": 6.0}, Workers.WAITING, ""),
-        ({"visible": 0}, Workers.NONE, ""),
-        ({"visible": 1}, Workers.NONE, "records wait, and no worker receives"),
-        ({"received_per_min": 1.0}, Workers.RECEIVING, "records are received, and none is acknowledged"),
-        ({"dead_letters": 2}, Workers.NONE, "dead letters, which `penstock queues dead invoices` shows"),
+        ({"acknowledged_per_min": 5.0, "received_per_min": 9.0, "visible": 3}, Activity.WORKING, ""),
+        ({"empty_per_min": 6.0}, Activity.WAITING, ""),
+        ({"visible": 0}, Activity.NONE, ""),
+        ({"visible": 1}, Activity.NONE, "records wait, and no worker receives"),
+        ({"received_per_min": 1.0}, Activity.RECEIVING, "records are received, and none is acknowledged"),
+        ({"dead_letters": 2}, Activity.NONE, "dead letters, which `penstock queues dead invoices` shows"),
         (
             {"in_flight": 96_000, "dead_letters": 1},
-            Workers.NONE,
+            Activity.NONE,
             "96,000 records are in flight; at 120,000 the service delivers no more",
         ),
-        ({"status": "DELETING"}, Workers.NONE, "the queue is DELETING"),
-        ({"visible": 1, "received_per_min": None}, Workers.UNKNOWN, ""),
-        ({"visible": 1, "measured_ms": None}, Workers.UNKNOWN, ""),
+        ({"status": "DELETING"}, Activity.NONE, "the queue is DELETING"),
+        ({"visible": 1, "received_per_min": None}, Activity.UNKNOWN, ""),
+        ({"visible": 1, "measured_ms": None}, Activity.UNKNOWN, ""),
     ],
 )
 def test_the_figures_of_a_queue_show_its_workers_and_its_trouble(figures, workers, trouble):
     of = row(**figures)
-    assert (of.workers, of.trouble) == (workers, trouble)
+    assert (of.activity, of.trouble) == (workers, trouble)
 
 
 class Service:
@@ -91,7 +91,7 @@ def test_levels_are_the_newest_and_rates_are_the_mean_of_five_minutes():
     a, b = fetch_queues(service, service, 5 * MINUTE_MS).rows
     assert (a.queue, a.visible, a.in_flight, a.dead_letters) == ("a", 4, 2, None)
     assert (a.acknowledged_per_min, a.received_per_min, a.measured_ms) == (3.0, 0.0, 0)
-    assert (b.received_per_min, b.workers) == (None, Workers.UNKNOWN)
+    assert (b.received_per_min, b.activity) == (None, Activity.UNKNOWN)
     assert service.asked == [([("a", "a-id"), ("b", "b-id")], 5 * MINUTE_MS)]
 
 
@@ -145,7 +145,7 @@ def test_the_live_view_shows_queues_below_the_applications_and_fits(height):
 
     queues = QueueOverview(tuple(row(f"q{n:02d}", visible=n) for n in range(30)), ("no figures",))
     out = io.StringIO()
-    shown = render(Snapshot(0, (), queues=queues), Place(), height, lambda *_: None)
+    shown = render(Snapshot(0, (), queues=queues), Selection(), height, lambda *_: None)
     console.Console(file=out, width=150, force_terminal=False).print(shown)
     assert len(out.getvalue().splitlines()) <= height
     assert "30 queues" in out.getvalue()

@@ -4,11 +4,11 @@ import io
 
 import pytest
 
-from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.screen import Key, Page, Selection, parse_keys, window_of
 from penstock.cli.overview.shard_rows import worker_rows
 from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, ShardRow, Snapshot
 from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamSnapshot
-from penstock.cli.overview.trouble import TroubleLimits, judge
+from penstock.cli.overview.trouble import TroubleLimits, with_troubles
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
 
@@ -16,7 +16,7 @@ HOSTILE = "w[/x]\x1b[31m\nnext\u202e"
 
 
 def application(name, count=3, **more):
-    rows = judge(
+    rows = with_troubles(
         [ShardRow(f"shardId-{n:012d}", "read", f"w{n}", lag_ms=n) for n in range(count)], TroubleLimits()
     )
     return ApplicationSnapshot(name, "orders", 0, rows, worker_rows(rows), **more)
@@ -46,47 +46,48 @@ def press(place, *keys, snapshot=SNAPSHOT):
 
 
 def test_down_and_up_stop_at_the_ends():
-    assert press(Place(), Key.DOWN).application == "b"
-    assert press(Place(), *[Key.DOWN] * 9).application == "c"
-    assert press(Place(application="c"), *[Key.UP] * 9).application == "a"
-    assert press(Place(), Key.LAST).application == "c"
-    assert press(Place(application="c"), Key.FIRST).application == "a"
+    assert press(Selection(), Key.DOWN).application == "b"
+    assert press(Selection(), *[Key.DOWN] * 9).application == "c"
+    assert press(Selection(application="c"), *[Key.UP] * 9).application == "a"
+    assert press(Selection(), Key.LAST).application == "c"
+    assert press(Selection(application="c"), Key.FIRST).application == "a"
 
 
 def test_enter_goes_down_to_a_shard_and_escape_back():
-    shards = press(Place(), Key.DOWN, Key.OPEN)
+    shards = press(Selection(), Key.DOWN, Key.OPEN)
     assert (shards.page, shards.application, shards.shard) == (Page.SHARDS, "b", None)
     shard = press(shards, Key.DOWN, Key.OPEN)
     assert (shard.page, shard.shard) == (Page.SHARD, "shardId-000000000001")
     back = press(shard, Key.BACK)
     assert (back.page, back.shard) == (Page.SHARDS, shard.shard)
-    assert press(back, Key.BACK) == Place(Page.APPLICATIONS, "b")
+    assert press(back, Key.BACK) == Selection(Page.APPLICATIONS, "b")
 
 
 def test_s_shows_the_stream_of_an_application_and_escape_leads_back():
-    shards = press(Place(), Key.DOWN, Key.OPEN, Key.DOWN)
+    shards = press(Selection(), Key.DOWN, Key.OPEN, Key.DOWN)
     stream = press(shards, Key.STREAM)
     assert (stream.page, stream.application) == (Page.STREAM, "b")
     assert press(stream, Key.DOWN, Key.OPEN, Key.STREAM) == stream
     assert press(stream, Key.BACK) == shards
-    assert press(Place(), Key.STREAM) == Place()
+    assert press(Selection(), Key.STREAM) == Selection()
 
 
 def test_what_is_selected_stays_selected_when_rows_move_and_what_has_gone_does_not():
-    place = press(Place(), Key.DOWN)
+    place = press(Selection(), Key.DOWN)
     moved = Snapshot(0, tuple(reversed(SNAPSHOT.applications)))
     assert place.application_of(moved).application == "b"
     assert place.application_of(Snapshot(0, SNAPSHOT.applications[:1])).application == "a"
-    assert Place(Page.SHARD, "a", "gone").shard_of(SNAPSHOT) is None
+    assert Selection(Page.SHARD, "a", "gone").shard_of(SNAPSHOT) is None
     assert (
-        Place(Page.SHARDS, "a", "gone").shard_of(SNAPSHOT).shard == SNAPSHOT.applications[0].shards[0].shard
+        Selection(Page.SHARDS, "a", "gone").shard_of(SNAPSHOT).shard
+        == SNAPSHOT.applications[0].shards[0].shard
     )
 
 
 @pytest.mark.parametrize("page", list(Page))
 def test_nothing_to_select_is_no_error(page):
     empty = Snapshot(0, ())
-    place = press(Place(page), *Key, snapshot=empty)
+    place = press(Selection(page), *Key, snapshot=empty)
     assert place.application_of(empty) is None
     assert place.shard_of(empty) is None
 
@@ -131,7 +132,7 @@ def drawn(snapshot, place, width=100, height=20, fetch_stream_snapshot=busy):
 def test_every_page_fits_and_shows_what_is_selected(page, height):
     events = tuple(Event(0, f"shardId-{n:012d}", f"event {n}") for n in range(20))
     snapshot = Snapshot(0, (application("orders-app", 40, events=events),))
-    text = drawn(snapshot, Place(page, "orders-app", "shardId-000000000025"), height=height)
+    text = drawn(snapshot, Selection(page, "orders-app", "shardId-000000000025"), height=height)
     assert len(text.splitlines()) <= height
     assert "orders-app" in text
     assert all(len(line) <= 100 for line in text.splitlines())
@@ -146,7 +147,8 @@ def test_every_page_fits_and_shows_what_is_selected(page, height):
 
 def test_a_stream_has_its_figures_what_to_do_and_its_hottest_shard():
     lines = [
-        " ".join(line.split()) for line in drawn(SNAPSHOT, Place(Page.STREAM, "a"), height=24).splitlines()
+        " ".join(line.split())
+        for line in drawn(SNAPSHOT, Selection(Page.STREAM, "a"), height=24).splitlines()
     ]
     assert "penstock streams split orders 25 --wait" in lines
     assert "written bytes 4.50 MiB/s of 40.00 MiB/s 11% ██" in lines
@@ -156,28 +158,28 @@ def test_a_stream_has_its_figures_what_to_do_and_its_hottest_shard():
     assert lines[columns + 1] == "25 62.5% to 65.0% 25.0 KiB/s - - 1 - 2%"
     assert lines[columns + 2].startswith("39")
     assert "asking CloudWatch" in drawn(
-        SNAPSHOT, Place(Page.STREAM, "a"), fetch_stream_snapshot=lambda *_: None
+        SNAPSHOT, Selection(Page.STREAM, "a"), fetch_stream_snapshot=lambda *_: None
     )
     unnamed = Snapshot(0, (ApplicationSnapshot("a", None, 0),))
-    assert "give --stream" in drawn(unnamed, Place(Page.STREAM, "a"))
+    assert "give --stream" in drawn(unnamed, Selection(Page.STREAM, "a"))
 
 
 def test_a_page_says_that_its_shard_or_all_applications_have_gone():
-    assert "has no lease any more" in drawn(SNAPSHOT, Place(Page.SHARD, "a", "gone"))
-    assert "no lease table was found" in drawn(Snapshot(0, ()), Place())
-    assert "no leases yet" in drawn(Snapshot(0, (application("a", 0),)), Place(Page.SHARDS, "a"))
+    assert "has no lease any more" in drawn(SNAPSHOT, Selection(Page.SHARD, "a", "gone"))
+    assert "no lease table was found" in drawn(Snapshot(0, ()), Selection())
+    assert "no leases yet" in drawn(Snapshot(0, (application("a", 0),)), Selection(Page.SHARDS, "a"))
 
 
 def test_leases_that_cannot_be_read_are_not_called_missing():
     problem = "Scan on lease table a: no connection; check the region and the endpoint, and whether it can be reached from here"
     unread = ApplicationSnapshot("a", None, 0, problems=(problem,))
-    text = drawn(Snapshot(0, (unread,)), Place(Page.SHARDS, "a"))
+    text = drawn(Snapshot(0, (unread,)), Selection(Page.SHARDS, "a"))
     assert "no leases yet" not in text
     assert problem in " ".join(text.split())
 
 
 def test_what_others_wrote_acts_on_no_terminal():
-    rows = judge([ShardRow(HOSTILE, "stopped", HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
+    rows = with_troubles([ShardRow(HOSTILE, "stopped", HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
     snapshot = Snapshot(
         0,
         (
@@ -188,7 +190,7 @@ def test_what_others_wrote_acts_on_no_terminal():
         (HOSTILE,),
     )
     for page in Page:
-        text = drawn(snapshot, Place(page, HOSTILE, HOSTILE), width=400)
+        text = drawn(snapshot, Selection(page, HOSTILE, HOSTILE), width=400)
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "[/x]" in text

@@ -2,9 +2,9 @@
 
 import json
 
-from penstock.cli.lease_report import Sighting
+from penstock.cli.lease_report import WatchedLease
 from penstock.cli.overview.changes import changes_between
-from penstock.cli.overview.shard_rows import KnownLag, shard_rows, worker_rows
+from penstock.cli.overview.shard_rows import LagWithChange, shard_rows, worker_rows
 from penstock.cli.overview.snapshot import (
     ApplicationSnapshot,
     ShardRow,
@@ -37,8 +37,8 @@ def rows_of(*leases, lags=None, state=OwnerState.ALIVE, graph=None):
             return OwnerState.ENDED
         return OwnerState.UNOWNED if lease.reader is None else state
 
-    sightings = [Sighting(lease, state_of(lease), 1.0) for lease in leases]
-    rows = shard_rows(sightings, lags or {}, {}, graph or ShardGraph(), TroubleLimits())
+    watched_leases = [WatchedLease(lease, state_of(lease), 1.0) for lease in leases]
+    rows = shard_rows(watched_leases, lags or {}, {}, graph or ShardGraph(), TroubleLimits())
     return {row.shard: row for row in rows}
 
 
@@ -81,7 +81,9 @@ def test_a_shard_without_a_lease_is_trouble_only_if_the_lease_could_be_made():
 
 
 def test_a_refused_read_of_ours_is_told_beside_the_lag():
-    rows = rows_of(Lease("s0", owner="w"), lags={"s0": KnownLag(ShardLag("s0", 5, refused_count=1), 0.5)})
+    rows = rows_of(
+        Lease("s0", owner="w"), lags={"s0": LagWithChange(ShardLag("s0", 5, refused_count=1), 0.5)}
+    )
     assert (rows["s0"].lag_ms, rows["s0"].lag_change, rows["s0"].trouble) == (5, 0.5, Trouble.THROTTLED)
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from penstock.cli.overview.dashboard_server import Contents
+from penstock.cli.overview.dashboard_server import DashboardPages
 from penstock.cli.overview.lag_history import LagHistory
 from penstock.cli.overview.snapshot import ApplicationSnapshot, Snapshot
 from penstock.cli.overview.stream_load import Advice, Load, LoadPoint, ShardLoad, StreamSnapshot
@@ -54,8 +54,8 @@ def contents(found, *streams):
         return found
 
     newest = Snapshot(1_000, snapshots)
-    shown = Contents(
-        newest=lambda: newest,
+    shown = DashboardPages(
+        newest_snapshot=lambda: newest,
         history=LagHistory(),
         lag_limit_s=60.0,
         interval_s=10.0,
@@ -156,8 +156,8 @@ def test_each_of_an_applications_streams_has_a_page_with_its_own_shards():
     streams = {"1:a:7": "arn:aws:kinesis:eu-west-1:1:stream/a", "1:b:8": "b"}
     snapshot = Snapshot(0, (ApplicationSnapshot("all", "a, b", 0, lineage=keyed, streams=streams),))
     asked = []
-    shown = Contents(
-        newest=lambda: snapshot,
+    shown = DashboardPages(
+        newest_snapshot=lambda: snapshot,
         history=LagHistory(),
         lag_limit_s=60.0,
         interval_s=10.0,

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 pytest.importorskip("httptools")
 
-from penstock.cli.overview.newest import READ_EVERY_S
+from penstock.cli.overview.overview_cache import READ_EVERY_S
 from penstock.cli.overview.stream_load import SHARD_METRICS, STREAM_METRICS
 from penstock.cli.overview.stream_reader import StreamReader, fetch_stream
 from penstock.core.hash_key import HashRange

@@ -4,7 +4,7 @@ import pytest
 
 from penstock.cli.overview.cells import application_cells
 from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Trouble, application_document
-from penstock.cli.overview.trouble import TroubleLimits, judge, sort_applications, trouble_of
+from penstock.cli.overview.trouble import TroubleLimits, sort_applications, trouble_of, with_troubles
 
 LIMITS = TroubleLimits(lag_s=60, unmoved_s=120)
 
@@ -21,13 +21,13 @@ LIMITS = TroubleLimits(lag_s=60, unmoved_s=120)
         ({"state": "handing over"}, Trouble.NONE),
         ({"lag_ms": 60_000}, Trouble.NONE),
         ({"lag_ms": 60_001}, Trouble.BEHIND),
-        ({"lag_ms": 60_001, "checkpoint_stands_s": 119.9}, Trouble.BEHIND),
-        ({"lag_ms": 60_001, "checkpoint_stands_s": 120}, Trouble.STANDING),
-        ({"lag_ms": 0, "checkpoint_stands_s": 9999}, Trouble.NONE),
+        ({"lag_ms": 60_001, "checkpoint_unmoved_s": 119.9}, Trouble.BEHIND),
+        ({"lag_ms": 60_001, "checkpoint_unmoved_s": 120}, Trouble.CHECKPOINT_UNMOVED),
+        ({"lag_ms": 0, "checkpoint_unmoved_s": 9999}, Trouble.NONE),
         ({"lag_ms": 60_001, "is_throttled": True}, Trouble.THROTTLED),
         ({"state": "waits for parents", "waits": True, "lag_ms": 90_000}, Trouble.NONE),
         (
-            {"state": "owned, waits", "waits": True, "lag_ms": 90_000, "checkpoint_stands_s": 999},
+            {"state": "owned, waits", "waits": True, "lag_ms": 90_000, "checkpoint_unmoved_s": 999},
             Trouble.NONE,
         ),
         ({"why_lag_unknown": "AccessDenied"}, Trouble.UNKNOWN),
@@ -44,10 +44,10 @@ def test_what_is_wrong_is_said_with_names_and_numbers():
         ShardRow("c", "read", "w3", lag_ms=75_000, lag_change=1.0),
         ShardRow("d", "read", "w3", lag_ms=74_000, lag_change=-0.5),
         ShardRow("e", "read", "w3", lag_ms=73_000, lag_change=0.01),
-        ShardRow("f", "read", "w3", lag_ms=500_000, checkpoint_stands_s=300),
+        ShardRow("f", "read", "w3", lag_ms=500_000, checkpoint_unmoved_s=300),
         ShardRow("g", "read", "w3"),
     ]
-    why = {row.shard: row.why for row in judge(rows, LIMITS)}
+    why = {row.shard: row.why for row in with_troubles(rows, LIMITS)}
     assert why["a"] == "handler_failed: ValueError (more in the log of w1)"
     assert why["b"].startswith("w2 has not renewed the lease for 31 s")
     assert why["c"] == "its oldest unread record is 75 s old, and the lag grows"
@@ -67,7 +67,7 @@ def test_trouble_comes_first_then_the_lag_and_what_is_ended_last():
         ShardRow("without", "unowned"),
         ShardRow("stopped", "stopped", stopped_reason="x"),
     ]
-    assert [row.shard for row in judge(rows, LIMITS)] == [
+    assert [row.shard for row in with_troubles(rows, LIMITS)] == [
         "stopped",
         "without",
         "further behind",
@@ -79,10 +79,10 @@ def test_trouble_comes_first_then_the_lag_and_what_is_ended_last():
 
 
 def test_an_application_that_cannot_be_read_comes_before_one_with_a_stopped_shard():
-    stopped = ApplicationSnapshot("b", None, 0, judge([ShardRow("s", "stopped")], LIMITS))
+    stopped = ApplicationSnapshot("b", None, 0, with_troubles([ShardRow("s", "stopped")], LIMITS))
     unread = ApplicationSnapshot("z", None, 0, problems=("no permission",))
-    fine = ApplicationSnapshot("a", None, 0, judge([ShardRow("s", "read", lag_ms=1)], LIMITS))
-    later = ApplicationSnapshot("c", None, 0, judge([ShardRow("s", "read", lag_ms=2)], LIMITS))
+    fine = ApplicationSnapshot("a", None, 0, with_troubles([ShardRow("s", "read", lag_ms=1)], LIMITS))
+    later = ApplicationSnapshot("c", None, 0, with_troubles([ShardRow("s", "read", lag_ms=2)], LIMITS))
     found = sort_applications([fine, stopped, later, unread])
     assert [snapshot.application for snapshot in found] == ["z", "b", "c", "a"]
 
@@ -91,7 +91,7 @@ GIVEN_BACK = [ShardRow("a", "ended"), ShardRow("b", "unowned", lag_ms=90_000), S
 
 
 def snapshot_of(*rows):
-    return ApplicationSnapshot("app", "s", 0, judge(rows, LIMITS))
+    return ApplicationSnapshot("app", "s", 0, with_troubles(rows, LIMITS))
 
 
 def test_an_application_whose_workers_have_ended_on_purpose_is_in_no_trouble():

@@ -180,7 +180,7 @@ def test_a_checkpoint_that_stands_while_its_owner_lives_is_told(kinesis, clock):
         table.change("s1", checkpoint=parse_position(str(10 + step)))
         rows = rows_of(watcher.take_snapshot())
         clock.sleep(10)
-    assert rows["s0"].trouble is Trouble.STANDING
+    assert rows["s0"].trouble is Trouble.CHECKPOINT_UNMOVED
     assert rows["s1"].trouble is Trouble.BEHIND
 
 

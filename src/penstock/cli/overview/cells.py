@@ -102,7 +102,7 @@ def queue_cells(row: QueueRow, now_ms: int) -> tuple[str, ...]:
         _count(row.in_flight),
         _count(row.dead_letters),
         "-" if row.acknowledged_per_min is None else f"{row.acknowledged_per_min:,.1f}",
-        row.workers.value,
+        row.activity.value,
         "-" if row.measured_ms is None else duration(max(0, now_ms - row.measured_ms)),
         row.trouble,
     )

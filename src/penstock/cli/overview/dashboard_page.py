@@ -22,7 +22,7 @@ from penstock.cli.overview.drawings import (
     draw_bar,
     draw_lag,
     draw_lineage,
-    draw_spark,
+    draw_sparkline,
     html_text,
 )
 from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagPoint
-    from penstock.cli.overview.next_records import Following, NextRecord
+    from penstock.cli.overview.next_records import NextRecord, NextRecords
     from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Snapshot
 
 _ROWS_MAX: Final = 1000
 
 
-def page_of_all(snapshot: Snapshot, spark_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
+def page_of_all(snapshot: Snapshot, lag_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
     """Return the page with all applications."""
-    cards = "".join(_card(each, spark_points.get(each.application, ())) for each in snapshot.applications)
+    cards = "".join(_card(each, lag_points.get(each.application, ())) for each in snapshot.applications)
     queues = snapshot.queues.rows
     if not cards and not queues:
         cards = "<p>No lease table was found: name an application, or check the region.</p>"
@@ -91,7 +91,7 @@ def page_of_application(
 def page_of_shard(
     snapshot: ApplicationSnapshot,
     row: ShardRow,
-    following: Following | str,
+    next_records: NextRecords | str,
     interval_s: float,
     *,
     shows_records: bool,
@@ -99,7 +99,7 @@ def page_of_shard(
     """Return the page of one shard.
 
     Args:
-        following: The records that are read next, or a text with the reason why they are unknown.
+        next_records: The records that are read next, or a text with the reason why they are unknown.
         interval_s: Seconds between two snapshots.
         shows_records: Whether keys and payloads are shown.
     """
@@ -109,16 +109,16 @@ def page_of_shard(
     }
     facts |= {
         "lease renewed": f"{row.unmoved_s:.0f} s ago",
-        "checkpoint stands": f"{row.checkpoint_stands_s:.0f} s",
+        "checkpoint stands": f"{row.checkpoint_unmoved_s:.0f} s",
     }
     cells = [(f"<strong>{name}</strong>", escape(text)) for name, text in facts.items() if text]
-    if isinstance(following, str):
-        shown = f"<p>{html_text(following)}</p>"
+    if isinstance(next_records, str):
+        shown = f"<p>{html_text(next_records)}</p>"
     else:
-        shown = _records(following.records, shows_records=shows_records)
-        if following.checkpoint != row.checkpoint:
+        shown = _records(next_records.records, shows_records=shows_records)
+        if next_records.checkpoint != row.checkpoint:
             shown += (
-                f"<p>Read behind checkpoint {html_text(following.checkpoint)}, which has moved since; it is read again in a "
+                f"<p>Read behind checkpoint {html_text(next_records.checkpoint)}, which has moved since; it is read again in a "
                 "few seconds.</p>"
             )
     body = (
@@ -154,13 +154,13 @@ def _payload(record: NextRecord) -> str:
     return f"{text}{more}"
 
 
-def page_without(name: str, interval_s: float) -> str:
+def page_of_unwatched_application(name: str, interval_s: float) -> str:
     """Return the page of an application that is not watched."""
     body = f'<p class="problem">{html_text(name)} is not among the applications that are watched.</p>'
     return frame("Penstock", "", None, body, interval_s)
 
 
-def page_without_shard(snapshot: ApplicationSnapshot, shard: str, interval_s: float) -> str:
+def page_of_unleased_shard(snapshot: ApplicationSnapshot, shard: str, interval_s: float) -> str:
     """Return the page of a shard of which no lease is known: there is none, or the leases cannot be read."""
     text = (
         "The leases cannot be read."
@@ -196,7 +196,7 @@ def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
     )
     return (
         f'<a class="card" href="{escape(address_of(snapshot.application))}"><strong>{html_text(snapshot.application)}</strong> '
-        f"{_pill(snapshot)}<p>{html_text(text)}</p><p>{html_text(whys[0])}</p>{draw_spark(points)}</a>"
+        f"{_pill(snapshot)}<p>{html_text(text)}</p><p>{html_text(whys[0])}</p>{draw_sparkline(points)}</a>"
     )
 
 
@@ -205,9 +205,9 @@ def _shards(snapshot: ApplicationSnapshot) -> str:
         return f"<p>{UNREADABLE if snapshot.is_unreadable else 'no leases yet'}</p>"
     shown = snapshot.shards[:_ROWS_MAX]
     rows = [[_link(snapshot, row), *(escape(cell) for cell in shard_cells(row)[1:])] for row in shown]
-    of_rows = ["ended" if row.state == "ended" else "" for row in shown]
+    row_classes = ["ended" if row.state == "ended" else "" for row in shown]
     left = len(snapshot.shards) - _ROWS_MAX
-    return table(SHARD_COLUMNS, rows, of_rows) + (
+    return table(SHARD_COLUMNS, rows, row_classes) + (
         f"<p>and {left} more, which /api/look names</p>" if left > 0 else ""
     )
 

@@ -13,8 +13,8 @@ from penstock.cli.overview.dashboard_page import (
     page_of_all,
     page_of_application,
     page_of_shard,
-    page_without,
-    page_without_shard,
+    page_of_unleased_shard,
+    page_of_unwatched_application,
 )
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY
 from penstock.cli.overview.snapshot import Snapshot, document_of
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagHistory
-    from penstock.cli.overview.next_records import Following
+    from penstock.cli.overview.next_records import NextRecords
     from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow
     from penstock.core.shard import Shard
 
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
-_PLACES: Final = ("/", "/application", "/shard", "/stream", "/api/look", "/api/stream")
+_PATHS: Final = ("/", "/application", "/shard", "/stream", "/api/look", "/api/stream")
 _HEADERS: Final = (
     ("Cache-Control", "no-store"),
     ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
@@ -44,7 +44,7 @@ _HEADERS: Final = (
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-_WAY_OUT: Final = (
+_ACCESS_ADVICE: Final = (
     "penstock dashboard answers to localhost and loopback addresses; use one of these, or give it a --token"
 )
 
@@ -60,11 +60,11 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class DashboardPages:
     """Answers requests with the pages and documents of the dashboard.
 
     Args:
-        newest: Returns the newest snapshot; None before the first.
+        newest_snapshot: Returns the newest snapshot; None before the first.
         history: The lags of the snapshots so far.
         lag_limit_s: A shard that is further behind is in trouble.
         interval_s: Seconds between two snapshots.
@@ -73,19 +73,19 @@ class Contents:
         shows_records: Whether the keys and payloads of records are shown.
     """
 
-    newest: Callable[[], Snapshot | None]
+    newest_snapshot: Callable[[], Snapshot | None]
     history: LagHistory
     lag_limit_s: float
     interval_s: float
     fetch_stream_snapshot: Callable[[str, Sequence[Shard]], StreamSnapshot | None]
-    fetch_next: Callable[[str, str, str], Following]
+    fetch_next: Callable[[str, str, str], NextRecords]
     shows_records: bool = False
 
     def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
         """Return the answer for a path."""
-        if path not in _PLACES:
+        if path not in _PATHS:
             return Answer(404, _TEXT, "not found\n")
-        snapshot = self.newest()
+        snapshot = self.newest_snapshot()
         if snapshot is None:
             page = page_before_first_snapshot(self.interval_s)
             return _under_way() if path.startswith("/api/") else Answer(200, _HTML, page)
@@ -116,12 +116,12 @@ class Contents:
                 return Answer(
                     200, _HTML, page_of_application(each, points, self.lag_limit_s, self.interval_s)
                 )
-        return Answer(404, _HTML, page_without(name, self.interval_s))
+        return Answer(404, _HTML, page_of_unwatched_application(name, self.interval_s))
 
     def _stream(self, snapshot: Snapshot, stream: str) -> Answer:
         readers = _readers_of(snapshot, stream)
         if not readers:
-            return Answer(404, _HTML, page_without(f"stream {stream}", self.interval_s))
+            return Answer(404, _HTML, page_of_unwatched_application(f"stream {stream}", self.interval_s))
         found = self.fetch_stream_snapshot(stream, _shards_of(readers, stream))
         names = [each.application for each in readers]
         return Answer(200, _HTML, page_of_stream(found, stream, names, self.interval_s))
@@ -136,15 +136,15 @@ class Contents:
     def _shard(self, snapshot: Snapshot, name: str, shard: str) -> Answer:
         named = next((each for each in snapshot.applications if each.application == name), None)
         if named is None:
-            return Answer(404, _HTML, page_without(name, self.interval_s))
+            return Answer(404, _HTML, page_of_unwatched_application(name, self.interval_s))
         row = next((row for row in named.shards if row.shard == shard), None)
         if row is None:
-            return Answer(404, _HTML, page_without_shard(named, shard, self.interval_s))
-        following = self._fetch_following(named.streams.get(stream_id_of(row.shard), named.stream), row)
-        page = page_of_shard(named, row, following, self.interval_s, shows_records=self.shows_records)
+            return Answer(404, _HTML, page_of_unleased_shard(named, shard, self.interval_s))
+        next_records = self._fetch_next_records(named.streams.get(stream_id_of(row.shard), named.stream), row)
+        page = page_of_shard(named, row, next_records, self.interval_s, shows_records=self.shows_records)
         return Answer(200, _HTML, page)
 
-    def _fetch_following(self, stream: str | None, row: ShardRow) -> Following | str:
+    def _fetch_next_records(self, stream: str | None, row: ShardRow) -> NextRecords | str:
         if stream is None:
             return "The leases do not name their stream: give --stream."
         if not row.checkpoint or row.state == "ended":
@@ -231,7 +231,7 @@ class DashboardServer(HttpService):
     """The HTTP server of the dashboard; serves until it is closed.
 
     Args:
-        contents: The pages and documents.
+        pages: The pages and documents.
         gate: Access control.
         port: TCP port; 0 takes a free one, see `port` afterwards.
 
@@ -239,7 +239,7 @@ class DashboardServer(HttpService):
         OptionError: The address cannot be used.
     """
 
-    def __init__(self, contents: Contents, gate: Gate, host: str, port: int) -> None:
+    def __init__(self, pages: DashboardPages, gate: Gate, host: str, port: int) -> None:
         class Handler(GetHandler):
             server_version = "penstock"
             sys_version = ""
@@ -249,7 +249,7 @@ class DashboardServer(HttpService):
                 query = parse_qs(asked)
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 port = self.connection.getsockname()[1]
-                answer = gate.refuse(path, query, headers, port) or contents.answer(path, query)
+                answer = gate.refuse(path, query, headers, port) or pages.answer(path, query)
                 self.send(answer.status, answer.content_type, answer.body, (*_HEADERS, *answer.headers))
 
         super().__init__(host, port, Handler, "the dashboard")
@@ -269,11 +269,11 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
     """
     host = headers.get("host")
     if host is None or not _is_this_machine(_name_of(host)):
-        return f"the Host {_header_text(host)} is not a name of this machine. {_WAY_OUT}."
+        return f"the Host {_header_text(host)} is not a name of this machine. {_ACCESS_ADVICE}."
     origin = headers.get("origin")
     if origin is not None:
         if not _is_this_machine(_name_of(origin.partition("://")[2])):
-            return f"the Origin {_header_text(origin)} is a web page of another host. {_WAY_OUT}."
+            return f"the Origin {_header_text(origin)} is a web page of another host. {_ACCESS_ADVICE}."
     elif headers.get("sec-fetch-site") == "cross-site":
         return "the request was made by a web page of another host (Sec-Fetch-Site: cross-site)."
     return None

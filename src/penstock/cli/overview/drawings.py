@@ -118,8 +118,8 @@ def _draw_box(box: Box, row: ShardRow | None, size: tuple[int, int], limit_s: fl
 # --- lags and rates over time ------------------------------------------------------------------------------------
 
 _CHART: Final = (640, 160)
-_SPARK: Final = (240, 40)
-_SPARK_POINTS_MAX: Final = 60
+_SPARKLINE: Final = (240, 40)
+_SPARKLINE_POINTS_MAX: Final = 60
 
 
 def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
@@ -153,17 +153,17 @@ def _axis(points: Sequence[LagPoint | LoadPoint], scale: str) -> str:
     return f'<div class="axis"><span>{began}Z</span><span>{escape(scale)}</span><span>{ended}Z</span></div>'
 
 
-def draw_spark(points: Sequence[LagPoint]) -> str:
+def draw_sparkline(points: Sequence[LagPoint]) -> str:
     """Return the worst lag over time as a small line; empty before the second snapshot."""
     if len(points) < 2:
         return ""
     # No more points than can be drawn: a page may have hundreds of these lines.
-    step = -(-len(points) // _SPARK_POINTS_MAX)
+    step = -(-len(points) // _SPARKLINE_POINTS_MAX)
     parts = [points[at : at + step] for at in range(0, len(points), step)]
     lags_ms = [max(point.worst_ms for point in part) for part in parts]
     points = [part[-1] for part in parts]
     return _drawing(
-        "spark", _SPARK, "lag over time", _line(points, lags_ms, max(1, *lags_ms), _SPARK, "worst")
+        "spark", _SPARKLINE, "lag over time", _line(points, lags_ms, max(1, *lags_ms), _SPARKLINE, "worst")
     )
 
 

@@ -28,7 +28,7 @@ from penstock.cli.overview.cells import (
     stream_name,
     summary_of,
 )
-from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.screen import Key, Page, Selection, parse_keys, window_of
 from penstock.cli.overview.snapshot import Trouble, moment_of
 from penstock.cli.overview.stream_cells import (
     STREAM_SHARD_COLUMNS,
@@ -65,7 +65,7 @@ _STYLES: Final = {
     Trouble.SILENT: "red",
     Trouble.UNOWNED: "red",
     Trouble.NO_LEASE: "red",
-    Trouble.STANDING: "yellow",
+    Trouble.CHECKPOINT_UNMOVED: "yellow",
     Trouble.THROTTLED: "yellow",
     Trouble.BEHIND: "yellow",
     Trouble.IDLE: "dim",
@@ -74,7 +74,9 @@ _STYLES: Final = {
 }
 
 
-def run_live(snapshots: WatchThread, place: Place, fetch_stream_snapshot: FetchStreamSnapshot) -> None:
+def run_live(
+    snapshots: WatchThread, selection: Selection, fetch_stream_snapshot: FetchStreamSnapshot
+) -> None:
     """Show snapshots and handle keys until the user quits.
 
     Args:
@@ -91,16 +93,16 @@ def run_live(snapshots: WatchThread, place: Place, fetch_stream_snapshot: FetchS
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
-            snapshot = snapshots.newest()
+            snapshot = snapshots.newest_snapshot()
             shown: RenderableType = Text("looking ...")
             if snapshot is not None:
-                shown = render(snapshot, place, console.size.height, fetch_stream_snapshot)
+                shown = render(snapshot, selection, console.size.height, fetch_stream_snapshot)
             live.update(shown, refresh=True)
             for key in read_keys(_DRAW_EVERY_S):
                 if key is Key.QUIT:
                     return
                 if snapshot is not None:
-                    place = place.press(key, snapshot)
+                    selection = selection.press(key, snapshot)
 
 
 @contextlib.contextmanager
@@ -129,18 +131,18 @@ def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
 
 
 def render(
-    snapshot: Snapshot, place: Place, height: int, fetch_stream_snapshot: FetchStreamSnapshot
+    snapshot: Snapshot, selection: Selection, height: int, fetch_stream_snapshot: FetchStreamSnapshot
 ) -> RenderableType:
     """Return a page that fits into `height` lines."""
-    application = place.application_of(snapshot)
-    if place.page is Page.APPLICATIONS or application is None:
-        body = _applications(snapshot, place, height)
-    elif place.page is Page.SHARDS:
-        body = _shards(snapshot, application, place, height)
-    elif place.page is Page.STREAM:
-        body = _stream(application, place.shard_of(snapshot), fetch_stream_snapshot, height)
+    application = selection.application_of(snapshot)
+    if selection.page is Page.APPLICATIONS or application is None:
+        body = _applications(snapshot, selection, height)
+    elif selection.page is Page.SHARDS:
+        body = _shards(snapshot, application, selection, height)
+    elif selection.page is Page.STREAM:
+        body = _stream(application, selection.shard_of(snapshot), fetch_stream_snapshot, height)
     else:
-        body = _shard(application, place.shard_of(snapshot), height)
+        body = _shard(application, selection.shard_of(snapshot), height)
     return Group(*body, Text(""), Text(_KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
 
 
@@ -186,8 +188,8 @@ def _table(
     return table
 
 
-def _applications(snapshot: Snapshot, place: Place, height: int) -> list[RenderableType]:
-    selected = place.application_of(snapshot)
+def _applications(snapshot: Snapshot, selection: Selection, height: int) -> list[RenderableType]:
+    selected = selection.application_of(snapshot)
     names = [each.application for each in snapshot.applications]
     queues = snapshot.queues.rows
     title = counted(len(names), "application") + (f"   {counted(len(queues), 'queue')}" if queues else "")
@@ -225,7 +227,7 @@ def _queues(snapshot: Snapshot, lines_max: int) -> tuple[list[RenderableType], i
 
 
 def _shards(
-    snapshot: Snapshot, application: ApplicationSnapshot, place: Place, height: int
+    snapshot: Snapshot, application: ApplicationSnapshot, selection: Selection, height: int
 ) -> list[RenderableType]:
     heading = _heading(
         f"{application.application}   stream {stream_name(application.stream)}   {summary_of(application)}   "
@@ -233,7 +235,7 @@ def _shards(
         snapshot.taken_ms,
         application.problems,
     )
-    row = place.shard_of(snapshot)
+    row = selection.shard_of(snapshot)
     if row is None:
         return [heading, Text(""), *map(_whole_text, application.problems or ["no leases yet"])]
     below = [*_workers(application), *_events(application, None)]
@@ -291,7 +293,7 @@ def _shard(application: ApplicationSnapshot, row: ShardRow | None, height: int) 
         "lag": f"{duration(row.lag_ms)}{'' if row.lag_change is None else f', {row.lag_change:+.1f} s in a second'}",
         "rate": "" if row.kb_per_s is None else f"{row.kb_per_s:.1f} KiB/s",
         "checkpoint": row.checkpoint,
-        "unmoved for": f"{row.checkpoint_stands_s:.0f} s",
+        "unmoved for": f"{row.checkpoint_unmoved_s:.0f} s",
         "lease renewed": f"{row.unmoved_s:.0f} s ago, counter {row.counter}",
         "parents": "" if shard is None else ", ".join(shard.parents),
         "children": ", ".join(children),

@@ -51,7 +51,7 @@ class NextRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class NextRecords:
     """Records after a checkpoint.
 
     Args:
@@ -64,11 +64,11 @@ class Following:
 
 
 @dataclass(slots=True)
-class _ReadShard:
+class _CachedRecords:
     """The cached records of one shard; `lock` is held during a read."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    found: Following | PenstockError | None = None
+    found: NextRecords | PenstockError | None = None
     checkpoint: str = ""
     read_s: float = 0.0
 
@@ -84,9 +84,9 @@ class NextRecordReader:
         self._kinesis = kinesis
         self._clock = clock
         self._lock = threading.Lock()
-        self._shards: OrderedDict[tuple[str, str], _ReadShard] = OrderedDict()
+        self._shards: OrderedDict[tuple[str, str], _CachedRecords] = OrderedDict()
 
-    def fetch(self, stream: str, shard: str, checkpoint: str) -> Following:
+    def fetch(self, stream: str, shard: str, checkpoint: str) -> NextRecords:
         """Return the records after a checkpoint, cached or read now.
 
         Args:
@@ -97,7 +97,7 @@ class NextRecordReader:
             ServiceError, PositionError: The shard cannot be read from there.
         """
         with self._lock:
-            kept = self._shards.setdefault((stream, shard), _ReadShard())
+            kept = self._shards.setdefault((stream, shard), _CachedRecords())
             self._shards.move_to_end((stream, shard))
             if len(self._shards) > _SHARDS_KEPT_MAX:
                 self._shards.popitem(last=False)
@@ -106,7 +106,7 @@ class NextRecordReader:
             if found is None or self._is_due(kept, checkpoint):
                 try:
                     records = fetch_next_records(self._kinesis, stream, shard, checkpoint)
-                    found = Following(checkpoint, records)
+                    found = NextRecords(checkpoint, records)
                 except PenstockError as error:
                     found = error
                 kept.found, kept.checkpoint, kept.read_s = found, checkpoint, self._clock.monotonic_s()
@@ -114,11 +114,11 @@ class NextRecordReader:
             raise found.with_traceback(None)  # otherwise the traceback grows with each raise
         return found
 
-    def _is_due(self, kept: _ReadShard, checkpoint: str) -> bool:
+    def _is_due(self, kept: _CachedRecords, checkpoint: str) -> bool:
         age_s = self._clock.monotonic_s() - kept.read_s
         if checkpoint != kept.checkpoint:
             return age_s >= _READ_EVERY_S
-        is_full = isinstance(kept.found, Following) and len(kept.found.records) == RECORDS_MAX
+        is_full = isinstance(kept.found, NextRecords) and len(kept.found.records) == RECORDS_MAX
         return not is_full and age_s >= _ASK_FOR_MORE_EVERY_S
 
 

@@ -86,17 +86,19 @@ def legend(classes: Iterable[tuple[str, str]]) -> str:
     return f'<div class="legend">{items}</div>'
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[str]], of_rows: Iterable[str] = repeat("")) -> str:
+def table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], row_classes: Iterable[str] = repeat("")
+) -> str:
     """Return a table.
 
     Args:
         rows: The cells of each row, as HTML.
-        of_rows: The CSS class of each row.
+        row_classes: The CSS class of each row.
     """
     classes = [f'class="{name.replace(" ", "-")}{_KINDS.get(name, "")}"' for name in columns]
     head = "".join(f"<th {kind}>{name}</th>" for name, kind in zip(columns, classes, strict=True))
     body = "".join(
         f'<tr class="{name}">{"".join(f"<td {kind}>{cell}</td>" for cell, kind in zip(cells, classes, strict=True))}</tr>'
-        for name, cells in zip(of_rows, rows, strict=False)
+        for name, cells in zip(row_classes, rows, strict=False)
     )
     return f"<table><tr>{head}</tr>{body}</table>"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.overview.newest import Newest
+from penstock.cli.overview.overview_cache import OverviewCache
 from penstock.cli.overview.queue_rows import (
     FIGURE_MINUTES,
     LEVEL_METRICS,
@@ -39,7 +39,7 @@ class QueueReader:
         self._queues = queues
         self._cloudwatch = cloudwatch
         self._clock = clock
-        self._newest: Newest[QueueOverview] = Newest(ThreadPool("penstock-queues", 1), clock)
+        self._newest: OverviewCache[QueueOverview] = OverviewCache(ThreadPool("penstock-queues", 1), clock)
 
     def take_snapshot(self, wait_s: float = 0.0) -> QueueOverview:
         """Return the newest overview, and start the next one if it is older than a minute.

@@ -18,7 +18,7 @@ FIGURE_MINUTES: Final = 5
 _IN_FLIGHT_HIGH: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 
 
-class Workers(Enum):
+class Activity(Enum):
     """The activity of a queue's workers, from CloudWatch's figures: the service keeps no list of workers."""
 
     WORKING = "working"
@@ -58,16 +58,16 @@ class QueueRow:
     empty_per_min: float | None = None
 
     @property
-    def workers(self) -> Workers:
+    def activity(self) -> Activity:
         """The work of the queue's workers, as far as the figures show it."""
         if self.acknowledged_per_min:
-            return Workers.WORKING
+            return Activity.WORKING
         if self.received_per_min:
-            return Workers.RECEIVING
+            return Activity.RECEIVING
         if self.empty_per_min:
-            return Workers.WAITING
+            return Activity.WAITING
         are_known = None not in (self.acknowledged_per_min, self.received_per_min, self.empty_per_min)
-        return Workers.NONE if are_known and self.measured_ms is not None else Workers.UNKNOWN
+        return Activity.NONE if are_known and self.measured_ms is not None else Activity.UNKNOWN
 
     @property
     def trouble(self) -> str:
@@ -78,9 +78,9 @@ class QueueRow:
             return f"{self.in_flight:,} records are in flight; at {IN_FLIGHT_COUNT_MAX:,} the service delivers no more"
         if self.dead_letters:
             return f"dead letters, which `penstock queues dead {self.queue}` shows"
-        if self.visible and self.workers is Workers.NONE:
+        if self.visible and self.activity is Activity.NONE:
             return "records wait, and no worker receives"
-        if self.workers is Workers.RECEIVING:
+        if self.activity is Activity.RECEIVING:
             return "records are received, and none is acknowledged"
         return ""
 
@@ -139,5 +139,5 @@ def queue_document(row: QueueRow, moment: str | None) -> dict[str, Any]:
         "received_per_minute": row.received_per_min,
         "acknowledged_per_minute": row.acknowledged_per_min,
         "empty_receives_per_minute": row.empty_per_min,
-        "workers": None if row.workers is Workers.UNKNOWN else row.workers.value,
+        "workers": None if row.activity is Activity.UNKNOWN else row.activity.value,
     }

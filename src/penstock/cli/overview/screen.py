@@ -1,4 +1,4 @@
-"""The place that the live view shows, and the effect of each key on it. Pure: no terminal is used here."""
+"""The page and row that the live view shows, and the effect of each key on it. Pure: no terminal is used here."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def parse_keys(data: bytes) -> list[Key]:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """The page on display and its selected row, which is remembered by name, since rows move.
+class Selection:
+    """The page on display and its selected row. The row is kept by name, since rows move.
 
     Args:
         page: The page on display.
@@ -84,8 +84,8 @@ class Place:
     application: str | None = None
     shard: str | None = None
 
-    def press(self, key: Key, snapshot: Snapshot) -> Place:
-        """Return the place after a key; `QUIT` does not change it."""
+    def press(self, key: Key, snapshot: Snapshot) -> Selection:
+        """Return the selection after a key; `QUIT` does not change it."""
         if key is Key.BACK:
             back = Page.SHARDS if self.page in (Page.SHARD, Page.STREAM) else Page.APPLICATIONS
             return replace(self, page=back, shard=self.shard if back is Page.SHARDS else None)
@@ -102,14 +102,14 @@ class Place:
         shards = [row.shard for row in shown.shards] if shown is not None else []
         return replace(self, shard=_step(shards, self.shard, key))
 
-    def _open(self, snapshot: Snapshot) -> Place:
+    def _open(self, snapshot: Snapshot) -> Selection:
         application = self.application_of(snapshot)
         if application is None:
             return self
         if self.page is Page.APPLICATIONS:
-            return Place(Page.SHARDS, application.application)
+            return Selection(Page.SHARDS, application.application)
         row = self.shard_of(snapshot)
-        return self if row is None else Place(Page.SHARD, application.application, row.shard)
+        return self if row is None else Selection(Page.SHARD, application.application, row.shard)
 
     def application_of(self, snapshot: Snapshot) -> ApplicationSnapshot | None:
         """Return the application that is selected or shown; None if there is none."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.lease_report import Sighting, circular_leases, state_of, zone_name
+from penstock.cli.lease_report import WatchedLease, circular_leases, state_of, zone_name
 from penstock.cli.overview.snapshot import ShardRow, Trouble, WorkerRow
-from penstock.cli.overview.trouble import TroubleLimits, judge
+from penstock.cli.overview.trouble import TroubleLimits, with_troubles
 from penstock.core.leases.lease_view import waits_for_parents
 from penstock.core.leases.required_leases import find_uncovered_shards
 
@@ -22,7 +22,7 @@ _SKIPPED_SHOWN_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLag:
+class LagWithChange:
     """A measured lag, and how it changed since the measurement before.
 
     Args:
@@ -34,8 +34,8 @@ class KnownLag:
 
 
 def shard_rows(
-    sightings: Sequence[Sighting],
-    lags: Mapping[str, KnownLag],
+    watched_leases: Sequence[WatchedLease],
+    lags: Mapping[str, LagWithChange],
     checkpoints_unmoved_s: Mapping[str, float],
     graph: ShardGraph,
     limits: TroubleLimits,
@@ -43,28 +43,28 @@ def shard_rows(
     """Return a row for every lease, and for every shard that should have one; trouble first.
 
     Args:
-        sightings: The watched leases.
+        watched_leases: Every lease of the table.
         lags: By shard.
         checkpoints_unmoved_s: By shard: seconds for which its checkpoint has not moved.
         graph: The stream's shards; empty if the stream is unknown.
         limits: Thresholds of problems.
     """
-    leases = {sighting.lease.key: sighting.lease for sighting in sightings}
+    leases = {each.lease.key: each.lease for each in watched_leases}
     circular = circular_leases(leases)
     parents = {parent for lease in leases.values() for parent in lease.parents}
     vanished = {parent for parent in parents if parent not in graph} if any(graph) else set()
     rows = [
         _row(
-            sighting,
-            state_of(sighting, leases, vanished, circular),
-            waits_for_parents(sighting.lease, leases, vanished, circular),
-            lags.get(sighting.lease.key),
-            checkpoints_unmoved_s.get(sighting.lease.key, 0.0),
+            each,
+            state_of(each, leases, vanished, circular),
+            waits_for_parents(each.lease, leases, vanished, circular),
+            lags.get(each.lease.key),
+            checkpoints_unmoved_s.get(each.lease.key, 0.0),
         )
-        for sighting in sightings
+        for each in watched_leases
     ]
     rows += [ShardRow(shard_id, "no lease") for shard_id in find_uncovered_shards(leases, graph)]
-    return judge(rows, limits)
+    return with_troubles(rows, limits)
 
 
 _READ_IN: Final = ("read", "handing over")
@@ -72,24 +72,28 @@ _READ_IN: Final = ("read", "handing over")
 
 
 def _row(
-    sighting: Sighting, state: str, waits: bool, known: KnownLag | None, checkpoint_unmoved_s: float
+    watched_lease: WatchedLease,
+    state: str,
+    waits: bool,
+    lag: LagWithChange | None,
+    checkpoint_unmoved_s: float,
 ) -> ShardRow:
-    lease = sighting.lease
+    lease = watched_lease.lease
     return ShardRow(
         shard=lease.key,
         state=state,
         owner=lease.reader,
         next_owner=lease.next_owner,
         counter=lease.counter,
-        unmoved_s=sighting.unmoved_s,
-        has_moved=sighting.has_moved,
+        unmoved_s=watched_lease.unmoved_s,
+        has_moved=watched_lease.has_moved,
         checkpoint=str(lease.checkpoint),
-        checkpoint_stands_s=checkpoint_unmoved_s,
-        lag_ms=None if known is None else known.lag.lag_ms,
-        lag_change=None if known is None else known.change,
-        why_lag_unknown="" if known is None else known.lag.why_unknown,
+        checkpoint_unmoved_s=checkpoint_unmoved_s,
+        lag_ms=None if lag is None else lag.lag.lag_ms,
+        lag_change=None if lag is None else lag.change,
+        why_lag_unknown="" if lag is None else lag.lag.why_unknown,
         kb_per_s=lease.throughput_kbps if state in _READ_IN else None,
-        is_throttled=known is not None and known.lag.refused_count > 0,
+        is_throttled=lag is not None and lag.lag.refused_count > 0,
         stopped_reason=lease.stopped_reason,
         waits=waits,
     )

@@ -25,7 +25,7 @@ class Trouble(Enum):
     SILENT = "owner silent"
     UNOWNED = "no owner"
     NO_LEASE = "no lease"
-    STANDING = "checkpoint stands"
+    CHECKPOINT_UNMOVED = "checkpoint stands"
     THROTTLED = "reads refused"
     BEHIND = "behind"
     IDLE = "no worker runs"
@@ -55,7 +55,7 @@ class ShardRow:
         unmoved_s: Seconds since the lease was last renewed, or since it was first watched.
         has_moved: Whether the counter was seen to change.
         checkpoint: The records up to and including this position are done.
-        checkpoint_stands_s: Seconds since the checkpoint last moved, or since it was first watched.
+        checkpoint_unmoved_s: Seconds since the checkpoint last moved, or since it was first watched.
         lag_ms: The age of the oldest record that is not done; None when unknown.
         lag_change: Seconds by which the lag grows in a second; None when unknown.
         why_lag_unknown: The service's error, if the lag could not be measured.
@@ -74,7 +74,7 @@ class ShardRow:
     unmoved_s: float = 0.0
     has_moved: bool = False
     checkpoint: str = ""
-    checkpoint_stands_s: float = 0.0
+    checkpoint_unmoved_s: float = 0.0
     lag_ms: int | None = None
     lag_change: float | None = None
     why_lag_unknown: str = ""
@@ -271,7 +271,7 @@ def _shard_document(row: ShardRow) -> dict[str, Any]:
         "counter_age_s": round(row.unmoved_s, 1),
         "has_moved": row.has_moved,
         "checkpoint": row.checkpoint,
-        "checkpoint_stands_s": round(row.checkpoint_stands_s, 1),
+        "checkpoint_stands_s": round(row.checkpoint_unmoved_s, 1),
         "millis_behind_latest": row.lag_ms,
         "lag_change": None if row.lag_change is None else round(row.lag_change, 2),
         "why_lag_unknown": row.why_lag_unknown or None,

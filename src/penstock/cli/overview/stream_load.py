@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 MINUTE_MS: Final = 60_000
 PEAK_MINUTES: Final = 15
 """How many of the last minutes count. The busiest of them is compared with the quotas, since a mean would hide it."""
-HOT: Final = 0.8
+HOT_SHARE: Final = 0.8
 """A shard that uses more than this part of a quota is hot: within a busy minute there are busier seconds."""
 _FULL: Final = 0.7
 """If all shards together use more than this part of a quota, splitting one of them does not help for long."""
@@ -112,7 +112,7 @@ class Load:
     @property
     def is_hot(self) -> bool:
         """Whether a quota is nearly used up, or writes were refused. Refused reads do not count: readers retry all the time."""
-        return bool(self.writes_refused) or (self.hottest is not None and self.hottest[0] >= HOT)
+        return bool(self.writes_refused) or (self.hottest is not None and self.hottest[0] >= HOT_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +171,10 @@ class StreamSnapshot:
     @property
     def hottest_first(self) -> tuple[ShardLoad, ...]:
         """The shards, refused writes first, then by the largest part of a quota that they use."""
-        return tuple(sorted(self.shards, key=_place_of))
+        return tuple(sorted(self.shards, key=_sort_key))
 
 
-def _place_of(each: ShardLoad) -> tuple[int, float, str]:
+def _sort_key(each: ShardLoad) -> tuple[int, float, str]:
     hottest = each.load.hottest
     return (-(each.load.writes_refused or 0), 0.0 if hottest is None else -hottest[0], each.shard.shard_id)
 
@@ -268,21 +268,21 @@ def advise(
     def command(action: str, argument: str) -> str:
         return shlex.join(["penstock", "streams", action, stream, argument, "--wait", *connection])
 
-    hot = sorted((each for each in shards if each.load.is_hot), key=_place_of)
+    hot = sorted((each for each in shards if each.load.is_hot), key=_sort_key)
     if on_demand:
-        return [_about_on_demand(hot)] if hot or (load is not None and load.is_hot) else []
+        return [_on_demand_advice(hot)] if hot or (load is not None and load.is_hot) else []
     hottest = None if load is None else load.hottest
     if load is not None and hottest is not None and hottest[0] >= _FULL:
-        return [_about_stream(command, load, *hottest)]
+        return [_stream_advice(command, load, *hottest)]
     if load is not None and load.writes_refused and not hot:
         refused = counted(load.writes_refused, "record")
         return [
             Advice(f"{refused} refused, and the stream as a whole has room: a shard was full, or a second")
         ]
-    return [_about_hot(command, each) for each in hot[:_SPLITS_SHOWN_MAX]]
+    return [_hot_shard_advice(command, each) for each in hot[:_SPLITS_SHOWN_MAX]]
 
 
-def _about_stream(command: _Command, load: Load, share: float, quota: Quota) -> Advice:
+def _stream_advice(command: _Command, load: Load, share: float, quota: Quota) -> Advice:
     text = f"The stream uses {share:.0%} of its quota of {quota.name}"
     if quota is _READS:  # each reader polls the children of a split shard just as often
         return Advice(f"{text}: let an application read by fan-out, which takes none of them")
@@ -290,7 +290,7 @@ def _about_stream(command: _Command, load: Load, share: float, quota: Quota) -> 
     return Advice(text, command("scale", str(2 * load.shard_count)))
 
 
-def _about_on_demand(hot: Sequence[ShardLoad]) -> Advice:
+def _on_demand_advice(hot: Sequence[ShardLoad]) -> Advice:
     which = f"Hottest is shard {short_shard(hot[0].shard.shard_id)}. " if hot else ""
     return Advice(
         f"{which}The service splits the shards of an on-demand stream by itself, for up to double the highest traffic of the last "
@@ -298,7 +298,7 @@ def _about_on_demand(hot: Sequence[ShardLoad]) -> Advice:
     )
 
 
-def _about_hot(command: _Command, each: ShardLoad) -> Advice:
+def _hot_shard_advice(command: _Command, each: ShardLoad) -> Advice:
     number, load = short_shard(each.shard.shard_id), each.load
     facts = []
     if load.hottest is not None:
@@ -308,11 +308,11 @@ def _about_hot(command: _Command, each: ShardLoad) -> Advice:
     text = f"Shard {number} {' and '.join(facts)}"
     if each.shard.hash_range.size < _RANGE_SPLIT_MIN:
         return Advice(f"{text}: it has too few hash keys to be split, so spread its partition keys")
-    return Advice(f"{text}: {_way_out(load)}", command("split", number))
+    return Advice(f"{text}: {_split_advice(load)}", command("split", number))
 
 
-def _way_out(load: Load) -> str:
-    if load.hottest is None or load.hottest[0] < HOT:
+def _split_advice(load: Load) -> str:
+    if load.hottest is None or load.hottest[0] < HOT_SHARE:
         return "single seconds were too much, so let the writers spread them, or split it"
     return "split it, unless a single partition key makes it hot: no split divides that one"
 

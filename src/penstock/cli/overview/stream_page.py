@@ -23,7 +23,7 @@ from penstock.cli.overview.stream_cells import (
     share_text,
     stream_shard_cells,
 )
-from penstock.cli.overview.stream_load import HOT, PEAK_MINUTES, QUOTAS
+from penstock.cli.overview.stream_load import HOT_SHARE, PEAK_MINUTES, QUOTAS
 from penstock.cli.terminal import counted
 from penstock.core.hash_key import HASH_KEYS
 
@@ -40,7 +40,7 @@ _EDGES_MAX: Final = 200
 LEGEND: Final = (
     ("lag0", "less than a quarter of a quota"),
     ("lag1", "less than half"),
-    ("lag2", f"less than {HOT:.0%}"),
+    ("lag2", f"less than {HOT_SHARE:.0%}"),
     ("lag3", "more: hot"),
     ("bad", "writes refused"),
     ("unknown", "unknown"),
@@ -111,7 +111,9 @@ def _quotas(load: Load) -> str:
 
 def colour_of_share(share: float) -> str:
     """Return the CSS class of the colour for a used part of a quota."""
-    return next((name for name, end in (("lag0", 0.25), ("lag1", 0.5), ("lag2", HOT)) if share < end), "lag3")
+    return next(
+        (name for name, end in (("lag0", 0.25), ("lag1", 0.5), ("lag2", HOT_SHARE)) if share < end), "lag3"
+    )
 
 
 def _colour_of(load: Load) -> str:

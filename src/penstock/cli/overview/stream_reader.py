@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import stream_name
-from penstock.cli.overview.newest import Newest
+from penstock.cli.overview.overview_cache import OverviewCache
 from penstock.cli.overview.stream_load import (
     MINUTE_MS,
     PEAK_MINUTES,
@@ -65,7 +65,7 @@ class StreamReader:
         self._connection = tuple(connection)
         self._pool = ThreadPool("penstock-streams", _STREAMS_AT_ONCE)
         self._lock = threading.Lock()
-        self._streams: OrderedDict[str, Newest[StreamSnapshot]] = OrderedDict()
+        self._streams: OrderedDict[str, OverviewCache[StreamSnapshot]] = OrderedDict()
 
     def take_snapshot(
         self, stream: str, shards: Sequence[Shard], wait_s: float = 0.0
@@ -82,7 +82,7 @@ class StreamReader:
         """
         open_shards = sorted((each for each in shards if each.is_open), key=lambda each: each.hash_range)
         with self._lock:
-            kept = self._streams.setdefault(stream, Newest(self._pool, self._clock))
+            kept = self._streams.setdefault(stream, OverviewCache(self._pool, self._clock))
             self._streams.move_to_end(stream)
             if len(self._streams) > _STREAMS_KEPT_MAX:
                 self._streams.popitem(last=False)

@@ -46,8 +46,8 @@ def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
         return Trouble.NONE
     is_behind = row.lag_ms is not None and row.lag_ms > limits.lag_s * 1000
     # A child that waits for its parents is behind because they are.
-    if is_behind and not row.waits and row.checkpoint_stands_s >= limits.unmoved_s:
-        return Trouble.STANDING
+    if is_behind and not row.waits and row.checkpoint_unmoved_s >= limits.unmoved_s:
+        return Trouble.CHECKPOINT_UNMOVED
     if row.is_throttled:
         return Trouble.THROTTLED
     if is_behind and not row.waits:
@@ -55,7 +55,7 @@ def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
     return Trouble.UNKNOWN if row.why_lag_unknown else Trouble.NONE
 
 
-def explain(row: ShardRow, trouble: Trouble) -> str:
+def explain_trouble(row: ShardRow, trouble: Trouble) -> str:
     """Return a sentence for people about a problem; empty without one."""
     owner = row.owner or "no worker"
     return {
@@ -63,7 +63,7 @@ def explain(row: ShardRow, trouble: Trouble) -> str:
         Trouble.SILENT: f"{owner} has not renewed the lease for {row.unmoved_s:.0f} s; others take it when it expires",
         Trouble.UNOWNED: "no worker reads it: they have no room, or none is running",
         Trouble.NO_LEASE: "the stream has this shard, and the application has no lease for it yet",
-        Trouble.STANDING: f"{owner} renews the lease, and the checkpoint has not moved for {row.checkpoint_stands_s:.0f} s: "
+        Trouble.CHECKPOINT_UNMOVED: f"{owner} renews the lease, and the checkpoint has not moved for {row.checkpoint_unmoved_s:.0f} s: "
         "a handler that does not return, or a batch that takes long",
         Trouble.THROTTLED: "the service refuses reads: the five reads a second of the shard are used up",
         Trouble.BEHIND: f"its oldest unread record is {(row.lag_ms or 0) / 1000:.0f} s old{_lag_trend(row)}",
@@ -85,19 +85,19 @@ def are_all_released(rows: Iterable[ShardRow]) -> bool:
     return all(row.owner is None or row.state == "ended" for row in rows)
 
 
-def judge(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ...]:
+def with_troubles(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ...]:
     """Return the rows with their problems, in display order."""
-    rows, judged = tuple(rows), []
+    rows, judged_rows = tuple(rows), []
     is_idle = are_all_released(rows)
     for row in rows:
         trouble = trouble_of(row, limits)
         if is_idle and trouble in (Trouble.UNOWNED, Trouble.NO_LEASE):
             trouble = Trouble.IDLE
-        judged.append(replace(row, trouble=trouble, why=explain(row, trouble)))
-    return tuple(sorted(judged, key=_place_of_row))
+        judged_rows.append(replace(row, trouble=trouble, why=explain_trouble(row, trouble)))
+    return tuple(sorted(judged_rows, key=_sort_key))
 
 
-def _place_of_row(row: ShardRow) -> tuple[int, bool, int, str]:
+def _sort_key(row: ShardRow) -> tuple[int, bool, int, str]:
     """Return a row's sort key: shards in trouble first, then those being read, the largest lag first, then ended ones."""
     return (row.trouble.rank, row.state == "ended", -(row.lag_ms or 0), row.shard)
 

@@ -95,7 +95,7 @@ class WatchThread:
                 if self._condition.wait_for(lambda: self._is_closed, self._interval_s):
                     return
 
-    def newest(self) -> Snapshot | None:
+    def newest_snapshot(self) -> Snapshot | None:
         """Return the newest snapshot; None before the first one.
 
         Raises:
@@ -114,7 +114,7 @@ class WatchThread:
         """
         with self._condition:
             self._condition.wait_for(lambda: self._error is not None, timeout_s)
-        self.newest()
+        self.newest_snapshot()
 
     def close(self) -> None:
         """Stop; a snapshot under way ends by itself."""

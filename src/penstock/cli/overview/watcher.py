@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.lease_report import Sighting, streams_of, watch
+from penstock.cli.lease_report import WatchedLease, streams_of, watch_leases
 from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.changes import changes_between
 from penstock.cli.overview.queue_rows import QueueOverview
-from penstock.cli.overview.shard_rows import KnownLag, shard_rows, skipped_problems, worker_rows
+from penstock.cli.overview.shard_rows import LagWithChange, shard_rows, skipped_problems, worker_rows
 from penstock.cli.overview.snapshot import ApplicationSnapshot, Event, Snapshot
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications
 from penstock.core.leases.lease import WHOLE_TABLE, keyed_shard
@@ -80,7 +80,7 @@ class ApplicationWatcher:
         self._view = LeaseView(options.silent_after_s)
         # By lease: the last read checkpoint, and when it was first read.
         self._checkpoints: dict[str, tuple[Position, float]] = {}
-        self._lags: dict[str, tuple[float, KnownLag]] = {}
+        self._lags: dict[str, tuple[float, LagWithChange]] = {}
         self._graph = ShardGraph()
         self._shards: dict[str, tuple[Shard, ...]] = {}  # shards by the prefix of their stream's lease keys
         self._listed_s: float | None = None
@@ -99,29 +99,29 @@ class ApplicationWatcher:
         now_s = self._clock.monotonic_s()
         skipped = [(row.key, row.reason) for row in scan.skipped_rows]
         self._view.on_scan(scan.leases, now_s, skipped_rows=skipped)
-        sightings = [
-            Sighting(
+        watched_leases = [
+            WatchedLease(
                 lease, state, unmoved_s, self._view.was_renewed(lease.key) and state is not OwnerState.EXPIRED
             )
             for lease, state, unmoved_s in self._view.with_owner_states(now_s)
         ]
         return self._with_events(
-            self._build(sightings, scan.skipped_rows, REPEATED_MEASUREMENT, self._options.lag_count_max)
+            self._build(watched_leases, scan.skipped_rows, REPEATED_MEASUREMENT, self._options.lag_count_max)
         )
 
-    def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
+    def watch_once(self) -> tuple[list[WatchedLease], LeaseScan]:
         """Scan the table until every owner has renewed its leases, for at most `silent_after_s`.
 
         Raises:
             ServiceError: The table cannot be read.
         """
-        return watch(self._table, self._clock, self._options.silent_after_s)
+        return watch_leases(self._table, self._clock, self._options.silent_after_s)
 
-    def take_last_snapshot(self, watched: tuple[list[Sighting], LeaseScan]) -> ApplicationSnapshot:
+    def take_last_snapshot(self, watched: tuple[list[WatchedLease], LeaseScan]) -> ApplicationSnapshot:
         """Return the snapshot of a watched table, with all lags."""
-        sightings, scan = watched
-        lag_count_max = len(sightings) if self._options.lag_count_max else 0
-        return self._build(sightings, scan.skipped_rows, ONE_MEASUREMENT, lag_count_max)
+        watched_leases, scan = watched
+        lag_count_max = len(watched_leases) if self._options.lag_count_max else 0
+        return self._build(watched_leases, scan.skipped_rows, ONE_MEASUREMENT, lag_count_max)
 
     def failed_snapshot(self, error: Exception) -> ApplicationSnapshot:
         """Return an empty snapshot with an error as its problem."""
@@ -140,22 +140,22 @@ class ApplicationWatcher:
 
     def _build(
         self,
-        sightings: Sequence[Sighting],
+        watched_leases: Sequence[WatchedLease],
         skipped: Sequence[SkippedRow],
         effort: ReadEffort,
         lag_count_max: int,
     ) -> ApplicationSnapshot:
-        leases = [sighting.lease for sighting in sightings]
+        leases = [each.lease for each in watched_leases]
         streams = streams_of(leases, self._options.stream)
         problems = skipped_problems(skipped)
         if streams:
             problems += self._list_shards(streams, leases)
-            self._measure(streams, leases, effort, lag_count_max)
+            self._measure_lags(streams, leases, effort, lag_count_max)
         elif leases and lag_count_max:
             problems.append("the leases do not name their stream, so no lag is known: give --stream")
         lags = {key: known for key, (_, known) in self._lags.items()}
         rows = shard_rows(
-            sightings, lags, self._checkpoints_unmoved_s(leases), self._graph, self._options.limits
+            watched_leases, lags, self._checkpoints_unmoved_s(leases), self._graph, self._options.limits
         )
         return ApplicationSnapshot(
             application=self._table.name,
@@ -198,7 +198,7 @@ class ApplicationWatcher:
         self._listing_problems = tuple(problems)
         return self._listing_problems
 
-    def _measure(
+    def _measure_lags(
         self, streams: Mapping[str, str], leases: Sequence[Lease], effort: ReadEffort, count_max: int
     ) -> None:
         unfinished = {lease.key: lease for lease in leases if not lease.is_ended}
@@ -207,18 +207,18 @@ class ApplicationWatcher:
         chosen = [unfinished[key] for key in turns[:count_max]]
         for lag in measure_lags(self._kinesis, streams, chosen, self._clock, effort):
             now_s = self._clock.monotonic_s()
-            self._lags[lag.key] = (now_s, self._compare(lag, now_s))
+            self._lags[lag.key] = (now_s, self._with_change(lag, now_s))
 
-    def _compare(self, lag: ShardLag, now_s: float) -> KnownLag:
+    def _with_change(self, lag: ShardLag, now_s: float) -> LagWithChange:
         if lag.key not in self._lags:
-            return KnownLag(lag)
+            return LagWithChange(lag)
         before_s, before = self._lags[lag.key]
         if lag.lag_ms is None and lag.refused_count:
             # The workers use up the shard's reads: an old lag is better than none.
-            return KnownLag(replace(before.lag, refused_count=lag.refused_count), before.change)
+            return LagWithChange(replace(before.lag, refused_count=lag.refused_count), before.change)
         if lag.lag_ms is None or before.lag.lag_ms is None or now_s <= before_s:
-            return KnownLag(lag)
-        return KnownLag(lag, (lag.lag_ms - before.lag.lag_ms) / 1000 / (now_s - before_s))
+            return LagWithChange(lag)
+        return LagWithChange(lag, (lag.lag_ms - before.lag.lag_ms) / 1000 / (now_s - before_s))
 
     def _checkpoints_unmoved_s(self, leases: Sequence[Lease]) -> dict[str, float]:
         now_s = self._clock.monotonic_s()
@@ -273,7 +273,7 @@ class FleetWatcher:
 
     def take_snapshot(self) -> Snapshot:
         """Take a snapshot of all applications. If an application fails, its snapshot has only the problem."""
-        self._choose()
+        self._choose_applications()
 
         def snapshot(name: str) -> ApplicationSnapshot:
             return self._snapshot_or_failed(name, self._watchers[name].take_snapshot)
@@ -284,31 +284,31 @@ class FleetWatcher:
 
     def take_last_snapshot(self) -> Snapshot:
         """Take the only snapshot of a command. At most 64 tables are watched at the same time."""
-        self._choose()
+        self._choose_applications()
         if not self._names:
             self._take_queues(0.0)  # starts the read; the tables are watched meanwhile
 
-        def watch(name: str) -> tuple[list[Sighting], LeaseScan] | ApplicationSnapshot:
+        def watch(name: str) -> tuple[list[WatchedLease], LeaseScan] | ApplicationSnapshot:
             try:
                 return self._watchers[name].watch_once()
             except Exception as error:  # noqa: BLE001 - one application must not hide the others
                 return self._failed_snapshot(name, error)
 
         def snapshot(name: str) -> ApplicationSnapshot:
-            watched = seen[name]
+            watched = watched_by_name[name]
             if isinstance(watched, ApplicationSnapshot):
                 return watched
             return self._snapshot_or_failed(name, lambda: self._watchers[name].take_last_snapshot(watched))
 
         watching = map_on_daemons("penstock-watch", _WATCHED_AT_ONCE, watch, self._watchers)
-        seen = dict(zip(self._watchers, watching, strict=True))
+        watched_by_name = dict(zip(self._watchers, watching, strict=True))
         return self._join_snapshots(
             map_on_daemons("penstock-snapshot", _APPLICATIONS_AT_ONCE, snapshot, self._watchers),
             _LAST_QUEUES_S,
         )
 
-    def _choose(self) -> None:
-        names = self._names or self._find()
+    def _choose_applications(self) -> None:
+        names = self._names or self._find_applications()
         self._watchers = {
             name: self._watchers[name] if name in self._watchers else self._open_watcher(name)
             for name in names
@@ -341,7 +341,7 @@ class FleetWatcher:
             snapshots = [each for each in snapshots if not _is_of_autoscalers(each)]
         return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems, queues)
 
-    def _find(self) -> tuple[str, ...]:
+    def _find_applications(self) -> tuple[str, ...]:
         """Return the names of the lease tables in the region; find them again if the last result is old."""
         now_s = self._clock.monotonic_s()
         if self._found_s is not None and now_s - self._found_s < _FIND_TABLES_EVERY_S:

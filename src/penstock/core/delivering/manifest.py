@@ -60,7 +60,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         dead_count: Dead letters, as Spark counted them.
         removes: Files that are removed after the moves.
         rows: Folder of the staged rows, if the table has transactions of its own or is a stream.
-        before: State of the table before the batch, as its target describes it.
+        state_before: State of the table before the batch, as its target describes it.
         staged_count: Files in the folder of staged rows.
     """
 
@@ -72,7 +72,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
     moves: tuple[Move, ...]
     removes: tuple[str, ...] = ()
     rows: str | None = None
-    before: str | None = None
+    state_before: str | None = msgspec.field(default=None, name="before")
     staged_count: int = 0
     version: int = VERSION
 

@@ -384,3 +384,4 @@ def number_of_part(key: str, count: int) -> int:
 
 
 WHOLE_TABLE: Final = TablePart(0, 1)
+"""All rows, read eventually consistent as every part is. A scan without a part is strongly consistent."""

@@ -112,8 +112,8 @@ class DeltaTable:
             self._spark.conf.set(f"spark.databricks.delta.optimize.{name}", str(file_bytes))
         self._spark.sql(f"OPTIMIZE {self.name}")
 
-    def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
-        del before
+    def append(self, rows: DataFrame, delivery_id: str, label: str, state_before: str | None) -> None:
+        del state_before
         application, version = transaction_of(delivery_id, label)
         schema = self.schema()
         # Delta fills columns that the rows lack, except partition columns.

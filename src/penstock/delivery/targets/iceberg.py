@@ -115,16 +115,16 @@ class IcebergTable:
             f"map('target-file-size-bytes', '{file_bytes}'))"
         )
 
-    def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
+    def append(self, rows: DataFrame, delivery_id: str, label: str, state_before: str | None) -> None:
         """Append the rows of a batch, unless it was committed.
 
         Raises:
             DeliveryFailed: The snapshots that would show the commit have expired, or another driver has appended the rows too.
         """
         schema = self.schema()
-        if self.state() != before:
+        if self.state() != state_before:
             is_there = is_in_snapshots(
-                self._snapshots(), delivery_id, label, None if before is None else int(before)
+                self._snapshots(), delivery_id, label, None if state_before is None else int(state_before)
             )
             if is_there:
                 return

@@ -71,14 +71,14 @@ class LakeTable(Protocol):
     def compact(self, file_bytes: int) -> None:
         """Merge files that are smaller than a size."""
 
-    def append(self, rows: DataFrame, delivery_id: str, label: str, before: str | None) -> None:
+    def append(self, rows: DataFrame, delivery_id: str, label: str, state_before: str | None) -> None:
         """Append the rows of a batch by one transaction, unless an earlier attempt has committed it.
 
         Args:
             rows: With columns of the table.
             delivery_id: Id of the delivery.
             label: Label of the batch.
-            before: The result of `state` before the first attempt.
+            state_before: The result of `state` before the first attempt.
         """
 
 
@@ -184,8 +184,8 @@ class LakeTarget(Target):
         del label
         if not staged:
             return Placement()
-        before = self._table.state() if self._table.exists() else None
-        return Placement(rows=folder, before=before, staged_count=len(staged))
+        state_before = self._table.state() if self._table.exists() else None
+        return Placement(rows=folder, state_before=state_before, staged_count=len(staged))
 
     def compact(self) -> None:
         if self._table.exists():
@@ -229,7 +229,7 @@ class LakeTarget(Target):
             self._sql(f"ADD COLUMNS ({columns})")
         for each in change.widened:
             self._sql(f"ALTER COLUMN {quote_name(each.name)} TYPE {each.kind}")
-        self._table.append(rows, self._id, manifest.batch, manifest.before)
+        self._table.append(rows, self._id, manifest.batch, manifest.state_before)
         self._is_marked_as_own = True
 
     def _sql(self, change: str) -> None:

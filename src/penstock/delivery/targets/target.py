@@ -18,13 +18,13 @@ class Placement(Struct, frozen=True):
     Args:
         moves: Moves of staged files into the target.
         rows: Folder of the staged rows that `commit` reads; None if `commit` has no rows to read.
-        before: State of the target before the batch, for `commit`.
+        state_before: State of the target before the batch, for `commit`.
         staged_count: Files in the folder `rows`.
     """
 
     moves: tuple[Move, ...] = ()
     rows: str | None = None
-    before: str | None = None
+    state_before: str | None = None
     staged_count: int = 0
 
 

@@ -9,7 +9,15 @@ from enum import Enum
 
 from penstock.core.reading.resume import IteratorStart
 from penstock.errors import PenstockError, ResourceBusy
-from penstock.ports.fan_out import Broken, Ended, EventStream, FanOut, Opened, Pushed, StreamNews
+from penstock.ports.fan_out import (
+    EventStream,
+    FanOut,
+    FanOutEnded,
+    FanOutEvent,
+    FanOutFailed,
+    FanOutOpened,
+    FanOutPage,
+)
 from penstock.ports.kinesis import RecordPage
 from penstock.runtime.loop import Condition
 
@@ -66,7 +74,7 @@ class TaskSubscription:
     def subscribe(self, fan_out: FanOut, consumer_arn: str, shard_id: str) -> None:
         """Start the call of SubscribeToShard; its result arrives later."""
         try:
-            self._stream = fan_out.subscribe(consumer_arn, shard_id, self._start, self._on_news)
+            self._stream = fan_out.subscribe(consumer_arn, shard_id, self._start, self._on_stream_event)
         except PenstockError as error:
             self._on_error(error)
 
@@ -124,18 +132,18 @@ class TaskSubscription:
 
     # --- on the port's thread ---
 
-    def _on_news(self, news: StreamNews) -> None:
-        if isinstance(news, Broken):
-            self._on_error(news.error)
+    def _on_stream_event(self, event: FanOutEvent) -> None:
+        if isinstance(event, FanOutFailed):
+            self._on_error(event.error)
             return
         with self._changed:
-            match news:
-                case Opened():
+            match event:
+                case FanOutOpened():
                     self._is_open = True
-                case Pushed(page):
+                case FanOutPage(page):
                     if self._end is None:  # after the end the reader polls the shard, from before this page
                         self._page = page
-                case Ended():
+                case FanOutEnded():
                     self._end = SubscriptionEnd.OVER if self._is_open else SubscriptionEnd.REFUSED
             self._changed.notify_all()
 

@@ -14,7 +14,7 @@ READ_EVERY_S: Final = 60.0
 _Overview = TypeVar("_Overview")
 
 
-class Newest(Generic[_Overview]):
+class OverviewCache(Generic[_Overview]):
     """Keeps the newest overview. Thread-safe.
 
     Args:
