@@ -59,7 +59,7 @@ def test_a_shallow_copy_shares_everything(make):
 
 
 @pytest.mark.parametrize(
-    ("make", "way_out"),
+    ("make", "remedy"),
     [
         (
             lambda: Consumer("orders", "billing", print),
@@ -73,10 +73,10 @@ def test_a_shallow_copy_shares_everything(make):
         (lambda: QueueBatch((), print), r"send its records, list\(batch\)"),
     ],
 )
-def test_an_object_of_one_process_names_what_to_send(make, way_out):
+def test_an_object_of_one_process_names_what_to_send(make, remedy):
     made = make()
     with pytest.raises(
         TypeError,
-        match=f"{type(made).__name__} works in the process that made it and cannot be pickled: {way_out}",
+        match=f"{type(made).__name__} works in the process that made it and cannot be pickled: {remedy}",
     ):
         pickle.dumps(made)

@@ -156,7 +156,7 @@ def test_a_memory_that_is_away_loses_no_record_and_is_counted():
 
 
 def test_a_table_that_is_not_usable_in_time_is_reported_with_its_status(monkeypatch):
-    table = KeyedTable("billing", "leaseKey", AwsOptions(), kind="lease table", way_out="choose another")
+    table = KeyedTable("billing", "leaseKey", AwsOptions(), kind="lease table", remedy="choose another")
     monkeypatch.setattr(table, "describe", lambda: {"TableStatus": "CREATING"})
     with pytest.raises(
         Unavailable, match=r"lease table billing is not usable after 0 s \(its status is CREATING\)"

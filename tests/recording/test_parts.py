@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyarrow")
 
+from penstock.core.recording.metadata import RecordedSlice, RecordedStream
 from penstock.errors import OptionError
-from penstock.recording.parts import create_parts, folder_of
+from penstock.recording.parts import RecordingProgress, create_parts, folder_of
 
 
 def test_two_recordings_that_begin_at_once_are_one_and_an_error(tmp_path):
@@ -17,3 +19,19 @@ def test_two_recordings_that_begin_at_once_are_one_and_an_error(tmp_path):
         create_parts(path, progress=None)
     with pytest.raises(OptionError, match="there is no folder"):
         create_parts(tmp_path / "missing" / "incident.penstock", progress=None)
+
+
+def test_a_recording_in_progress_keeps_its_format_over_versions():
+    stream = RecordedStream("orders", "arn:aws:kinesis:eu-west-1:1:stream/orders", "ON_DEMAND", 24.0, 0)
+    progress = RecordingProgress(
+        options={"--key": None},
+        stream=stream,
+        recorded=RecordedSlice(0, 1),
+        has_given_end=True,
+        began_ms=2,
+        secret="00",
+        finished_shard_ids=["shardId-000000000000"],
+    )
+    document = msgspec.json.decode(msgspec.json.encode(progress))
+    assert (document["asked"], document["has_end"]) == ({"--key": None}, True)
+    assert document["done"] == ["shardId-000000000000"]

@@ -19,7 +19,7 @@ from penstock.cli import main as cli
 from penstock.core.aggregation import AggregateBuilder
 from penstock.errors import AccessDenied, DamagedRecording, OptionError, PenstockError
 from penstock.recording import open_recording
-from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
+from penstock.recording.recorder import Recorder, RecordingStoppedError, SliceRequest
 from penstock.wiring import AwsOptions, open_kinesis
 from penstock_local import LocalKinesis
 from waiting import wait_until
@@ -254,8 +254,8 @@ class Interrupted:
 def recorder_of(server, stream, path, pages=-1, **options):
     kinesis = open_kinesis(AwsOptions(**server.connection()))
     stopper = Interrupted(kinesis, pages)
-    wanted = Slice(stream=stream, from_ms=time.time_ns() // 1_000_000 - 3_600_000, **options)
-    stopper.recorder = Recorder(stopper, wanted, path, asked={"--key": options.get("keys")})
+    request = SliceRequest(stream=stream, from_ms=time.time_ns() // 1_000_000 - 3_600_000, **options)
+    stopper.recorder = Recorder(stopper, request, path, options={"--key": options.get("keys")})
     return stopper.recorder
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.aggregation import AggregateBuilder
-from penstock.core.recording.metadata import Recorded, RecordedShard, RecordedStream, RecordingMetadata
+from penstock.core.recording.metadata import RecordedShard, RecordedSlice, RecordedStream, RecordingMetadata
 from penstock.errors import DamagedRecording, OptionError
 from penstock.frames import SCHEMA
 from penstock.recording import open_recording
@@ -49,7 +49,7 @@ def write(path, tables):
                 stream=RecordedStream(
                     "orders", "arn:aws:kinesis:eu-west-1:1:stream/orders", "PROVISIONED", 24, 1
                 ),
-                recorded=Recorded(NOON_MS, NOON_MS + 60_000),
+                recorded=RecordedSlice(NOON_MS, NOON_MS + 60_000),
                 shards=tuple(RecordedShard(shard, ("0", str(2**128 - 1)), "49") for shard in shards),
                 batches=batches,
                 began_ms=NOON_MS + 60_000,

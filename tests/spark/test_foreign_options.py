@@ -206,7 +206,7 @@ def test_a_registered_consumer_that_cannot_be_is_refused(given, message):
 
 
 @pytest.mark.parametrize(
-    ("name", "way_out"),
+    ("name", "remedy"),
     [
         ("subscribe", "use option streamName"),
         ("subscribePattern", "use option streamName"),
@@ -238,11 +238,11 @@ def test_a_registered_consumer_that_cannot_be_is_refused(given, message):
 )
 @pytest.mark.parametrize("spelt", [str, str.lower])
 @pytest.mark.parametrize("parse", [parse_source, parse_batch, parse_sink])
-def test_an_option_that_is_named_otherwise_here_is_answered_with_our_word(name, way_out, spelt, parse):
+def test_an_option_that_is_named_otherwise_here_is_answered_with_our_word(name, remedy, spelt, parse):
     with pytest.raises(OptionError) as caught:
         parse({"streamName": "orders", spelt(name): "hunter2"})
     assert f"option {name}: ".lower() in str(caught.value).lower()
-    assert way_out in str(caught.value)
+    assert remedy in str(caught.value)
     assert "hunter2" not in str(caught.value)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("httptools")
 
 from penstock.errors import DamagedRecording, NotFound, OptionError, UsageError
 from penstock.frames import sql
-from penstock.recording.recorder import Recorder, Slice
+from penstock.recording.recorder import Recorder, SliceRequest
 from penstock.wiring import AwsOptions, open_kinesis
 from penstock_local import LocalKinesis
 from spark_support import numbered, put
@@ -30,7 +30,9 @@ def server():
 @pytest.fixture(scope="module")
 def incident(server, tmp_path_factory):
     path = tmp_path_factory.mktemp("recordings") / "incident.penstock"
-    Recorder(open_kinesis(AwsOptions(**server.connection())), Slice(stream="orders", from_ms=0), path).run()
+    Recorder(
+        open_kinesis(AwsOptions(**server.connection())), SliceRequest(stream="orders", from_ms=0), path
+    ).run()
     return path
 
 

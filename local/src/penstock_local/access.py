@@ -19,7 +19,7 @@ _PREFLIGHT_S: Final = 7200
 _SHOWN_HEADERS: Final = (
     "x-amzn-RequestId,x-amzn-ErrorType,x-amz-crc32,x-amz-request-id,x-amz-id-2,x-amzn-ErrorMessage,Date"
 )
-_WAY_OUT: Final = "allow others with --allow-host NAME or allow_hosts=(NAME,)"
+_REMEDY: Final = "allow others with --allow-host NAME or allow_hosts=(NAME,)"
 
 
 class Access:
@@ -50,14 +50,14 @@ class Access:
         if host is None or not self._is_ours(_name_of(host)):
             return (
                 f"the Host {_shown(host)} is not a name of this machine. penstock-local answers to localhost and "
-                f"loopback addresses; {_WAY_OUT}."
+                f"loopback addresses; {_REMEDY}."
             )
         origin = headers.get("origin")
         if origin is not None:
             if not self._is_ours(_name_of(origin.partition("://")[2])):
                 return (
                     f"the Origin {_shown(origin)} is a web page of another host. penstock-local answers to no page "
-                    f"but those of this machine; {_WAY_OUT}."
+                    f"but those of this machine; {_REMEDY}."
                 )
         elif headers.get("sec-fetch-site") == "cross-site":
             return "the request was made by a web page of another host (Sec-Fetch-Site: cross-site)."

@@ -201,13 +201,13 @@ class Server:
             )
         except OSError as error:
             await self.stop()
-            way_out = (
+            remedy = (
                 f"; `penstock-local --export --port {options.port}` tells whether an embedded Kinesis has it, port 0 takes a free one"
                 if error.errno == errno.EADDRINUSE
                 else ""
             )
             reason = error if error.errno is None else os.strerror(error.errno)
-            raise OptionError(f"cannot listen on {HOST}:{options.port}: {reason}{way_out}") from error
+            raise OptionError(f"cannot listen on {HOST}:{options.port}: {reason}{remedy}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweep()
         if self._player is not None:

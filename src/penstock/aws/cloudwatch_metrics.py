@@ -105,9 +105,9 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
             retried=(),
         )
 
-    def _datums(self, taken: Snapshot) -> Iterator[dict[str, Any]]:
+    def _datums(self, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
         moment = datetime.now(UTC)
-        for key, known in taken.distributions.items():
+        for key, known in snapshot.distributions.items():
             yield {
                 **self._fields_of(key, moment),
                 "StatisticValues": {
@@ -117,7 +117,7 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
                     "Maximum": known.maximum,
                 },
             }
-        for key, value in taken.gauges.items():
+        for key, value in snapshot.gauges.items():
             yield {**self._fields_of(key, moment), "Value": value}
 
     def _fields_of(self, key: Series, moment: datetime) -> dict[str, Any]:

@@ -65,11 +65,11 @@ def check_forms(session: Any, *, has_keys: bool) -> None:
             )
 
 
-def _wrong_form(where: str, fault: str) -> OptionError:
-    return OptionError(f"{' or '.join(_paths().values())}: {where}: {fault}")
+def _wrong_form(place: str, fault: str) -> OptionError:
+    return OptionError(f"{' or '.join(_paths().values())}: {place}: {fault}")
 
 
-def way_out_of_parsing(error: sdk.ConfigParseError) -> str:
+def parse_remedy(error: sdk.ConfigParseError) -> str:
     """Return the way out of a file that botocore cannot parse. It shows no line, which may be a secret."""
     line = getattr(error.kwargs.get("error"), "lineno", None)
     at = "" if line is None else f"check line {line}: "

@@ -24,11 +24,11 @@ _OPENED_IN: Final = ("urllib3.connection", "connect")  # docs/internals-used.md
 _STEPS_MAX: Final = 10
 _REASON_CHARACTERS_MAX: Final = 300
 _FILES_OF_TLS: Final = ("X509", "PEM")
-TRUST_WAY_OUT: Final = (
+TRUST_REMEDY: Final = (
     "check that the endpoint is the right one, and which certificates are trusted: AWS_CA_BUNDLE or the profile's ca_bundle has to name a "
     "PEM file with the authority that signed the endpoint's certificate, or that of a proxy that opens TLS; and this machine's clock"
 )
-PROXY_WAY_OUT: Final = "check the user and the password in HTTPS_PROXY or HTTP_PROXY, percent-encoded"
+PROXY_REMEDY: Final = "check the user and the password in HTTPS_PROXY or HTTP_PROXY, percent-encoded"
 
 
 def proxy_for(url: str) -> str | None:

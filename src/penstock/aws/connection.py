@@ -83,7 +83,7 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-_WAY_OUT: Final = (
+_REMEDY: Final = (
     "check the region, the option endpoint_url (endpointUrl in Spark, --endpoint-url on the command line), AWS_ENDPOINT_URL "
     "and its forms for single services; an endpoint begins with https:// or http://"
 )
@@ -119,9 +119,9 @@ def client_for(service: str, options: AwsOptions) -> Any:
                     raise
                 if has_user(str(error)):  # the endpoint may hold a password: hide the cause too
                     raise OptionError(
-                        f"no client for {service}: the endpoint in the environment cannot be one; {_WAY_OUT}"
+                        f"no client for {service}: the endpoint in the environment cannot be one; {_REMEDY}"
                     ) from None
-                raise OptionError(f"no client for {service}: {error}; {_WAY_OUT}") from error
+                raise OptionError(f"no client for {service}: {error}; {_REMEDY}") from error
             if _environment_of(service) != key[2]:
                 return client  # the environment changed meanwhile: the client may mix both, so it is not kept
             for old in [old for old in _clients if old[:2] == key[:2]]:
@@ -148,11 +148,11 @@ def credentials_in_use(options: AwsOptions) -> int:
     return _renewals.get(options, (0, 0.0))[0]
 
 
-def renew_credentials(options: AwsOptions, seen: int) -> bool:
+def renew_credentials(options: AwsOptions, renewal_count: int) -> bool:
     """Drop the clients of these options, so that the next one fetches its credentials again; safe from several threads.
 
     Args:
-        seen: The result of `credentials_in_use` before the refused call, so that one renewal serves all calls in flight.
+        renewal_count: The result of `credentials_in_use` before the refused call, so that one renewal serves all calls in flight.
 
     Returns:
         False if a renewal cannot help: the credentials are fixed, or were fetched a moment ago.
@@ -162,7 +162,7 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
     with _lock:
         count, renewed_s = _renewals.get(options, (0, float("-inf")))
         # Two calls were refused with the same old credentials, and the other one has renewed them since.
-        if count != seen:
+        if count != renewal_count:
             return True
         now_s = time.monotonic()
         if now_s - renewed_s < _RENEWALS_APART_S:

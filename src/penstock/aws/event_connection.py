@@ -253,8 +253,8 @@ class EventConnection(asyncio.Protocol):
         now_s = self._received_s = self.loop.time()
         if not self.ready.done() and data.startswith(_HTTP1):  # h2 would wait for the rest of a frame
             status = data.split(b"\r\n", 1)[0][:_STATUS_BYTES_MAX].decode("latin-1")
-            way_out = "keep a proxy that opens TLS out of the way with NO_PROXY, or read by polling"
-            self._close(f"it does not speak HTTP/2, but answers {status}; {way_out}")
+            remedy = "keep a proxy that opens TLS out of the way with NO_PROXY, or read by polling"
+            self._close(f"it does not speak HTTP/2, but answers {status}; {remedy}")
             return
         touched: dict[int, Receiver] = {}
         try:

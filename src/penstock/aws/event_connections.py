@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from penstock.aws.connecting import PROXY_WAY_OUT, TRUST_WAY_OUT
+from penstock.aws.connecting import PROXY_REMEDY, TRUST_REMEDY
 from penstock.aws.event_connection import (
     ConnectionLost,
     EventConnection,
@@ -107,7 +107,7 @@ class EventConnections:
                 connection = await self._connection_to(origin)
         except (OSError, TimeoutError, ValueError) as error:  # an invalid host name raises ValueError
             where = f"no connection of HTTP/2 to {origin.scheme}://{origin.authority}"
-            receiver.report(ConnectionLost(f"{where}: {str(error) or 'no answer in time'}{_way_out(error)}"))
+            receiver.report(ConnectionLost(f"{where}: {str(error) or 'no answer in time'}{_remedy(error)}"))
             return
         if not receiver.is_over:
             connection.send(receiver)
@@ -215,13 +215,13 @@ async def _check_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) 
         answer += byte
     status = answer.split(b"\r\n", 1)[0].decode("latin-1")
     if status.split(" ")[1:2] != ["200"]:
-        way_out = f"; {PROXY_WAY_OUT}" if " 407" in status else ""
-        raise ConnectionError(f"the proxy refuses the connection: {status}{way_out}")
+        remedy = f"; {PROXY_REMEDY}" if " 407" in status else ""
+        raise ConnectionError(f"the proxy refuses the connection: {status}{remedy}")
 
 
-def _way_out(error: Exception) -> str:
+def _remedy(error: Exception) -> str:
     is_untrusted = isinstance(error, (ssl.SSLCertVerificationError, FileNotFoundError))
-    return f"; {TRUST_WAY_OUT}" if is_untrusted else ""
+    return f"; {TRUST_REMEDY}" if is_untrusted else ""
 
 
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:

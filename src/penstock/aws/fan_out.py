@@ -70,10 +70,10 @@ class AwsFanOut:
             "DeregisterStreamConsumer", stream_arn, name, is_write=True, retried=(Throttled,)
         )
 
-    def _call_on_consumer(self, operation: str, stream_arn: str, name: str, **how: Any) -> Any:
+    def _call_on_consumer(self, operation: str, stream_arn: str, name: str, **arguments: Any) -> Any:
         resource = f"stream {stream_arn}, consumer {name}"
-        how |= {"StreamARN": stream_arn, "ConsumerName": name}
-        return call_operation("kinesis", operation, resource, self._options, **how)
+        arguments |= {"StreamARN": stream_arn, "ConsumerName": name}
+        return call_operation("kinesis", operation, resource, self._options, **arguments)
 
     # --- subscriptions ---
 

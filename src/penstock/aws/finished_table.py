@@ -71,7 +71,7 @@ class FinishedRecordsTable:
             raise OptionError(f"keep_s={keep_s}: expected more than 0")
         options = parse_connection(merge_connection(connection, region=region, endpoint_url=endpoint_url))
         self._keyed = KeyedTable(
-            table, _KEY, options, kind="memory of finished records", way_out="choose another name"
+            table, _KEY, options, kind="memory of finished records", remedy="choose another name"
         )
         self._options = dataclasses.replace(
             options,

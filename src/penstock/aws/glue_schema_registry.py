@@ -99,9 +99,9 @@ class GlueSchemaRegistry:
             return None
         return RegisteredVersion(UUID(answer["SchemaVersionId"]), _word_of(VersionStatus, answer["Status"]))
 
-    def _version(self, what: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
+    def _version(self, resource: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
         try:
-            answer = self._call("GetSchemaVersion", what, arguments)
+            answer = self._call("GetSchemaVersion", resource, arguments)
         except NotFound:
             return None
         return SchemaVersion(
@@ -116,12 +116,12 @@ class GlueSchemaRegistry:
         return {"RegistryName": self.registry_name, "SchemaName": schema_name}
 
     def _call(
-        self, operation: str, what: str, arguments: Mapping[str, Any], *, is_write: bool = False
+        self, operation: str, resource: str, arguments: Mapping[str, Any], *, is_write: bool = False
     ) -> Any:
         return call_operation(
             "glue",
             operation,
-            what if what.startswith("schema ") else f"schema {what} of {self}",
+            resource if resource.startswith("schema ") else f"schema {resource} of {self}",
             self.options,
             is_write=is_write,
             retried=_RETRIED,

@@ -23,20 +23,22 @@ class KeyedTable:
 
     Args:
         kind: What the table is, for messages.
-        way_out: The remedy if the table has another key.
+        remedy: The remedy if the table has another key.
     """
 
-    def __init__(self, name: str, key: str, options: AwsOptions, *, kind: str, way_out: str) -> None:
+    def __init__(self, name: str, key: str, options: AwsOptions, *, kind: str, remedy: str) -> None:
         self._name = name
         self._key = key
         self._options = options
         self._kind = kind
-        self._way_out = way_out
+        self._remedy = remedy
 
-    def call(self, operation: str, **how: Any) -> Any:
+    def call(self, operation: str, **arguments: Any) -> Any:
         """Call an operation on the table, as `call_operation` does."""
         resource = f"{self._kind} {self._name}"
-        return call_operation("dynamodb", operation, resource, self._options, TableName=self._name, **how)
+        return call_operation(
+            "dynamodb", operation, resource, self._options, TableName=self._name, **arguments
+        )
 
     def describe(self) -> Any:
         """Return DynamoDB's description; None if there is no such table.
@@ -51,7 +53,7 @@ class KeyedTable:
         if not has_key(table["KeySchema"], self._key):
             names = ", ".join(part["AttributeName"] for part in table["KeySchema"])
             raise Rejected(
-                f"DynamoDB table {self._name} is not a {self._kind}: its key is {names}, not {self._key}; {self._way_out}",
+                f"DynamoDB table {self._name} is not a {self._kind}: its key is {names}, not {self._key}; {self._remedy}",
                 operation="DescribeTable",
                 resource=self._name,
             )

@@ -49,15 +49,15 @@ class AwsKinesis:
         """Show the endpoint, never the credentials."""
         return f"AwsKinesis({self._options!r})"
 
-    def _call(self, operation: str, resource: str, **how: Any) -> Any:
+    def _call(self, operation: str, resource: str, **arguments: Any) -> Any:
         if self._first_endpoint is not None and environment_endpoint(self._options) is None:
             raise Rejected(
                 f"{operation} of {resource}: not sent. The environment named the endpoint {self._first_endpoint} when this client was "
                 "made and names none now, so the call would reach AWS: close the client before the environment changes, or give it "
                 "endpoint_url"
             )
-        how = {"retried": self._retried, **how}
-        return call_operation("kinesis", operation, resource, self._options, **how)
+        arguments = {"retried": self._retried, **arguments}
+        return call_operation("kinesis", operation, resource, self._options, **arguments)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
         answer = self._call("DescribeStreamSummary", f"stream {stream}", **named(stream))

@@ -60,7 +60,7 @@ class DynamoLeaseTable:
         self._name = name
         self._options = options
         self._keyed = KeyedTable(
-            name, KEY, options, kind="lease table", way_out="choose another application name or lease table"
+            name, KEY, options, kind="lease table", remedy="choose another application name or lease table"
         )
         self._may_fetch_batches = True
         self._row_count = 0

@@ -136,8 +136,8 @@ class AwsQueues:
         if stream_arn is not None:
             arguments["StreamFilter"] = [{"StreamARN": stream_arn}]
 
-        def fetch_page(**given: Any) -> Any:
-            return self._call_control_plane("ListQueues", "", given)
+        def fetch_page(**page_arguments: Any) -> Any:
+            return self._call_control_plane("ListQueues", "", page_arguments)
 
         pages = pages_of(fetch_page, **arguments)
         return [
@@ -186,12 +186,12 @@ def _call_on_records(operation: str, arguments: Mapping[str, Any], options: AwsO
 
 
 def _call(
-    operation: str, arguments: Mapping[str, Any], resource: str, options: AwsOptions, **how: Any
+    operation: str, arguments: Mapping[str, Any], resource: str, options: AwsOptions, **call_options: Any
 ) -> Any:
     def send() -> Any:
         return getattr(_client_of(options), xform_name(operation))(**arguments)
 
-    return call(send, operation, resource, options, **how)
+    return call(send, operation, resource, options, **call_options)
 
 
 def _client_of(options: AwsOptions) -> Any:

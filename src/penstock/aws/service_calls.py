@@ -19,10 +19,10 @@ from botocore import xform_name
 from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.config_files import unread_files, way_out_of_parsing
+from penstock.aws.config_files import parse_remedy, unread_files
 from penstock.aws.connecting import (
-    PROXY_WAY_OUT,
-    TRUST_WAY_OUT,
+    PROXY_REMEDY,
+    TRUST_REMEDY,
     is_certificate_error,
     is_of_connecting,
     is_refused_by_proxy,
@@ -112,12 +112,14 @@ def pages_of(
         following = {passed_as: page[token]}
 
 
-def call_with_rows(operation: str, resource: str, request: Any, options: AwsOptions, **how: Any) -> list[Any]:
+def call_with_rows(
+    operation: str, resource: str, request: Any, options: AwsOptions, **call_options: Any
+) -> list[Any]:
     """Call BatchGetItem or BatchWriteItem, again with the rows that DynamoDB leaves out; return all answers.
 
     Args:
         request: Its `RequestItems`.
-        how: As for `call_operation`.
+        call_options: As for `call_operation`.
 
     Raises:
         Throttled: DynamoDB took none of the remaining rows in time.
@@ -125,7 +127,9 @@ def call_with_rows(operation: str, resource: str, request: Any, options: AwsOpti
     answers: list[Any] = []
     began_s, attempt = time.monotonic(), 0
     while True:
-        answers.append(call_operation("dynamodb", operation, resource, options, RequestItems=request, **how))
+        answers.append(
+            call_operation("dynamodb", operation, resource, options, RequestItems=request, **call_options)
+        )
         # Rows are left out if they were throttled, or if the answer would exceed 16 MB.
         left = answers[-1].get("UnprocessedKeys") or answers[-1].get("UnprocessedItems")
         if not left:
@@ -159,15 +163,15 @@ def translate(
         is_write: Whether a request that was sent may have changed something.
         region: The region that was asked, for the text of NotFound; None if it is not known.
     """
-    where = f"{operation} on {resource}" if resource else operation
+    call_text = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
-        return _translate_answer(error, where, operation, resource, is_write=is_write, region=region)
+        return _translate_answer(error, call_text, operation, resource, is_write=is_write, region=region)
     if isinstance(error, _NOT_SENT) or (isinstance(error, _NO_ANSWER) and is_of_connecting(error)):
-        return _translate_connecting(error, where, operation, resource)
+        return _translate_connecting(error, call_text, operation, resource)
     if isinstance(error, _NO_ANSWER):
         kind = UnknownOutcome if is_write else Unavailable
         return kind(
-            f"{where}: sent, and no whole answer came: {error!r:.300}{reason_of(error)}",
+            f"{call_text}: sent, and no whole answer came: {error!r:.300}{reason_of(error)}",
             operation=operation,
             resource=resource,
         )
@@ -175,11 +179,11 @@ def translate(
         # A credential_process prints lines, such as those of `aws configure export-credentials`.
         message = _in_one_line(error).removesuffix(".")
         return AccessDenied(
-            f"{where}: {message}; {_way_out_of_credentials(error)}", operation=operation, resource=resource
+            f"{call_text}: {message}; {_credentials_remedy(error)}", operation=operation, resource=resource
         )
-    way_out = f": {way_out_of_parsing(error)}" if isinstance(error, sdk.ConfigParseError) else ""
+    remedy = f": {parse_remedy(error)}" if isinstance(error, sdk.ConfigParseError) else ""
     # botocore lists the faults of a parameter in lines of their own.
-    return Rejected(f"{where}: {_in_one_line(error)}{way_out}", operation=operation, resource=resource)
+    return Rejected(f"{call_text}: {_in_one_line(error)}{remedy}", operation=operation, resource=resource)
 
 
 def _in_one_line(error: Exception) -> str:
@@ -187,7 +191,7 @@ def _in_one_line(error: Exception) -> str:
     return "; ".join(filter(None, lines)).replace(":; ", ": ")
 
 
-def _way_out_of_credentials(error: Exception) -> str:
+def _credentials_remedy(error: Exception) -> str:
     if isinstance(error, sdk.NoCredentialsError):
         return f"{_NO_CREDENTIALS}{unread_files()}"
     if isinstance(error, (sdk.SSOError, sdk.TokenRetrievalError)):
@@ -195,16 +199,22 @@ def _way_out_of_credentials(error: Exception) -> str:
     return f"{_NO_PROFILE}{unread_files()}" if isinstance(error, sdk.ProfileNotFound) else _DENIED
 
 
-def _translate_connecting(error: Exception, where: str, operation: str, resource: str) -> ServiceError:
-    message = f"{where}: no connection: {error}{reason_of(error)}"
+def _translate_connecting(error: Exception, call_text: str, operation: str, resource: str) -> ServiceError:
+    message = f"{call_text}: no connection: {error}{reason_of(error)}"
     if is_refused_by_proxy(error):
-        return AccessDenied(f"{message}; {PROXY_WAY_OUT}", operation=operation, resource=resource)
-    way_out = TRUST_WAY_OUT if is_certificate_error(error) else _NO_CONNECTION
-    return Unavailable(f"{message}; {way_out}", operation=operation, resource=resource)
+        return AccessDenied(f"{message}; {PROXY_REMEDY}", operation=operation, resource=resource)
+    remedy = TRUST_REMEDY if is_certificate_error(error) else _NO_CONNECTION
+    return Unavailable(f"{message}; {remedy}", operation=operation, resource=resource)
 
 
 def _translate_answer(
-    error: sdk.ClientError, where: str, operation: str, resource: str, *, is_write: bool, region: str | None
+    error: sdk.ClientError,
+    call_text: str,
+    operation: str,
+    resource: str,
+    *,
+    is_write: bool,
+    region: str | None,
 ) -> ServiceError:
     answer: dict[str, Any] = dict(error.response)
     code = str(answer.get("Error", {}).get("Code", "")).rpartition("#")[2]
@@ -215,28 +225,28 @@ def _translate_answer(
         # A server that failed may have failed after the write.
         kind = UnknownOutcome
     has_code = code not in ("", str(status))
-    way_out = "" if has_code or status >= 500 else f"; {_UNKNOWN_SENDER}"
+    remedy = "" if has_code or status >= 500 else f"; {_UNKNOWN_SENDER}"
     if kind is AccessDenied:
-        way_out = f"; {_KEY_UNUSABLE if is_of_kms_key(code) else _EXPIRED if code in EXPIRED_CREDENTIALS else _DENIED}"
+        remedy = f"; {_KEY_UNUSABLE if is_of_kms_key(code) else _EXPIRED if code in EXPIRED_CREDENTIALS else _DENIED}"
     if kind is NotFound:
         asked = "the region" if region is None else f"the region ({region})"
-        way_out = (
+        remedy = (
             f"; check the name, {asked} and the account (what was just created is there when it is ACTIVE)"
         )
     if code in _CLOCK_CODES or any(words in str(message) for words in _CLOCK_WORDS):
-        way_out = "; check this machine's clock: requests are signed with its time"
+        remedy = "; check this machine's clock: requests are signed with its time"
     if status == _STATUS_OF_PROXY:
-        way_out = f"; {PROXY_WAY_OUT}"
+        remedy = f"; {PROXY_REMEDY}"
     redirected_to = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("location")
     if not has_code and redirected_to and 300 <= status < 400:
         message = f"redirected to {redirected_to:.200}"
-        way_out = "; check the endpoint, and what answers in between (a proxy, the login of a network)"
+        remedy = "; check the endpoint, and what answers in between (a proxy, the login of a network)"
     if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of a gateway in between
         message = f"{message[:_MESSAGE_CHARACTERS_MAX]}..."
-    elif way_out:
+    elif remedy:
         message = str(message).removesuffix(".")
     return kind(
-        f"{where}: {code or status}: {message}{way_out}", operation=operation, code=code, resource=resource
+        f"{call_text}: {code or status}: {message}{remedy}", operation=operation, code=code, resource=resource
     )
 
 

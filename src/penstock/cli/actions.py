@@ -40,21 +40,21 @@ def confirm(args: argparse.Namespace, warning: str, name: str) -> None:
         raise PenstockError("nothing was changed")
 
 
-def wait_for_status(fetch_status: Callable[[], str], wanted: str | None, timeout_s: float) -> str | None:
-    """Wait until a resource has the wanted status. Return its last status: after the timeout, this is not `wanted`.
+def wait_for_status(fetch_status: Callable[[], str], wanted_status: str | None, timeout_s: float) -> str | None:
+    """Wait until a resource has the wanted status. Return its last status: after the timeout, this is not `wanted_status`.
 
     Args:
         fetch_status: Raises `NotFound` if the resource does not exist.
-        wanted: None waits until the resource does not exist.
+        wanted_status: None waits until the resource does not exist.
     """
     end_s = time.monotonic() + timeout_s
     while True:
         try:
             status = fetch_status()
         except NotFound:
-            if wanted is None:
+            if wanted_status is None:
                 return None
             raise
-        if status == wanted or time.monotonic() >= end_s:
+        if status == wanted_status or time.monotonic() >= end_s:
             return status
         time.sleep(_CHECK_INTERVAL_S)

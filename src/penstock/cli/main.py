@@ -157,9 +157,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return _fail(args, str(error) or type(error).__name__, EXIT_ERROR, error)
 
 
-def _near_stream(args: argparse.Namespace, missing: str) -> str:
+def _near_stream(args: argparse.Namespace, message: str) -> str:
     """Return a question that names the nearest stream, if the missing resource is a stream."""
-    kind, _, name = missing.partition(" ")
+    kind, _, name = message.partition(" ")
     known: Sequence[str] = []
     # A file of deliveries names regions and endpoints of its own; the demonstration has no options for them.
     is_known_where = hasattr(args, "region") and getattr(args, "file", None) is None

@@ -23,14 +23,14 @@ class ProgressLine:
         self._is_drawn = False
         self._drawn_s = 0.0
 
-    def draw(self, text: str, done: float | None = None) -> None:
-        """Show a text. If `done`, a share from 0 to 1, is given, a bar precedes the text."""
+    def draw(self, text: str, done_share: float | None = None) -> None:
+        """Show a text. If `done_share`, a share from 0 to 1, is given, a bar precedes the text."""
         now_s = time.monotonic()
         if not self._is_shown or now_s - self._drawn_s < 0.1:
             return
         self._is_drawn, self._drawn_s = True, now_s
-        filled = 0 if done is None else int(_WIDTH * done)
-        bar = "" if done is None else f"[{'#' * filled}{'-' * (_WIDTH - filled)}] "
+        filled = 0 if done_share is None else int(_WIDTH * done_share)
+        bar = "" if done_share is None else f"[{'#' * filled}{'-' * (_WIDTH - filled)}] "
         sys.stderr.write(f"\r\x1b[K{bar}{text}")
         sys.stderr.flush()
 

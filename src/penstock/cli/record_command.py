@@ -69,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Record; return 0, or 128 plus the number of a signal. After a signal, the same command continues the recording."""
-    from penstock.recording.recorder import Recorder, RecordingStoppedError, Slice
+    from penstock.recording.recorder import Recorder, RecordingStoppedError, SliceRequest
     from penstock.runtime.stop_signals import StopSignals, received_signal
 
     path = Path(args.output)
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
     until_ms = None if args.until is None else parse_age_or_moment(args.until, "--until", now_ms)
     if from_ms >= (now_ms() if until_ms is None else until_ms):
         raise OptionError(f"--since {args.since} is not before --until {args.until or 'now'}")
-    wanted = Slice(
+    request = SliceRequest(
         stream=args.stream,
         from_ms=from_ms,
         until_ms=until_ms,
@@ -88,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
         redactions=tuple(args.redact),
     )
     began_s = time.monotonic()
-    recorder = Recorder(kinesis, wanted, path, asked=_recording_options(args))
-    print_moments("record", "from", {"": recorder.recorded.from_ms})
-    print_moments("record", "until", {"": recorder.recorded.until_ms})
+    recorder = Recorder(kinesis, request, path, options=_recording_options(args))
+    print_moments("record", "from", {"": recorder.recorded_slice.from_ms})
+    print_moments("record", "until", {"": recorder.recorded_slice.until_ms})
     if recorder.is_resumed:
         warn(
             f"penstock record: going on with {path}.part, which has {counted(recorder.state.records, 'record')}"

@@ -74,12 +74,12 @@ def _with_last(
     return [(indent, place == 0, shard, known) for place, (shard, known) in enumerate(reversed(children))]
 
 
-def _label(shard: Shard, known: list[str]) -> str:
+def _label(shard: Shard, listed_parents: list[str]) -> str:
     share = shard.hash_range.size / HASH_KEYS
     notes = [f"{share:.2%} of the keys", "open" if shard.is_open else "closed"]
-    if len(known) > 1:
-        notes.append(f"merged with {', '.join(known[1:])}")
-    gone = [parent for parent in shard.parents if parent not in known]
+    if len(listed_parents) > 1:
+        notes.append(f"merged with {', '.join(listed_parents[1:])}")
+    gone = [parent for parent in shard.parents if parent not in listed_parents]
     if gone:
         notes.append(f"from {', '.join(gone)}, past the retention")
     return f"{shard.shard_id}  {', '.join(notes)}"

@@ -46,16 +46,16 @@ class ResultWriter(Protocol):
         """Write the rest; close the file, but not stdout."""
 
 
-def format_of(given: str | None, output: str | None) -> str:
+def format_of(name: str | None, output: str | None) -> str:
     """Return the format: the given one, or that of the file's name; without a file a table.
 
     Raises:
         OptionError: The file's name shows no format, or the format is written to files only.
     """
-    if given == "parquet" and output is None:
+    if name == "parquet" and output is None:
         raise OptionError("--format parquet: name a file with --output")
-    if given is not None or output is None:
-        return given or "table"
+    if name is not None or output is None:
+        return name or "table"
     found = _BY_SUFFIX.get(Path(output).suffix.lower())
     if found is None:
         raise OptionError(

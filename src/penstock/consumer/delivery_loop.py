@@ -348,13 +348,15 @@ class DeliveryLoop(Loop[ShardRun]):
         for key, failure in self.stopped.failures.items():
             log.error("shard %s is still stopped; restart once it can go on: %s", key, failure)
 
-    def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLeaseStatus], now_s: float) -> None:
+    def _show_shards(
+        self, runs: Sequence[ShardRun], held_leases: Sequence[HeldLeaseStatus], now_s: float
+    ) -> None:
         """Set the gauges of the shards that this worker holds, and remove those of other shards."""
-        self.stopped.forget_released(held)
+        self.stopped.forget_released(held_leases)
         stopped = self.stopped.runs()
         self._metrics.gauge("stopped_shards", len(stopped))
         self._metrics.gauge("paused_shards", sum(run.is_paused and not run.is_reported for run in runs))
-        self._metrics.gauge("worker_leases", len(held))  # known also while the table cannot be read
+        self._metrics.gauge("worker_leases", len(held_leases))  # known also while the table cannot be read
         shown: set[_Series] = set()
         for run in [*runs, *stopped]:
             lag_ms = run.lag_ms(now_s)

@@ -28,12 +28,12 @@ class RawPage(Page[Sequence[RawRecord]]):
 
     records: Sequence[RawRecord]
 
-    def rows_after(self, done: Position | None) -> Sequence[RawRecord]:
+    def rows_after(self, done_position: Position | None) -> Sequence[RawRecord]:
         """Return the records after a position. If the position lies inside an aggregate, the whole aggregate is included."""
-        if done is None or done.sequence_number is None:
+        if done_position is None or done_position.sequence_number is None:
             return self.records
         for index, record in enumerate(self.records):
-            if end_of_kinesis_record(record.sequence_number, record.data) > done:
+            if end_of_kinesis_record(record.sequence_number, record.data) > done_position:
                 return self.records[index:] if index else self.records
         return ()
 

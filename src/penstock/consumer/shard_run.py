@@ -457,11 +457,11 @@ class ShardRun:
             len(records),
         )
 
-    def on_listing(self, listed: ListedShard) -> None:
+    def on_listing(self, listed_shard: ListedShard) -> None:
         """Handle the result of a listing."""
         with self.lock:
             self._is_fetching = False
-            loss = self._reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random())
+            loss = self._reader.on_listing(listed_shard, self._clock.monotonic_s(), self._chance.random())
             if loss is not None:
                 self._report_loss(loss)
 

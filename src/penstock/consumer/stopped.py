@@ -49,9 +49,9 @@ class StoppedShards:
         with self._lock:
             self._runs.pop(shard_id, None)
 
-    def forget_released(self, held: Collection[HeldLeaseStatus]) -> None:
+    def forget_released(self, held_leases: Collection[HeldLeaseStatus]) -> None:
         """Forget shards whose leases this worker does not hold any more."""
-        places = {(lease.key, lease.epoch) for lease in held}
+        places = {(lease.key, lease.epoch) for lease in held_leases}
         with self._lock:
             if not self._is_frozen:
                 self._runs = {key: run for key, run in self._runs.items() if (run.key, run.epoch) in places}

@@ -187,37 +187,37 @@ def _start_advice(start: object) -> str:
     return "expected a text, for instance TRIM_HORIZON, or a datetime with its time zone"
 
 
-def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedStreams:
+def parse_streams(argument: StreamArgument, starting_position: Start) -> ConsumedStreams:
     """Return the streams that the argument `stream` names.
 
     Args:
-        given: A name or ARN; several of them; or several with a starting position for each. A stream may also be named
+        argument: A name or ARN; several of them; or several with a starting position for each. A stream may also be named
             by the id that Java workers give it, `account:stream:epoch`.
-        starting_position: The position of streams for which `given` has none.
+        starting_position: The position of streams for which `argument` has none.
 
     Raises:
         UsageError: No stream is named, one is named twice, or they are in several regions.
         OptionError: A starting position is invalid, or names shards for several streams at once.
     """
-    if not isinstance(given, Collection):
-        raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
-    if isinstance(given, str):
-        stream = _parse_stream(given, starting_position)
+    if not isinstance(argument, Collection):
+        raise UsageError(f"stream={argument!r}: expected a name or ARN, or several of them")
+    if isinstance(argument, str):
+        stream = _parse_stream(argument, starting_position)
         return ConsumedStreams((stream,), are_several=stream.kcl_id is not None)
-    if not given or not all(isinstance(name, str) and name for name in given):
-        raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
-    if len(set(given)) < len(given):
-        raise UsageError(f"stream={given!r}: each stream is to be named once")
-    regions = sorted(all_regions_of(*given))
+    if not argument or not all(isinstance(name, str) and name for name in argument):
+        raise UsageError(f"stream={argument!r}: expected a name or ARN, or several of them")
+    if len(set(argument)) < len(argument):
+        raise UsageError(f"stream={argument!r}: each stream is to be named once")
+    regions = sorted(all_regions_of(*argument))
     if len(regions) > 1:
         raise UsageError(
-            f"stream={given!r}: the streams of one consumer are in one region, as its lease table is, and these are in "
+            f"stream={argument!r}: the streams of one consumer are in one region, as its lease table is, and these are in "
             f"{' and '.join(regions)}; give each region a consumer of its own"
         )
-    if isinstance(given, Mapping):
-        streams = tuple(_parse_stream(name, start, f"stream {name}: ") for name, start in given.items())
+    if isinstance(argument, Mapping):
+        streams = tuple(_parse_stream(name, start, f"stream {name}: ") for name, start in argument.items())
         return ConsumedStreams(streams, are_several=True)
-    streams = tuple(_parse_stream(name, starting_position) for name in given)
+    streams = tuple(_parse_stream(name, starting_position) for name in argument)
     if streams[0].start.by_shard:
         raise OptionError(
             f"starting_position={starting_position!r} names shards, and several streams are read, whose shards have the same "
@@ -226,10 +226,10 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
     return ConsumedStreams(streams, are_several=True)
 
 
-def _parse_stream(name: str, start: Start, where: str = "") -> NamedStream:
+def _parse_stream(name: str, start: Start, place: str = "") -> NamedStream:
     match = _KCL_ID.fullmatch(name)
-    parsed = parse_start(start, f"{where}starting_position")
-    given = f"{where}starting_position={start!r}"
+    parsed = parse_start(start, f"{place}starting_position")
+    given = f"{place}starting_position={start!r}"
     if match is None:
         return NamedStream(name, parsed, given)
     return NamedStream(match["name"], parsed, given, name)

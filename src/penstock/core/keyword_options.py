@@ -24,13 +24,13 @@ def field_names(kind: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(kind))
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
     """Return a question that names the nearest of the known names, followed by a space; empty if none is near.
 
     Args:
         name: As the user wrote it, in whatever case.
     """
-    by_lower = {each.lower(): each for each in known}
+    by_lower = {each.lower(): each for each in known_names}
     near = difflib.get_close_matches(name.lower(), by_lower, 1)
     return f"did you mean {by_lower[near[0]]}? " if near else ""
 
@@ -40,19 +40,19 @@ def repeated_name(names: Sequence[Any]) -> Any:
     return next((name for name in names if names.count(name) > 1), None)
 
 
-def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
+def check_names(names: Iterable[str], known_names: Collection[str], kind: str) -> None:
     """Refuse an unknown name.
 
     Args:
-        what: The kind of the names, for the message.
+        kind: The kind of the names, for the message.
 
     Raises:
         OptionError: An unknown name; the message has the nearest known one and all of them.
     """
-    for name in given:
-        if name not in known:
+    for name in names:
+        if name not in known_names:
             raise OptionError(
-                f"unknown {what} {name}: {did_you_mean(name, known)}known are {', '.join(sorted(known))}"
+                f"unknown {kind} {name}: {did_you_mean(name, known_names)}known are {', '.join(sorted(known_names))}"
             )
 
 
@@ -162,7 +162,7 @@ def merge_options(options: T, replacements: Mapping[str, Any]) -> T:
     return dataclasses.replace(options, **replacements) if replacements else options  # type: ignore[type-var]
 
 
-def merge_connection(connection: Mapping[str, Any] | None, **named: str | None) -> dict[str, Any]:
+def merge_connection(connection: Mapping[str, Any] | None, **named_region: str | None) -> dict[str, Any]:
     """Return the fields of a connection, with those that were given as separate parameters.
 
     Raises:
@@ -173,4 +173,7 @@ def merge_connection(connection: Mapping[str, Any] | None, **named: str | None) 
             f"connection is of type {type(connection).__name__}: expected its fields, for instance "
             "connection={'region': 'eu-west-1'}"
         )
-    return {**(connection or {}), **{name: value for name, value in named.items() if value is not None}}
+    return {
+        **(connection or {}),
+        **{name: value for name, value in named_region.items() if value is not None},
+    }

@@ -27,11 +27,11 @@ class NoTimeZoneError(PositionError):
     """A moment is written without a time zone, and nothing else gives one."""
 
 
-def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
+def parse_moment(value: Any, option: str, zone: tzinfo | None = None) -> int:
     """Return a moment in milliseconds since the epoch, rounded down.
 
     Args:
-        given: ISO 8601 (`2026-01-31T12:00:00Z`, with an offset, a space or a date alone), milliseconds since the epoch as a
+        value: ISO 8601 (`2026-01-31T12:00:00Z`, with an offset, a space or a date alone), milliseconds since the epoch as a
             number or as digits, or a `datetime`.
         option: The option of the moment, for messages.
         zone: The time zone of a moment without one; None refuses it.
@@ -40,9 +40,9 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
         NoTimeZoneError: The moment has no time zone, and `zone` is None.
         PositionError: It is not a moment, it is before the service began, or its local time exists twice or not at all.
     """
-    shown = f"{option}: {str(given)[:60]!r}"
+    shown = f"{option}: {str(value)[:60]!r}"
     try:
-        read = _read(given)
+        read = _read(value)
         is_local = isinstance(read, datetime) and read.utcoffset() is None
     except (ValueError, OverflowError):
         raise PositionError(f"{shown} is not a moment; {_EXPECTED}") from None
@@ -64,11 +64,11 @@ def parse_moment(given: Any, option: str, zone: tzinfo | None = None) -> int:
     return moment_ms
 
 
-def _read(given: Any) -> int | datetime:
+def _read(value: Any) -> int | datetime:
     """Return the milliseconds of a number, or the date and time of a text, with or without a time zone."""
-    if isinstance(given, datetime):
-        return given
-    raw = str(given).strip().strip("\"'")
+    if isinstance(value, datetime):
+        return value
+    raw = str(value).strip().strip("\"'")
     if _NUMBER.fullmatch(raw):
         return math.floor(float(raw)) if set(raw) & set(".eE") else int(raw)
     match = _ISO.fullmatch(raw)
@@ -121,7 +121,7 @@ def _checked_number(moment_ms: int, shown: str) -> int:
         problem, unit, meant_ms = f"is {shown_ms}before Kinesis began", "seconds", moment_ms * 1000
     elif moment_ms // 1000 <= _MOMENT_MAX_MS:
         unit, meant_ms = "microseconds", moment_ms // 1000
-    way_out = ""
+    remedy = ""
     if 0 <= meant_ms <= _MOMENT_MAX_MS:
-        way_out = f"; in {unit} it would be {_iso_text(meant_ms)}, {meant_ms} in milliseconds"
-    raise PositionError(f"{shown} {problem}: {unit}? milliseconds are expected{way_out}")
+        remedy = f"; in {unit} it would be {_iso_text(meant_ms)}, {meant_ms} in milliseconds"
+    raise PositionError(f"{shown} {problem}: {unit}? milliseconds are expected{remedy}")

@@ -201,9 +201,9 @@ def parse_options(
 def _refuse_foreign_key(key: str, refused: Mapping[str, str]) -> None:
     """Raise an error with the way out if the key, or else a prefix of it, is a foreign one."""
     lowered = key.lower()
-    for name, way_out in sorted(refused.items(), key=lambda each: each[0].endswith(".")):
+    for name, remedy in sorted(refused.items(), key=lambda each: each[0].endswith(".")):
         if lowered == name.lower() or (name.endswith(".") and lowered.startswith(name.lower())):
-            raise OptionError(f"option {key if name.endswith('.') else name}: {way_out}")
+            raise OptionError(f"option {key if name.endswith('.') else name}: {remedy}")
 
 
 def _read_value(option: Option, key: str, text: str, unit: str) -> Any:

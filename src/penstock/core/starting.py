@@ -150,16 +150,16 @@ def _parse_word(text: str, option: str, zone: tzinfo | None) -> Position:
     raise PositionError(f"option {option}: {text[:80]!r} is not a position; {_FORMS}")
 
 
-def _parse_moment(given: Any, option: str, zone: tzinfo | None) -> Position:
-    return at_timestamp(parse_moment(given, f"option {option}", zone))
+def _parse_moment(value: Any, option: str, zone: tzinfo | None) -> Position:
+    return at_timestamp(parse_moment(value, f"option {option}", zone))
 
 
-def check_not_in_future(starting: StartingPosition, now_ms: int, given: str) -> None:
+def check_not_in_future(starting: StartingPosition, now_ms: int, option_text: str) -> None:
     """Refuse a position with a future moment: the service would refuse every request for it.
 
     Args:
         now_ms: By this machine's clock.
-        given: The user's text, for the message.
+        option_text: The user's text, for the message.
 
     Raises:
         PositionError: A moment is in the future by more than clocks may be apart.
@@ -168,7 +168,7 @@ def check_not_in_future(starting: StartingPosition, now_ms: int, given: str) -> 
     moments_ms = [each.timestamp_ms for each in positions if each.timestamp_ms is not None]
     if max(moments_ms, default=0) > now_ms + _CLOCKS_APART_MS:
         raise PositionError(
-            f"{given}: this moment is in the future; for records that arrive from now on, start at LATEST"
+            f"{option_text}: this moment is in the future; for records that arrive from now on, start at LATEST"
         )
 
 

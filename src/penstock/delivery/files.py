@@ -175,8 +175,8 @@ class HadoopFiles:
                 self._system = self._path(place).getFileSystem(configuration)
         except OSError as error:
             has_no_s3 = place.startswith(("s3:", "s3a:")) and _NO_SYSTEM.search(str(error))
-            way_out = _way_to_s3(self._jvm) if has_no_s3 else ""
-            raise DeliveryFailed(f"{place} cannot be opened: {error}{way_out}") from error
+            remedy = _way_to_s3(self._jvm) if has_no_s3 else ""
+            raise DeliveryFailed(f"{place} cannot be opened: {error}{remedy}") from error
 
     def size(self, path: str) -> int | None:
         at = self._path(path)

@@ -195,8 +195,8 @@ def with_new_fields(verdicts: DataFrame, schema: StructType, names: ColumnNameRu
     return schema
 
 
-def _has_new(path: tuple[str, ...], known: list[str]) -> Column:
-    names = [*(each.lower() for each in known), ""]
+def _has_new(path: tuple[str, ...], known_names: list[str]) -> Column:
+    names = [*(each.lower() for each in known_names), ""]
     return F.coalesce(F.exists(_keys_at(path), lambda key: ~F.lower(key).isin(names)), F.lit(False))
 
 

@@ -210,8 +210,12 @@ def with_wider_types(schema: StructType, other: StructType, *, in_structs: bool 
     """Return a schema with the other schema's types where those are wider; with `in_structs`, also where their structs have more fields."""
     kinds = {each.name: each.dataType for each in other.fields}
 
-    def is_better(kind: DataType, known: DataType) -> bool:
-        return may_retype(known, kind) if in_structs else is_wider(kind.simpleString(), known.simpleString())
+    def is_better(kind: DataType, known_kind: DataType) -> bool:
+        return (
+            may_retype(known_kind, kind)
+            if in_structs
+            else is_wider(kind.simpleString(), known_kind.simpleString())
+        )
 
     return StructType(
         [
@@ -227,12 +231,12 @@ def with_inner_fields(schema: StructType, other: StructType) -> StructType:
     """Return a schema whose structs also get the fields that only the other schema's structs have."""
     kinds = {each.name: each.dataType for each in other.fields}
 
-    def joined(kind: DataType, known: DataType | None) -> DataType:
-        if not isinstance(kind, StructType) or not isinstance(known, StructType):
+    def joined(kind: DataType, known_kind: DataType | None) -> DataType:
+        if not isinstance(kind, StructType) or not isinstance(known_kind, StructType):
             return kind
         names = {each.name.lower() for each in kind.fields}
-        further = [each for each in known.fields if each.name.lower() not in names]
-        return StructType([*with_inner_fields(kind, known).fields, *further])
+        further = [each for each in known_kind.fields if each.name.lower() not in names]
+        return StructType([*with_inner_fields(kind, known_kind).fields, *further])
 
     return StructType(
         [

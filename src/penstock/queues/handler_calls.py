@@ -122,8 +122,8 @@ class EventLoopCalls(EventLoopTasks):
             await result
 
     @staticmethod
-    def _on_done(work: HandlerWork, ended: Future[None]) -> None:
-        failure = ended.exception()
+    def _on_done(work: HandlerWork, future: Future[None]) -> None:
+        failure = future.exception()
         if failure is not None and issubclass(type(failure), asyncio.CancelledError):
             failure = HandlerFailed("the task of the handler was cancelled")
         work.end(None if failure is None else examinable_error(failure))

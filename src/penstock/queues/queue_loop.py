@@ -323,10 +323,10 @@ class QueueLoop(Loop[QueueEvent]):
 
         self._calls.begin(HandlerWork(batch, is_single, end))
 
-    def _post_settled(self, call: HandlerCall, place: int, settled: RecordResult) -> None:
+    def _post_settled(self, call: HandlerCall, place: int, result: RecordResult) -> None:
         part = call.parts[place]
         self.post(
-            lambda now_s: self._delivery.on_result(call.number, part, settled, now_s, self._chance.random())
+            lambda now_s: self._delivery.on_result(call.number, part, result, now_s, self._chance.random())
         )
 
     def _on_handled(

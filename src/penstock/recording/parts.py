@@ -18,14 +18,14 @@ import msgspec
 from msgspec import Struct
 
 from penstock.core.recording.metadata import (
-    Recorded,
     RecordedBatch,
+    RecordedSlice,
     RecordedStream,
     RecordingMetadata,
 )
 from penstock.errors import DamagedRecording, OptionError
 from penstock.recording.arrow import SCHEMA, pa, pq
-from penstock.recording.writer import DICTIONARY_COLUMNS, RecordingWriter, describe
+from penstock.recording.writer import DICTIONARY_COLUMNS, RecordingWriter, describe_batch
 
 PART_SUFFIX: Final = ".part"
 _DOCUMENT: Final = "recording.json"
@@ -34,25 +34,25 @@ _RECORDING: Final = "recording.unfinished"
 _FORMAT: Final = "penstock recording in progress 1"
 
 
-class Progress(Struct, kw_only=True):
+class RecordingProgress(Struct, kw_only=True):
     """The JSON document in the folder of a recording in progress.
 
     Args:
-        asked: The options as the user typed them. Only a run with the same options may continue the recording.
-        has_end: Whether the user gave the end of the slice. If not, the slice ends when the recording began.
+        options: The options as the user typed them. Only a run with the same options may continue the recording.
+        has_given_end: Whether the user gave the end of the slice. If not, the slice ends when the recording began.
         began_ms: When the recording began.
         secret: The secret with which redaction hashes values, in hexadecimal. It is removed with the folder.
-        done: Ids of the shards that are read to the end of the slice.
+        finished_shard_ids: Ids of the shards that are read to the end of the slice.
         dropped_count: Payloads that redaction dropped.
     """
 
-    asked: dict[str, Any]
+    options: dict[str, Any] = msgspec.field(name="asked")
     stream: RecordedStream
-    recorded: Recorded
-    has_end: bool
+    recorded: RecordedSlice
+    has_given_end: bool = msgspec.field(name="has_end")
     began_ms: int
     secret: str
-    done: list[str] = []
+    finished_shard_ids: list[str] = msgspec.field(default_factory=list, name="done")
     dropped_count: int = 0
     format: str = _FORMAT
 
@@ -67,15 +67,15 @@ class PartFolder:
         OptionError: Another process has locked the folder.
     """
 
-    def __init__(self, path: Path, progress: Progress, batches: dict[int, RecordedBatch]) -> None:
+    def __init__(self, path: Path, progress: RecordingProgress, batches: dict[int, RecordedBatch]) -> None:
         self.path = path
         self.progress = progress
         self.batches = batches
         self._folder = folder_of(path)
         self._lock = threading.Lock()
         self._number = max(batches, default=0)
-        self._found = tuple(sorted(batches))
-        self._writing = threading.Lock()
+        self._earlier_parts = tuple(sorted(batches))
+        self._writer_lock = threading.Lock()
         self._writer: RecordingWriter | None = None
         self._folder_lock = os.open(self._folder, os.O_RDONLY)
         try:
@@ -98,12 +98,12 @@ class PartFolder:
 
     def remove_if_empty(self) -> None:
         """Remove the folder if it has no part and no shard is finished."""
-        if not self.batches and not self.progress.done:
+        if not self.batches and not self.progress.finished_shard_ids:
             shutil.rmtree(self._folder)
 
     def add(self, table: pa.Table) -> RecordedBatch:
         """Write consecutive records of one shard to a part and to the recording. A part exists whole or not at all."""
-        batch = describe(table)
+        batch = describe_batch(table)
         with self._lock:
             self._number += 1
             number = self._number
@@ -122,17 +122,17 @@ class PartFolder:
         unfinished.rename(part)
         with self._lock:
             self.batches[number] = batch
-        with self._writing:
+        with self._writer_lock:
             self._open_writer().add(table)
         return batch
 
-    def on_done(self, shard_id: str) -> None:
+    def on_shard_finished(self, shard_id: str) -> None:
         """Store that a shard is read to the end of the slice."""
         with self._lock:
-            self.progress.done.append(shard_id)
+            self.progress.finished_shard_ids.append(shard_id)
             _write_document(self._folder, self.progress)
 
-    def on_dropped(self, count: int) -> None:
+    def on_payloads_dropped(self, count: int) -> None:
         """Count payloads that redaction dropped."""
         with self._lock:
             self.progress.dropped_count += count
@@ -148,7 +148,7 @@ class PartFolder:
             make_metadata: Returns the metadata for the batches.
             on_part: Called after each copied part of an earlier run, with the counts of copied parts and of all such parts.
         """
-        with self._writing:
+        with self._writer_lock:
             writer = self._open_writer(on_part)
             metadata = writer.finish(make_metadata)
             writer.close()
@@ -163,9 +163,9 @@ class PartFolder:
         """Return the writer of the recording. The first call opens it and copies the parts of earlier runs to it."""
         if self._writer is None:
             self._writer = RecordingWriter(self._folder / _RECORDING)
-            for done, number in enumerate(self._found, 1):
+            for done, number in enumerate(self._earlier_parts, 1):
                 self._writer.add(_read_part(self._folder / _part_name(number)))
-                on_part(done, len(self._found))
+                on_part(done, len(self._earlier_parts))
         return self._writer
 
 
@@ -174,7 +174,7 @@ def folder_of(path: Path) -> Path:
     return path.with_name(path.name + PART_SUFFIX)
 
 
-def create_parts(path: Path, progress: Progress) -> PartFolder:
+def create_parts(path: Path, progress: RecordingProgress) -> PartFolder:
     """Begin a recording: make its folder of parts.
 
     Raises:
@@ -203,7 +203,7 @@ def open_parts(path: Path) -> PartFolder | None:
     document = folder / _DOCUMENT
     advice = f"remove {folder} to begin again"
     try:
-        progress = msgspec.json.decode(document.read_bytes(), type=Progress)
+        progress = msgspec.json.decode(document.read_bytes(), type=RecordingProgress)
     except (OSError, msgspec.MsgspecError) as error:
         raise DamagedRecording(f"{document} cannot be read: {error}; {advice}") from error
     if progress.format != _FORMAT:
@@ -231,7 +231,7 @@ def _read_part(part: Path) -> pa.Table:
         raise DamagedRecording(f"{part} cannot be read: {error}; remove its folder to begin again") from error
 
 
-def _write_document(folder: Path, progress: Progress) -> None:
+def _write_document(folder: Path, progress: RecordingProgress) -> None:
     unfinished = folder / f"{_DOCUMENT}.unfinished"
     unfinished.write_bytes(msgspec.json.encode(progress))
     unfinished.replace(folder / _DOCUMENT)

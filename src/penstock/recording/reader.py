@@ -131,11 +131,11 @@ class Recording:
             )
             extra = ("approximateArrivalTimestamp",) if needs_filter else ()
             wanted = dict.fromkeys((*names, *(_SOURCE_COLUMNS if deaggregate else ()), *extra))
-            table = self._read(index, batch, list(wanted))
+            table = self._read_batch(index, batch, list(wanted))
             if needs_filter:
-                table = _arrived_between(table, from_ms, until_ms)
+                table = _filter_by_arrival(table, from_ms, until_ms)
             if deaggregate:
-                table = _take_apart(table)
+                table = _deaggregate_table(table)
             yield table.select(names)
 
     def verify(self) -> None:
@@ -145,27 +145,29 @@ class Recording:
             DamagedRecording: A checksum is wrong.
         """
         for index, batch in enumerate(self.metadata.batches):
-            self._check(index, batch)
+            self._check_checksum(index, batch)
 
-    def _read(self, index: int, batch: RecordedBatch, columns: list[str]) -> pa.Table:
-        self._check(index, batch)
+    def _read_batch(self, index: int, batch: RecordedBatch, columns: list[str]) -> pa.Table:
+        self._check_checksum(index, batch)
         try:
             return self._parquet.read_row_group(index, columns=columns).select(columns)
         except (pa.ArrowException, OSError) as error:
-            raise DamagedRecording(f"{self._place(index, batch)} cannot be read: {error}") from error
+            raise DamagedRecording(f"{self._place_of(index, batch)} cannot be read: {error}") from error
 
-    def _check(self, index: int, batch: RecordedBatch) -> None:
+    def _check_checksum(self, index: int, batch: RecordedBatch) -> None:
         """Raise an error if the bytes of a batch in the file do not match its checksum."""
         crc, left = 0, batch.length
         self._file.seek(batch.offset)
         while left:
             piece = self._file.read(min(left, _READ_BYTES))
             if not piece:
-                raise DamagedRecording(f"{self._place(index, batch)} is cut off {left} bytes before its end")
+                raise DamagedRecording(
+                    f"{self._place_of(index, batch)} is cut off {left} bytes before its end"
+                )
             crc, left = zlib.crc32(piece, crc), left - len(piece)
         if crc != batch.crc32:
             raise DamagedRecording(
-                f"{self._place(index, batch)} is damaged: its CRC-32 is {crc:08x}, not {batch.crc32:08x}"
+                f"{self._place_of(index, batch)} is damaged: its CRC-32 is {crc:08x}, not {batch.crc32:08x}"
             )
 
     def _check_layout(self) -> None:
@@ -181,10 +183,10 @@ class Recording:
         end = len(_MAGIC)
         for index, batch in enumerate(batches):
             if batch.offset != end or found.row_group(index).num_rows != batch.records:
-                raise DamagedRecording(f"{self._place(index, batch)} is not where the footer has it")
+                raise DamagedRecording(f"{self._place_of(index, batch)} is not where the footer has it")
             end += batch.length
 
-    def _place(self, index: int, batch: RecordedBatch) -> str:
+    def _place_of(self, index: int, batch: RecordedBatch) -> str:
         return (
             f"{self.path}: batch {index} of {len(self.metadata.batches)} (bytes {batch.offset} to "
             f"{batch.offset + batch.length}, {batch.records} records of {batch.shard} from {batch.first_sequence_number} on)"
@@ -254,7 +256,7 @@ def _to_ms(moment: datetime | str | int | None, name: str) -> int | None:
     return round(moment.timestamp() * 1000)
 
 
-def _arrived_between(table: pa.Table, from_ms: int | None, until_ms: int | None) -> pa.Table:
+def _filter_by_arrival(table: pa.Table, from_ms: int | None, until_ms: int | None) -> pa.Table:
     import pyarrow.compute as pc
 
     arrivals = table.column("approximateArrivalTimestamp").cast(pa.int64())
@@ -266,7 +268,7 @@ def _arrived_between(table: pa.Table, from_ms: int | None, until_ms: int | None)
     return table
 
 
-def _take_apart(table: pa.Table) -> pa.Table:
+def _deaggregate_table(table: pa.Table) -> pa.Table:
     """Return a table with one row for each user record: KPL aggregates are taken apart.
 
     Args:

@@ -37,8 +37,8 @@ from penstock.core.reading.service_clock import ServiceClock, service_bound_ms
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.recording.lineage import Arrivals, describe_shards, parents_first
 from penstock.core.recording.metadata import (
-    Recorded,
     RecordedBatch,
+    RecordedSlice,
     RecordedStream,
     RecordingMetadata,
 )
@@ -48,7 +48,7 @@ from penstock.core.sparse_reports import is_reported
 from penstock.errors import OptionError, PenstockError
 from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage, ShardFilter
 from penstock.recording.arrow import SCHEMA, pa
-from penstock.recording.parts import PartFolder, Progress, create_parts, open_parts
+from penstock.recording.parts import PartFolder, RecordingProgress, create_parts, open_parts
 
 _log: Final = logging.getLogger("penstock.recording")
 _THREADS_MAX: Final = 8  # bounds memory: each thread holds a page in several forms
@@ -61,7 +61,7 @@ _ROUNDS_MAX: Final = 10  # rounds of listing shards and reading the new ones; la
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Slice:
+class SliceRequest:
     """The requested slice of a stream.
 
     Attributes:
@@ -114,11 +114,11 @@ class _WholePage(Page[Sequence[RawRecord]]):
 
     records: Sequence[RawRecord]
 
-    def rows_after(self, done: Any) -> Sequence[RawRecord]:
+    def rows_after(self, done_position: Any) -> Sequence[RawRecord]:
         """Return the records after a position."""
-        if done is None or done.sequence_number is None:
+        if done_position is None or done_position.sequence_number is None:
             return self.records
-        last = int(done.sequence_number)
+        last = int(done_position.sequence_number)
         return [record for record in self.records if int(record.sequence_number) > last]
 
 
@@ -137,7 +137,7 @@ class Recorder:
 
     Args:
         path: The file; its folder of parts is beside it.
-        asked: The options as the user gave them. Only a run with the same options may continue an interrupted recording.
+        options: The options as the user gave them. Only a run with the same options may continue an interrupted recording.
 
     Attributes:
         state: The progress of the recording.
@@ -149,19 +149,14 @@ class Recorder:
     """
 
     def __init__(
-        self,
-        kinesis: Kinesis,
-        wanted: Slice,
-        path: Path,
-        *,
-        asked: dict[str, Any] | None = None,
+        self, kinesis: Kinesis, request: SliceRequest, path: Path, *, options: dict[str, Any] | None = None
     ) -> None:
-        self._redaction = parse_redaction(wanted.redactions) if wanted.redactions else None
+        self._redaction = parse_redaction(request.redactions) if request.redactions else None
         if path.exists():
             raise OptionError(f"{path} exists: remove it, or choose another file")
         self.state = RecorderState()
         self._kinesis = kinesis
-        self._stream = wanted.stream
+        self._stream = request.stream
         self._path = path
         self._clock = ServiceClock()
         self._stopping = threading.Event()
@@ -169,10 +164,10 @@ class Recorder:
         self._due: list[tuple[float, int, _ShardRecording]] = []
         # Orders shards that are due at the same moment: `_ShardRecording` cannot be compared.
         self._order = itertools.count()
-        self._busy = 0
+        self._busy_count = 0
         self._batch_bytes = _BATCH_BYTES_MAX
         self._failure: BaseException | None = None
-        summary = kinesis.fetch_summary(wanted.stream)
+        summary = kinesis.fetch_summary(request.stream)
         self._retention_s = summary.retention_hours * 3600
         stream = RecordedStream(
             summary.name,
@@ -184,20 +179,20 @@ class Recorder:
         parts = open_parts(path)
         self.is_resumed = parts is not None
         if parts is None:
-            parts = self._begin_parts(wanted, stream, asked or {})
+            parts = self._begin_parts(request, stream, options or {})
         else:
-            _refuse_other_options(parts, stream, asked or {})
+            _refuse_other_options(parts, stream, options or {})
         self._parts = parts
         progress = self._parts.progress
         self._slice = progress.recorded
         self._secret = bytes.fromhex(progress.secret)
-        self._keys = None if wanted.keys is None else frozenset(wanted.keys)
+        self._keys = None if request.keys is None else frozenset(request.keys)
         self._arrivals: dict[str, Arrivals] = {}
         for batch in self._parts.batches.values():
             self._on_batch(batch)
 
     @property
-    def recorded(self) -> Recorded:
+    def recorded_slice(self) -> RecordedSlice:
         """The slice. Its end is set, even if the request had none."""
         return self._slice
 
@@ -234,17 +229,17 @@ class Recorder:
 
     def _record_all(self) -> tuple[Shard, ...]:
         """Read every shard of the slice, including shards that appear meanwhile; return the last listing."""
-        done = set(self._parts.progress.done)
+        finished = set(self._parts.progress.finished_shard_ids)
         for _ in range(_ROUNDS_MAX):
             listed = self._list()
-            wanted = [shard for shard in listed if self._is_in_slice(shard)]
-            self.state.shard_count = len(wanted)
-            self.state.done_count = sum(shard.shard_id in done for shard in wanted)
-            unread = [shard for shard in wanted if shard.shard_id not in done]
+            shards = [shard for shard in listed if self._is_in_slice(shard)]
+            self.state.shard_count = len(shards)
+            self.state.done_count = sum(shard.shard_id in finished for shard in shards)
+            unread = [shard for shard in shards if shard.shard_id not in finished]
             if not unread:
                 return listed
             self._read(unread)
-            done.update(shard.shard_id for shard in unread)
+            finished.update(shard.shard_id for shard in unread)
         return listed
 
     def _list(self) -> tuple[Shard, ...]:
@@ -280,7 +275,7 @@ class Recorder:
             thread.join()
         self._due.clear()
         for recording in recordings:
-            self._flush(recording)
+            self._write_part(recording)
         if self._failure is not None:
             raise self._failure
         if self._stopping.is_set():
@@ -308,32 +303,36 @@ class Recorder:
     # --- threads ---
 
     def _work(self) -> None:
-        while (recording := self._take()) is not None:
+        while (recording := self._take_due_shard()) is not None:
             due_s: float | None = None
             try:
-                due_s = self._step(recording)
+                due_s = self._do_step(recording)
             except BaseException as error:  # noqa: BLE001 - `_read` raises it
                 with self._changed:
                     self._failure = self._failure or error
             with self._changed:
-                self._busy -= 1
+                self._busy_count -= 1
                 if due_s is not None:
                     heapq.heappush(self._due, (due_s, next(self._order), recording))
                 self._changed.notify_all()
 
-    def _take(self) -> _ShardRecording | None:
+    def _take_due_shard(self) -> _ShardRecording | None:
         """Wait for the next shard that is due; return None after a stop, a failure or the last shard."""
         with self._changed:
             while True:
-                if self._stopping.is_set() or self._failure is not None or not (self._due or self._busy):
+                if (
+                    self._stopping.is_set()
+                    or self._failure is not None
+                    or not (self._due or self._busy_count)
+                ):
                     return None
                 wait_s = self._due[0][0] - time.monotonic() if self._due else None
                 if wait_s is not None and wait_s <= 0:
-                    self._busy += 1
+                    self._busy_count += 1
                     return heapq.heappop(self._due)[2]
                 self._changed.wait(wait_s)
 
-    def _step(self, recording: _ShardRecording) -> float | None:
+    def _do_step(self, recording: _ShardRecording) -> float | None:
         """Do the next step of a shard; return when the following one is due, or None when the shard is done."""
         reader = recording.reader
         now_s = time.monotonic()
@@ -386,7 +385,7 @@ class Recorder:
             raise judged.loss
         self.state.read_bytes += whole.read_bytes
         rows = judged.rows or ()
-        self._keep(recording, rows)
+        self._keep_rows(recording, rows)
         if self._is_past_end(page, rows, requested_ms):
             self._on_done(recording)
             return None
@@ -405,10 +404,10 @@ class Recorder:
         if read_to_ms >= until_ms + 2_000:  # the service's time may be known only in whole seconds
             return True
         is_at_tip = page.millis_behind_latest == 0 and page.next_iterator is not None
-        ends_in_future = self._parts.progress.has_end and until_ms > self._parts.progress.began_ms
+        ends_in_future = self._parts.progress.has_given_end and until_ms > self._parts.progress.began_ms
         return is_at_tip and (not ends_in_future or requested_ms >= until_ms)
 
-    def _keep(self, recording: _ShardRecording, rows: Iterable[RawRecord]) -> None:
+    def _keep_rows(self, recording: _ShardRecording, rows: Iterable[RawRecord]) -> None:
         """Filter and redact the rows of a page, and keep them for the shard's next part."""
         from_ms, until_ms = self._slice.from_ms, self._slice.until_ms
         kept: list[tuple[str, str | None, int, bytes]] = []
@@ -428,14 +427,14 @@ class Recorder:
             kept.append((row.sequence_number, key, arrival_ms * 1000, data))
             recording.bytes += len(data) + len(key or "")
         if dropped_payload_count:
-            self._parts.on_dropped(dropped_payload_count)
+            self._parts.on_payloads_dropped(dropped_payload_count)
         if kept:
             batch = _batch_of(self._parts.progress.stream.name, recording.shard.shard_id, kept)
             recording.tables.append(batch)
         if recording.bytes >= self._batch_bytes:
-            self._flush(recording)
+            self._write_part(recording)
 
-    def _flush(self, recording: _ShardRecording) -> None:
+    def _write_part(self, recording: _ShardRecording) -> None:
         if not recording.tables:
             return
         table = pa.Table.from_batches(recording.tables, SCHEMA).combine_chunks()
@@ -443,8 +442,8 @@ class Recorder:
         self._on_batch(self._parts.add(table))
 
     def _on_done(self, recording: _ShardRecording) -> None:
-        self._flush(recording)
-        self._parts.on_done(recording.shard.shard_id)
+        self._write_part(recording)
+        self._parts.on_shard_finished(recording.shard.shard_id)
         with self._changed:
             self.state.done_count += 1
 
@@ -465,37 +464,39 @@ class Recorder:
                 min(before.first_ms, arrival_ms), max(before.last_ms, arrival_ms)
             )
 
-    def _on_part(self, written: int, count: int) -> None:
-        self.state.parts_written, self.state.part_count = written, count
+    def _on_part(self, written_count: int, count: int) -> None:
+        self.state.parts_written, self.state.part_count = written_count, count
 
     # --- the file ---
 
-    def _begin_parts(self, wanted: Slice, stream: RecordedStream, asked: dict[str, Any]) -> PartFolder:
+    def _begin_parts(
+        self, request: SliceRequest, stream: RecordedStream, options: dict[str, Any]
+    ) -> PartFolder:
         """Begin a recording: store the options, the end of the slice and the secret, so that a later run can continue."""
         listing = self._kinesis.fetch_shards(self._stream)
-        missing = sorted(set(wanted.shards or ()) - {shard.shard_id for shard in listing.shards})
+        missing = sorted(set(request.shards or ()) - {shard.shard_id for shard in listing.shards})
         if missing:
             raise OptionError(
                 f"--shards {missing[0]}: stream {self._stream} has no such shard; `penstock shards {self._stream}` lists them"
             )
         now_ms = self._clock.on_answer(_wall_ms(), listing.server_ms)
         secret = secrets.token_bytes(32)
-        keys = wanted.keys
+        keys = request.keys
         if keys is not None and self._redaction is not None and self._redaction.hashes_keys:
             keys = tuple(hash_text(secret, key) for key in keys)  # the file must not have the plain keys
         bound_ms = service_bound_ms(_wall_ms(), listing.server_ms) + 1
-        recorded = Recorded(
-            from_ms=wanted.from_ms,
-            until_ms=bound_ms if wanted.until_ms is None else wanted.until_ms,
-            shards=wanted.shards,
+        recorded = RecordedSlice(
+            from_ms=request.from_ms,
+            until_ms=bound_ms if request.until_ms is None else request.until_ms,
+            shards=request.shards,
             keys=keys,
-            redactions=wanted.redactions,
+            redactions=request.redactions,
         )
-        progress = Progress(
-            asked=asked,
+        progress = RecordingProgress(
+            options=options,
             stream=stream,
             recorded=recorded,
-            has_end=wanted.until_ms is not None,
+            has_given_end=request.until_ms is not None,
             began_ms=now_ms,
             secret=secret.hex(),
         )
@@ -514,13 +515,13 @@ class Recorder:
         )
 
 
-def _refuse_other_options(parts: PartFolder, stream: RecordedStream, asked: dict[str, Any]) -> None:
+def _refuse_other_options(parts: PartFolder, stream: RecordedStream, options: dict[str, Any]) -> None:
     before = parts.progress
-    if before.asked != asked or before.stream != stream:
+    if before.options != options or before.stream != stream:
         parts.close()
         raise OptionError(
             f"{parts.path}.part is an interrupted recording of {before.stream.arn} with other options "
-            f"({_spell(before.asked)}): give the same ones, or remove it"
+            f"({_spell(before.options)}): give the same ones, or remove it"
         )
 
 
@@ -573,5 +574,5 @@ def _has_key(record: RawRecord, keys: frozenset[str]) -> bool:
     return any(part.partition_key in keys for part in deaggregate(record.data) or ())
 
 
-def _spell(asked: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in asked.items() if value is not None) or "none"
+def _spell(options: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None) or "none"

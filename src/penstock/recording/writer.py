@@ -74,7 +74,7 @@ class RecordingWriter:
         """
         self._counted.crc32, offset = 0, self._counted.position
         self._writer.write_table(table, row_group_size=table.num_rows)
-        batch = describe(table, offset, self._counted.position - offset, self._counted.crc32)
+        batch = describe_batch(table, offset, self._counted.position - offset, self._counted.crc32)
         self.batches.append(batch)
         return batch
 
@@ -104,7 +104,7 @@ class RecordingWriter:
         self.close()
 
 
-def describe(table: pa.Table, offset: int = 0, length: int = 0, crc32: int = 0) -> RecordedBatch:
+def describe_batch(table: pa.Table, offset: int = 0, length: int = 0, crc32: int = 0) -> RecordedBatch:
     """Return the description of a row group. The defaults are for a part, which has no place in the final file yet."""
     import pyarrow.compute as pc
 

@@ -29,7 +29,7 @@ class ConsumerRegistration:
     """One consumer of one stream. Safe to use from several threads.
 
     Args:
-        way_out: The remedy in error messages.
+        remedy: The remedy in error messages.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class ConsumerRegistration:
         clock: Clock,
         chance: Chance,
         *,
-        way_out: str = "use its name (consumer_name=...), or read with retrieval='polling'",
+        remedy: str = "use its name (consumer_name=...), or read with retrieval='polling'",
     ) -> None:
         self.fan_out = fan_out
         self.name = name
         self._stream_arn = stream_arn
         self._clock = clock
         self._chance = chance
-        self._way_out = way_out
+        self._remedy = remedy
         self._lock = threading.Lock()
         self._arn: str | None = None
         self._attempt_lock = threading.Lock()
@@ -152,7 +152,7 @@ class ConsumerRegistration:
             raise Rejected(
                 f"consumer {self.name} cannot be registered: stream {self._stream_arn} has {len(names)} consumers "
                 f"({', '.join(names)}), and may have no more. Deregister one that is not used any more (penstock streams consumers "
-                f"STREAM --deregister NAME), {self._way_out}",
+                f"STREAM --deregister NAME), {self._remedy}",
                 operation="RegisterStreamConsumer",
                 code=error.code,
                 resource=self._stream_arn,

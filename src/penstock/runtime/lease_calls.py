@@ -50,16 +50,16 @@ from penstock.runtime.stream_name_check import StreamNameCheck
 log = logging.getLogger("penstock.leases")
 
 
-def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Problem:
+def problem_of(error: Exception, problem_if_missing: Problem = Problem.TABLE_MISSING) -> Problem:
     """Return the problem of a call that raised an error.
 
     Args:
-        missing: The problem for `NotFound`: a missing table or a missing stream.
+        problem_if_missing: The problem for `NotFound`: a missing table or a missing stream.
     """
     if isinstance(error, Throttled):
         return Problem.THROTTLED
     if isinstance(error, NotFound):
-        return missing
+        return problem_if_missing
     if isinstance(error, Unavailable | UnknownOutcome | UnknownRefusal):
         return Problem.UNAVAILABLE
     if isinstance(error, ServiceError | StreamChanged | OptionError):
@@ -90,7 +90,7 @@ def list_shards(
         if name_check is not None:
             name_check.check()  # or another stream's shards would get this one's leases
     except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-        problem = problem_of(error, missing=Problem.STREAM_MISSING)
+        problem = problem_of(error, problem_if_missing=Problem.STREAM_MISSING)
         return ListingFailed(effect.purpose, problem, describe_error(error), effect.stream_id)
     moment_ms = wall_ms() if listing.server_ms is None else listing.server_ms
     shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listing.shards)

@@ -77,10 +77,10 @@ class EventLoopTasks:
         """Whether the current task is one of these calls."""
         return asyncio.current_task() in self._tasks
 
-    def _start(self, call: Callable[[], Awaitable[object]], ended: Future[None]) -> None:
+    def _start(self, call: Callable[[], Awaitable[object]], future: Future[None]) -> None:
         task = asyncio.get_running_loop().create_task(self._run(call))
         self._tasks.add(task)
-        task.add_done_callback(partial(self._end, ended))
+        task.add_done_callback(partial(self._end, future))
 
     async def _run(self, call: Callable[[], Awaitable[object]]) -> BaseException | None:
         task = asyncio.current_task()
@@ -92,16 +92,16 @@ class EventLoopTasks:
             return error
         return None
 
-    def _end(self, ended: Future[None], task: asyncio.Task[BaseException | None]) -> None:
+    def _end(self, future: Future[None], task: asyncio.Task[BaseException | None]) -> None:
         self._tasks.discard(task)
         failure: BaseException | None = asyncio.CancelledError("the task of the call was cancelled")
         if not task.cancelled():
             raised = task.exception()
             failure = task.result() if raised is None else raised
         if failure is None:
-            ended.set_result(None)
+            future.set_result(None)
         else:
-            ended.set_exception(failure)
+            future.set_exception(failure)
 
     async def cancel(self) -> None:
         """Cancel the calls that are under way, and wait until they have ended, at most some seconds."""

@@ -57,18 +57,18 @@ class MetricsTally:
 
     Args:
         series_max: The most name-and-label pairs; None: `SERIES_MAX`.
-        way_out: The remedy if there are more.
+        remedy: The remedy if there are more.
     """
 
     def __init__(
         self,
         series_max: int | None = None,
-        way_out: str = "measure fewer shards in one process, or with fewer labels",
+        remedy: str = "measure fewer shards in one process, or with fewer labels",
     ) -> None:
         self._lock = threading.Lock()
         self._now = Snapshot()
         self._series_max = SERIES_MAX if series_max is None else series_max
-        self._way_out = way_out
+        self._remedy = remedy
         self._dropped_counts = itertools.count(1)
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
@@ -138,7 +138,7 @@ class MetricsTally:
                 name,
                 self._series_max,
                 number,
-                self._way_out,
+                self._remedy,
             )
 
 

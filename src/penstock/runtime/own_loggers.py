@@ -71,24 +71,24 @@ def warn_if_disabled(logger: logging.Logger, missing_facts: str, stacklevel: int
         )
 
 
-def _handle(logger: logging.Logger, before: Callable[..., object] | None, record: logging.LogRecord) -> None:
+def _handle(logger: logging.Logger, handle: Callable[..., object] | None, record: logging.LogRecord) -> None:
     try:
-        if before is None:
+        if handle is None:
             type(logger).handle(logger, record)
         else:
-            before(record)
+            handle(record)
     except Exception:  # noqa: BLE001 - the program's own, reported as `logging` reports others
         _reporter.handleError(record)
 
 
 def _make_record(
-    logger: logging.Logger, before: Callable[..., logging.LogRecord] | None, *given: Any, **named: Any
+    logger: logging.Logger, make_record: Callable[..., logging.LogRecord] | None, *given: Any, **named: Any
 ) -> logging.LogRecord:
     try:
-        if before is None:
+        if make_record is None:
             record = type(logger).makeRecord(logger, *given, **named)
         else:
-            record = before(*given, **named)
+            record = make_record(*given, **named)
         if record.exc_info and not _formats_traces(logger):
             _bound_trace(record)
     except Exception:  # noqa: BLE001 - the same

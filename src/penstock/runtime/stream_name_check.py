@@ -61,8 +61,8 @@ class StreamNameCheck:
             raise self.change_error
         self._checked_s = now_s
 
-    def _describe_for_worker(self, found: StreamIdentity) -> StreamChanged:
+    def _describe_for_worker(self, found_identity: StreamIdentity) -> StreamChanged:
         return StreamChanged(
-            f"stream {self._name} was deleted and created again: it was created at {found.created_ms} ms, and the one "
+            f"stream {self._name} was deleted and created again: it was created at {found_identity.created_ms} ms, and the one "
             f"that this worker reads at {self._identity.created_ms} ms. Restart the worker to read the new stream"
         )

@@ -16,7 +16,7 @@ class UnusableHandlerError(UsageError):
     """User code that no repetition can help: it is of the wrong kind for its consumer, or its event loop is gone."""
 
 
-def check_are_callable(argument_count: int | None = None, /, **given: object) -> None:
+def check_are_callable(argument_count: int | None = None, /, **user_code: object) -> None:
     """Refuse arguments that cannot be called; None is no user code.
 
     Args:
@@ -25,7 +25,7 @@ def check_are_callable(argument_count: int | None = None, /, **given: object) ->
     Raises:
         UsageError: An argument cannot be called, or not with this many arguments.
     """
-    for name, code in given.items():
+    for name, code in user_code.items():
         if code is None:
             continue
         if not callable(code):

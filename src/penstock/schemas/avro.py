@@ -30,12 +30,12 @@ NESTING_MAX: Final = 100
 """The most levels of nesting in a value to be written, if its schema contains itself."""
 
 
-def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Any:
+def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: str) -> Any:
     """Return a schema that is ready to read and write with.
 
     Args:
         definition: The schema as JSON text, or parsed.
-        what: The schema's owner, for the message.
+        schema_name: The schema's owner, for the message.
 
     Raises:
         UnsupportedSchema: It is not an Avro schema.
@@ -44,7 +44,7 @@ def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -
         schema = fastavro.parse_schema(load_avro(definition))
         contains_itself(schema)  # a schema that is nested too deeply fails here first
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, RecursionError) as error:
-        raise UnsupportedSchema(f"{what} is not an Avro schema: {describe_error(error)}") from error
+        raise UnsupportedSchema(f"{schema_name} is not an Avro schema: {describe_error(error)}") from error
     return schema
 
 
@@ -82,7 +82,7 @@ class AvroCodec:
 
     Args:
         schema: The writer's schema, as `parse_avro` returns it.
-        what: The payloads' owner, for messages.
+        schema_name: The payloads' owner, for messages.
         reader_schema: The schema that a payload is read into, by Avro's rules of resolution; None: the writer's.
         names_branches: Whether a union's value is read as the pair (name, value) if its branch is a named type.
         value_count_max: A payload with more values is refused.
@@ -91,14 +91,14 @@ class AvroCodec:
     def __init__(
         self,
         schema: Any,
-        what: str,
+        schema_name: str,
         *,
         reader_schema: Any = None,
         names_branches: bool = False,
         value_count_max: int = VALUE_COUNT_MAX,
     ) -> None:
         self._schema: Final = schema
-        self._what: Final = what
+        self._what: Final = schema_name
         self._reader_schema: Final = reader_schema
         self._names_branches: Final = names_branches
         self._is_bounded: Final = not (contains_itself(schema) or contains_itself(reader_schema or "null"))

@@ -33,19 +33,19 @@ def check_of(schema: Any) -> Check:
     return _check_of(schema, "", {})
 
 
-def _check_of(schema: Any, path: str, named: dict[str, Check]) -> Check:
+def _check_of(schema: Any, path: str, checks_by_name: dict[str, Check]) -> Check:
     if isinstance(schema, list):
-        return _of_union(schema, path, named)
+        return _of_union(schema, path, checks_by_name)
     kind = _kind(schema)
     if kind in ("record", "error"):
-        return _of_record(schema, path, named)
+        return _of_record(schema, path, checks_by_name)
     if kind == "array":
-        element = _check_of(schema["items"], f"{path}[]", named)
+        element = _check_of(schema["items"], f"{path}[]", checks_by_name)
         return lambda value: _check_each(element, value)
     if kind == "map":
-        item = _check_of(schema["values"], f"{path}{{}}", named)
+        item = _check_of(schema["values"], f"{path}{{}}", checks_by_name)
         return lambda value: _check_each(item, value.values() if isinstance(value, Mapping) else ())
-    return named.get(kind) or _of_primitive(schema, kind, path)
+    return checks_by_name.get(kind) or _of_primitive(schema, kind, path)
 
 
 def _of_primitive(schema: Any, kind: str, path: str) -> Check:
@@ -60,7 +60,7 @@ def _of_primitive(schema: Any, kind: str, path: str) -> Check:
     return _accept
 
 
-def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) -> Check:
+def _of_record(schema: Mapping[str, Any], path: str, checks_by_name: dict[str, Check]) -> Check:
     fields: dict[str, Check] = {}
 
     def check(value: Any) -> None:
@@ -69,19 +69,19 @@ def _of_record(schema: Mapping[str, Any], path: str, named: dict[str, Check]) ->
                 if name in value:
                     each(value[name])
 
-    named[schema["name"]] = check
+    checks_by_name[schema["name"]] = check
     for field in schema["fields"]:
-        found = _check_of(field["type"], f"{path}.{field['name']}", named)
+        found = _check_of(field["type"], f"{path}.{field['name']}", checks_by_name)
         if found is not _accept:
             fields[field["name"]] = found
     return check
 
 
-def _of_union(branches: list[Any], path: str, named: dict[str, Check]) -> Check:
+def _of_union(branches: list[Any], path: str, checks_by_name: dict[str, Check]) -> Check:
     # For a plain value, fastavro itself finds the branch that fits. A pair (name, value) names its branch.
-    checks = {_name(branch): _check_of(branch, path, named) for branch in branches}
+    checks = {_name(branch): _check_of(branch, path, checks_by_name) for branch in branches}
     branch_checks = {
-        kind: [_check_of(each, path, named) for each in branches if _is_of(each, kind)]
+        kind: [_check_of(each, path, checks_by_name) for each in branches if _is_of(each, kind)]
         for kind in _AVRO_TYPES
     }
 

@@ -180,9 +180,9 @@ class SchemaEncoder:
             )
         return found
 
-    def _wait_for_check(self, found: RegisteredVersion) -> None:
+    def _wait_for_check(self, pending_version: RegisteredVersion) -> None:
         began_s = self._clock.monotonic_s()
-        status = found.status
+        status = pending_version.status
         attempt = 1
         while status is VersionStatus.PENDING:
             delay_s = self._checking.delay_s(
@@ -190,16 +190,16 @@ class SchemaEncoder:
             )
             if delay_s is None:
                 raise ResourceBusy(
-                    f"the registry has not checked version {found.version_id} of {self._schema_text} within "
+                    f"the registry has not checked version {pending_version.version_id} of {self._schema_text} within "
                     f"{self._checking.deadline_s:g} s: try again, or raise available_within_s"
                 )
             self._clock.sleep(delay_s)
-            version = self._registry.fetch_version(found.version_id)
+            version = self._registry.fetch_version(pending_version.version_id)
             status = VersionStatus.DELETING if version is None else version.status
             attempt += 1
         if status is not VersionStatus.AVAILABLE:
             raise SchemaRefused(
-                f"version {found.version_id} of {self._schema_text} is {status.value}: "
+                f"version {pending_version.version_id} of {self._schema_text} is {status.value}: "
                 + (
                     "the definition is not compatible with the versions before it"
                     if status is VersionStatus.FAILURE
@@ -220,6 +220,6 @@ def _text_of(definition: str | Mapping[str, Any] | Sequence[Any], data_format: s
     return json.dumps(unmarked(definition))
 
 
-def _check_word(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise OptionError(f"{name} is {value!r}; expected {', '.join(known[:-1])} or {known[-1]}")
+def _check_word(name: str, value: str, known_words: tuple[str, ...]) -> None:
+    if value not in known_words:
+        raise OptionError(f"{name} is {value!r}; expected {', '.join(known_words[:-1])} or {known_words[-1]}")

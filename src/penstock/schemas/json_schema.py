@@ -23,7 +23,7 @@ class JsonCodec:
 
     Args:
         definition: The JSON Schema as text, or parsed. Draft 7, unless its `$schema` names another.
-        what: The payloads' owner, for messages.
+        schema_name: The payloads' owner, for messages.
         value_count_max: A payload with more values is refused.
         checks: Whether values are checked against the schema. Writers must check; readers need not, and those of the Java
             reference do not.
@@ -35,14 +35,14 @@ class JsonCodec:
     def __init__(
         self,
         definition: str | Mapping[str, Any] | Sequence[Any],
-        what: str,
+        schema_name: str,
         *,
         checks: bool,
         value_count_max: int = VALUE_COUNT_MAX,
     ) -> None:
-        self._what: Final = what
+        self._what: Final = schema_name
         self._value_count_max: Final = value_count_max
-        self._check: Final = _check_of(definition, what) if checks else None
+        self._check: Final = _check_of(definition, schema_name) if checks else None
 
     def decode(self, payload: bytes) -> Any:
         """Return the value of a payload.
@@ -89,7 +89,7 @@ def _count_values(payload: bytes) -> int:
     return 1 + sum(map(outside.count, (b",", b"[", b"{"))) - sum(1 for _ in _EMPTY.finditer(outside))
 
 
-def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Callable[[Any], None]:
+def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: str) -> Callable[[Any], None]:
     try:
         import jsonschema
         import referencing
@@ -114,9 +114,11 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
         AttributeError,
         RecursionError,
     ) as error:  # such as a $schema that is not text
-        raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
+        raise UnsupportedSchema(f"{schema_name} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
-        raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error
+        raise UnsupportedSchema(
+            f"{schema_name} is not a JSON Schema: {error.json_path}: {error.message}"
+        ) from error
     kind = bounded(kind)
     # An empty registry: a reference to another document is refused and never fetched, as in the Java reference.
     validator = kind(schema, registry=referencing.Registry())
@@ -126,14 +128,16 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
             found = best_match(validator.iter_errors(value))
         except referencing.exceptions.Unresolvable as error:
             raise UnsupportedSchema(
-                f"{what} refers to {error.ref}, which is not in it: references to other documents are not followed; put "
+                f"{schema_name} refers to {error.ref}, which is not in it: references to other documents are not followed; put "
                 "the definition into the schema"
             ) from error
         except RecursionError as error:
-            raise SchemaMismatch(f"the value cannot be checked by {what}: it is nested too deep") from error
+            raise SchemaMismatch(
+                f"the value cannot be checked by {schema_name}: it is nested too deep"
+            ) from error
         if found is not None:
             raise SchemaMismatch(
-                f"the value does not fit {what}: {found.json_path:.{_SHOWN_MAX}}: {text_of(found.message, _SHOWN_MAX)}"
+                f"the value does not fit {schema_name}: {found.json_path:.{_SHOWN_MAX}}: {text_of(found.message, _SHOWN_MAX)}"
             )
 
     return check

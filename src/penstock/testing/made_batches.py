@@ -84,8 +84,8 @@ def _make(kind: type[B], records: Sequence[Record], attempt: int, millis_behind_
     driver = VirtualDriver(MemoryStream(records, is_closed=False), Faults())
     held: list[Batch] = []
 
-    def hold(given: Batch) -> Future[None]:
-        held.append(given)
+    def hold(batch: Batch) -> Future[None]:
+        held.append(batch)
         return Future()  # the call lasts as long as the batch is used
 
     Consumer(

@@ -47,19 +47,21 @@ class Recorder:
     """Watches user code.
 
     Args:
-        before: Called before each call with records, with the call's number, from 1.
-        after: Called after it, with the same number.
+        before_call: Called before each call with records, with the call's number, from 1.
+        after_call: Called after it, with the same number.
     """
 
-    def __init__(self, clock: Clock, before: Callable[[int], None], after: Callable[[int], None]) -> None:
+    def __init__(
+        self, clock: Clock, before_call: Callable[[int], None], after_call: Callable[[int], None]
+    ) -> None:
         self.calls: list[Call] = []
         self.running_calls: set[Future[object]] = set()
         """Futures that calls returned; such a call lasts until its future is done."""
         self.interruption: BaseException | None = None
         """An error that is not the handler's, but ends the test: Ctrl-C, or `pytest.fail`."""
         self._clock = clock
-        self._before = before
-        self._after = after
+        self._before = before_call
+        self._after = after_call
         self._number = 0
         self._failed_s: dict[Position | CallKind, float] = {}
 
@@ -103,10 +105,10 @@ class Recorder:
         return result
 
     def _end_later(
-        self, call: Call, places: Sequence[Position | CallKind], number: int, ended: Future[object]
+        self, call: Call, places: Sequence[Position | CallKind], number: int, future: Future[object]
     ) -> None:
-        self.running_calls.discard(ended)
-        self._end(call, places, number, failure_of(ended))
+        self.running_calls.discard(future)
+        self._end(call, places, number, failure_of(future))
 
     def _end(
         self, call: Call, places: Sequence[Position | CallKind], number: int, error: BaseException | None

@@ -385,9 +385,9 @@ def test_a_query_that_gets_another_lease_table_repeats_nothing(nightly, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("option", "way_out"), [("kinesis.dynamodb.tableName", "leaseTable"), ("DYNAMODB.tablename", None)]
+    ("option", "remedy"), [("kinesis.dynamodb.tableName", "leaseTable"), ("DYNAMODB.tablename", None)]
 )
-def test_a_query_whose_leases_are_in_the_table_of_a_former_option_is_refused(nightly, option, way_out):
+def test_a_query_whose_leases_are_in_the_table_of_a_former_option_is_refused(nightly, option, remedy):
     table = f"positions-{uuid.uuid4().hex}"
     story = Story(q := nightly(leaseTable=table))
     story.put(10)
@@ -397,8 +397,8 @@ def test_a_query_whose_leases_are_in_the_table_of_a_former_option_is_refused(nig
     with pytest.raises(OptionError, match=rf"Set leaseTable={table} .* copies its leases to table app-"):
         q.night()
     del q.given[option]
-    if way_out is not None:
-        q.given[way_out] = table
+    if remedy is not None:
+        q.given[remedy] = table
     story.put(10)
     q.night()
     assert (story.missing(), story.doubled()) == ([], [])

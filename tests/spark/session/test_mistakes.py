@@ -79,7 +79,7 @@ def test_a_mistake_of_a_source_is_told_near_the_top(spark, tmp_path, options, pa
 
 
 @pytest.mark.parametrize(
-    ("code", "way_out"),
+    ("code", "remedy"),
     [
         ("AccessDeniedException", "check the credentials"),
         ("UnrecognizedClientException", "check the credentials"),
@@ -87,7 +87,7 @@ def test_a_mistake_of_a_source_is_told_near_the_top(spark, tmp_path, options, pa
     ],
 )
 def test_credentials_that_are_refused_are_told_and_never_shown(
-    spark, stream, kinesis, tmp_path, code, way_out
+    spark, stream, kinesis, tmp_path, code, remedy
 ):
     number = kinesis.faults.error(
         "DescribeStreamSummary", stream=stream, code=code, status=400, count=None, message="refused here"
@@ -101,7 +101,7 @@ def test_credentials_that_are_refused_are_told_and_never_shown(
             )
     finally:
         kinesis.faults.clear(number)
-    check(str(caught.value), "AccessDenied:", f"stream {stream}", "refused here", way_out)
+    check(str(caught.value), "AccessDenied:", f"stream {stream}", "refused here", remedy)
 
 
 @pytest.mark.parametrize(

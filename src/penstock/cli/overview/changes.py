@@ -50,27 +50,27 @@ def _describe_beginning(row: ShardRow) -> str:
     return f"its lease was made; {row.owner} reads it" if row.owner else "its lease was made"
 
 
-def _of_shard(then: ShardRow, now: ShardRow) -> Iterator[str]:
-    if now.state == "ended":
-        if then.state != "ended":
+def _of_shard(old_row: ShardRow, new_row: ShardRow) -> Iterator[str]:
+    if new_row.state == "ended":
+        if old_row.state != "ended":
             yield "read to its end"
         return
-    if now.next_owner is not None and then.next_owner != now.next_owner:
-        yield f"{now.owner} hands it over to {now.next_owner}"
-    if then.owner != now.owner:
-        yield _describe_move(then.owner, now.owner)
-    if now.state == "owner silent" != then.state:
-        yield f"{now.owner} does not renew its lease"
-    if now.stopped_reason is not None and then.stopped_reason != now.stopped_reason:
-        yield f"{now.owner} has stopped reading it: {now.stopped_reason}"
-    if then.stopped_reason is not None and now.stopped_reason is None:
+    if new_row.next_owner is not None and old_row.next_owner != new_row.next_owner:
+        yield f"{new_row.owner} hands it over to {new_row.next_owner}"
+    if old_row.owner != new_row.owner:
+        yield _describe_move(old_row.owner, new_row.owner)
+    if new_row.state == "owner silent" != old_row.state:
+        yield f"{new_row.owner} does not renew its lease"
+    if new_row.stopped_reason is not None and old_row.stopped_reason != new_row.stopped_reason:
+        yield f"{new_row.owner} has stopped reading it: {new_row.stopped_reason}"
+    if old_row.stopped_reason is not None and new_row.stopped_reason is None:
         yield "it is read again"
 
 
-def _describe_move(then: str | None, now: str | None) -> str:
-    if then is None:
-        return f"{now} reads it"
-    return f"{then} gave it back" if now is None else f"went from {then} to {now}"
+def _describe_move(old_owner: str | None, new_owner: str | None) -> str:
+    if old_owner is None:
+        return f"{new_owner} reads it"
+    return f"{old_owner} gave it back" if new_owner is None else f"went from {old_owner} to {new_owner}"
 
 
 def _of_workers(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[tuple[None, str]]:

@@ -210,8 +210,8 @@ class Gate:
         text = "the token is missing or wrong: open /?token=TOKEN, or send Authorization: Bearer TOKEN\n"
         return Answer(401, _TEXT, text, (("WWW-Authenticate", "Bearer"),))
 
-    def _is_token(self, given: str) -> bool:
-        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
+    def _is_token(self, text: str) -> bool:
+        return self._token is not None and hmac.compare_digest(text.encode(), self._token.encode())
 
 
 def _cookie_name(port: int) -> str:

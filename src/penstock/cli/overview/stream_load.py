@@ -229,11 +229,11 @@ def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[Lo
     )
 
 
-def missing_metrics(stream: str, missing: Sequence[str], connection: Sequence[str] = ()) -> Advice:
+def missing_metrics(stream: str, metrics: Sequence[str], connection: Sequence[str] = ()) -> Advice:
     """Return the advice to turn on the shard-level metrics that CloudWatch does not have."""
     named = "--stream-arn" if stream.startswith("arn:") else "--stream-name"
     what = (
-        "single shards" if len(missing) == len(SHARD_METRICS) else f"single shards' {' and '.join(missing)}"
+        "single shards" if len(metrics) == len(SHARD_METRICS) else f"single shards' {' and '.join(metrics)}"
     )
     return Advice(
         f"CloudWatch has no figures of {what}: enhanced monitoring is off for them. CloudWatch bills each of these metrics by the "
@@ -241,7 +241,7 @@ def missing_metrics(stream: str, missing: Sequence[str], connection: Sequence[st
         shlex.join(
             (
                 *("aws", "kinesis", "enable-enhanced-monitoring", named, stream),
-                *("--shard-level-metrics", *missing, *connection),
+                *("--shard-level-metrics", *metrics, *connection),
             )
         ),
     )

@@ -257,11 +257,11 @@ def check_other_delivery(
     shown = f"{delivery.to} gets records of {delivery.stream} by a delivery {name}"
     if isinstance(begin, ArrivalRange):
         if before.start_ms is None or begin.until_ms > before.start_ms:
-            way_out = "" if before.start_ms is None else f", or end it at {describe_moment(before.start_ms)}"
+            remedy = "" if before.start_ms is None else f", or end it at {describe_moment(before.start_ms)}"
             if before.start is None:  # it has backfilled only; no two deliveries of a program have one name
-                way_out = ", in a run of its own"
+                remedy = ", in a run of its own"
             raise DeliveryFailed(
-                f"{shown}, and a backfill under the name {delivery.name} would bring some of them again: keep name={name}{way_out}"
+                f"{shown}, and a backfill under the name {delivery.name} would bring some of them again: keep name={name}{remedy}"
             )
     elif begin.default.timestamp_ms is None and not begin.by_shard:
         raise DeliveryFailed(

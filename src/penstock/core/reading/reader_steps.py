@@ -118,7 +118,7 @@ class Page(ABC, Generic[Rows_co]):
     is_pushed: bool = False
 
     @abstractmethod
-    def rows_after(self, done: Position | None) -> Rows_co:
+    def rows_after(self, done_position: Position | None) -> Rows_co:
         """Return the page's rows, without those up to and including a position."""
 
 

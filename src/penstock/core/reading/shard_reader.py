@@ -271,17 +271,20 @@ class ShardReader:
             if self._in_a_row.refusals >= self.options.refusals_max:
                 self.outcome = Failed(error)
 
-    def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> DataLossError | None:
+    def on_listing(self, listed_shard: ListedShard, now_s: float, chance: float) -> DataLossError | None:
         """Handle the listing; return a possible loss if the shard is gone and was not read to its end."""
         self._listing_reason = None
-        if listed.state is ListedState.CLOSED and self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX:
-            self.outcome = Finished(listed.children)
+        if (
+            listed_shard.state is ListedState.CLOSED
+            and self._in_a_row.unconfirmed_ends >= _END_UNCONFIRMED_MAX
+        ):
+            self.outcome = Finished(listed_shard.children)
             return None
         self._iterator = None
-        if listed.state is ListedState.MISSING:
+        if listed_shard.state is ListedState.MISSING:
             self._in_a_row.missing_listings += 1
             if self._in_a_row.missing_listings >= _UNLISTED_MIN:
-                return self._on_gone(listed)
+                return self._on_gone(listed_shard)
         else:
             # The shard is listed, and it is open or not read to its end: the earlier answers were wrong. Try again after a pause.
             self._in_a_row.on_listed()
@@ -424,10 +427,10 @@ class ShardReader:
             "have more time"
         )
 
-    def _on_gone(self, listed: ListedShard) -> DataLossError | None:
+    def _on_gone(self, listed_shard: ListedShard) -> DataLossError | None:
         """Handle a shard that has left the stream: a possible loss, unless it was read to its end."""
         if self._in_a_row.unconfirmed_ends:  # read to its end, and trimmed since
-            self.outcome = Finished(listed.children)
+            self.outcome = Finished(listed_shard.children)
             return None
         loss = DataLossError(
             f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
@@ -435,7 +438,7 @@ class ShardReader:
             "its children"
         )
         is_fatal = self.options.on_data_loss == "fail"
-        self.outcome = Failed(loss) if is_fatal else Finished(listed.children)
+        self.outcome = Failed(loss) if is_fatal else Finished(listed_shard.children)
         return loss
 
     # --- inside: ends and mistakes ---

@@ -77,7 +77,7 @@ class RecordedStream(Struct, frozen=True):
     created_ms: int
 
 
-class Recorded(Struct, frozen=True):
+class RecordedSlice(Struct, frozen=True):
     """The requested slice.
 
     Args:
@@ -106,7 +106,7 @@ class RecordingMetadata(Struct, frozen=True):
     """
 
     stream: RecordedStream
-    recorded: Recorded
+    recorded: RecordedSlice
     shards: tuple[RecordedShard, ...]
     batches: tuple[RecordedBatch, ...]
     began_ms: int
@@ -126,7 +126,7 @@ class RecordingMetadata(Struct, frozen=True):
         return sum(batch.record_bytes for batch in self.batches)
 
 
-class _Kind(Struct):
+class _FormatVersion(Struct):
     format: str
     version: int
 
@@ -147,7 +147,7 @@ def decode_metadata(document: bytes, path: str) -> RecordingMetadata:
         DamagedRecording: It is no such document, or one of a later version.
     """
     try:
-        kind = msgspec.json.decode(document, type=_Kind)
+        kind = msgspec.json.decode(document, type=_FormatVersion)
         if kind.format != FORMAT:
             raise DamagedRecording(f"{path}: the footer describes a {kind.format!r}, not a {FORMAT!r}")
         if kind.version > VERSION:

@@ -261,13 +261,13 @@ def _followed_shard_count(uses: Sequence[float], inputs: PlanInput) -> float:
     return sum(min(max(ceil(use / inputs.limits.target), low, 1), high) for use in hours) / len(hours)
 
 
-def _bills(inputs: PlanInput, usage: Usage, needed: int, followed: float) -> list[Bill]:
+def _bills(inputs: PlanInput, usage: Usage, needed: int, followed_share: float) -> list[Bill]:
     bills = [provisioned_bill(usage, needed, inputs.prices, f"provisioned, {needed} for the peak")]
-    if followed < 0.95 * needed and inputs.traffic.span_s >= _MERGE_SPAN_S:
+    if followed_share < 0.95 * needed and inputs.traffic.span_s >= _MERGE_SPAN_S:
         bills.append(
             provisioned_bill(
                 usage,
-                round(followed, 2),
+                round(followed_share, 2),
                 inputs.prices,
                 "provisioned, the number follows the load (autoscale)",
             )

@@ -132,10 +132,10 @@ def as_bytes_and_str(stream: str, data: object, partition_key: object) -> tuple[
             f"stream {stream}: the partition key is of type {type(partition_key).__name__}, not str"
         )
     if not isinstance(data, bytes | bytearray | memoryview):
-        way_out = "; encode it first" if isinstance(data, str) else ""
+        remedy = "; encode it first" if isinstance(data, str) else ""
         raise RecordError(
             f"stream {stream}: the data of the record with key {partition_key[:40]!r} is of type {type(data).__name__}, "
-            f"not bytes{way_out}"
+            f"not bytes{remedy}"
         )
     return bytes(data), str.__str__(partition_key)
 
@@ -158,14 +158,14 @@ def check_record(
         parse_hash_key(explicit_hash_key)
     size_bytes = len(data) + (key_chars if partition_key.isascii() else key_bytes(partition_key))
     if size_bytes > record_bytes_max:
-        way_out = (
+        remedy = (
             "raise the stream's MaxRecordSize (up to 10 MiB)"
             if size_bytes <= RECORD_BYTES_MAX
             else "compress it, or put it into S3 and its address into the stream: no stream takes more than 10 MiB"
         )
         raise RecordError(
             f"stream {stream}: data and partition key ({partition_key[:40]!r}) have {size_bytes} bytes, and the stream "
-            f"takes {record_bytes_max}; split the record, or {way_out}"
+            f"takes {record_bytes_max}; split the record, or {remedy}"
         )
 
 

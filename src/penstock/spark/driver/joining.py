@@ -190,12 +190,7 @@ def register_consumer(ports: DriverPorts, options: SourceOptions, stream: Stream
     if ports.fan_out is None or options.consumer_name is None:
         return None
     registration = ConsumerRegistration(
-        ports.fan_out,
-        stream.arn,
-        options.consumer_name,
-        ports.clock,
-        ports.chance,
-        way_out=_WITHOUT_FAN_OUT,
+        ports.fan_out, stream.arn, options.consumer_name, ports.clock, ports.chance, remedy=_WITHOUT_FAN_OUT
     )
     try:
         return registration.fetch_arn()

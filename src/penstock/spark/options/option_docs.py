@@ -72,7 +72,7 @@ def render_markdown() -> str:
         "| option | instead |",
         "|---|---|",
     ]
-    lines += _rows({f"{name}*" if name.endswith(".") else name: way_out for name, way_out in REFUSED.items()})
+    lines += _rows({f"{name}*" if name.endswith(".") else name: remedy for name, remedy in REFUSED.items()})
     return "\n".join(lines) + "\n"
 
 

@@ -22,7 +22,7 @@ from penstock.spark.sink.values import RowValues, Text, values_of_batches
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_WAY_OUT: Final = "filter such rows out, change the value, or put them aside with onError=deadLetter"
+_REMEDY: Final = "filter such rows out, change the value, or put them aside with onError=deadLetter"
 
 
 class SinkTask:
@@ -65,7 +65,7 @@ class SinkTask:
                 self._write_row(writer, stream, row_number, values)
             except RecordError as error:
                 if dead_letters is None:
-                    raise RecordError(f"{error}; {_WAY_OUT}") from None
+                    raise RecordError(f"{error}; {_REMEDY}") from None
                 dead_letters.add(stream, row_number, values[:3], str(error))
         reports = {stream: writer.finish() for stream, writer in writers.items()}
         # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.

@@ -92,11 +92,11 @@ def name_check_of_plan(
 def _stream_changed_error(
     stream: str, application: str | None, found: StreamIdentity, expected: StreamIdentity
 ) -> StreamChanged:
-    who, way_out = "of this batch read's plan", "Start the read again"
+    who, remedy = "of this batch read's plan", "Start the read again"
     if application is not None:
         who = f"of the query's checkpoint location and leases (application {application})"
-        way_out = NEW_QUERY
+        remedy = NEW_QUERY
     return StreamChanged(
         f"stream {stream} is not the one {who} ({expected.arn}, created {expected.created_ms}; now {found.arn}, created "
-        f"{found.created_ms}): it was deleted and created again, or the option names another stream. {way_out}"
+        f"{found.created_ms}): it was deleted and created again, or the option names another stream. {remedy}"
     )

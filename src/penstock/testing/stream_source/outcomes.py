@@ -14,13 +14,15 @@ class PromiseBroken(AssertionError):  # noqa: N818 - a failed test, not an error
 
     Attributes:
         promise: The promise's name.
-        seen: The calls and their answers that show it.
+        observation: The calls and their answers that show it.
     """
 
-    def __init__(self, promise: Promise, seen: str) -> None:
-        super().__init__(f"\n  promise: {promise.text}\n  seen:    {seen}\n  Spark:   {promise.consequence}")
+    def __init__(self, promise: Promise, observation: str) -> None:
+        super().__init__(
+            f"\n  promise: {promise.text}\n  seen:    {observation}\n  Spark:   {promise.consequence}"
+        )
         self.promise: str = promise.name
-        self.seen: str = seen
+        self.seen: str = observation
 
 
 class NotStarted(Exception):  # noqa: N818 - the cause is the error

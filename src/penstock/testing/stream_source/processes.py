@@ -109,11 +109,11 @@ def _make_calls(driver: Driver, start: str, count: int) -> None:
             driver.commit(end)
 
 
-def _find_leaks(before: set[tuple[str, int]]) -> str:
+def _find_leaks(earlier_resources: set[tuple[str, int]]) -> str:
     """Return the threads and connections that every reader has left behind; empty if there are none."""
-    new = _threads_and_sockets() - before
+    new = _threads_and_sockets() - earlier_resources
     sockets = [each for each in new if each[0].startswith(_SOCKET)]
-    lost = [each for each in before - _threads_and_sockets() if each[0].startswith(_SOCKET)]
+    lost = [each for each in earlier_resources - _threads_and_sockets() if each[0].startswith(_SOCKET)]
     names = sorted(name for name, _ in new if not name.startswith(_SOCKET))
     found = names if len(names) >= _READERS else []
     if len(sockets) - len(lost) >= _READERS:

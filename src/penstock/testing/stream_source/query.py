@@ -172,18 +172,20 @@ def running(source: SourceUnderTest, options: Mapping[str, str] | None = None) -
         query.stop()
 
 
-def put(source: SourceUnderTest, count: int, known: list[Hashable] | None = None) -> list[Hashable] | None:
+def put(
+    source: SourceUnderTest, count: int, known_ids: list[Hashable] | None = None
+) -> list[Hashable] | None:
     """Put records; return the ids of all that were put so far, or None if the source makes records by itself."""
     ids = source.put(count)
     if ids is None:
         return None
     assert len(ids) == count, f"put({count}) of {type(source).__name__} returned {len(ids)} ids"
-    return [*(known or []), *ids]
+    return [*(known_ids or []), *ids]
 
 
-def difference(wanted: Iterable[Hashable], found: Iterable[Hashable]) -> str | None:
+def difference(wanted_ids: Iterable[Hashable], found_ids: Iterable[Hashable]) -> str | None:
     """Return how ids differ from the wanted ones, in words; None if they are the same."""
-    expected, there = Counter(wanted), Counter(found)
+    expected, there = Counter(wanted_ids), Counter(found_ids)
     parts = []
     for what, ids in (("missing", expected - there), ("too many", there - expected)):
         if ids:
