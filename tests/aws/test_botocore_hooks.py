@@ -17,7 +17,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import WirePage
 from penstock.aws.kinesis import AwsKinesis
-from penstock.aws.service_descriptions import Descriptions
+from penstock.aws.service_descriptions import DescriptionLoader
 from penstock.errors import UnknownOutcome
 from penstock.ports.kinesis import PutEntry
 from penstock_local import LocalKinesis
@@ -95,7 +95,7 @@ def test_the_descriptions_of_services_are_read_once_for_all_clients(monkeypatch)
 
 
 def test_descriptions_are_those_that_botocore_reads(tmp_path):
-    theirs, ours = botocore.loaders.Loader(), Descriptions(None)
+    theirs, ours = botocore.loaders.Loader(), DescriptionLoader(None)
     for kind in ("service-2", "endpoint-rule-set-1"):
         assert list(ours.list_available_services(kind)) == theirs.list_available_services(kind)
         for service in ("kinesis", "dynamodb"):
@@ -106,7 +106,7 @@ def test_descriptions_are_those_that_botocore_reads(tmp_path):
     folder = tmp_path / "nothing" / "2026-11-23"
     folder.mkdir(parents=True)
     (folder / "service-2.json").write_text('{"metadata": {}}')
-    assert Descriptions(str(tmp_path)).load_service_model("nothing", "service-2") == {"metadata": {}}
+    assert DescriptionLoader(str(tmp_path)).load_service_model("nothing", "service-2") == {"metadata": {}}
 
 
 def test_get_records_is_built_once_and_repeated_with_another_body(client):

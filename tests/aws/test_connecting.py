@@ -12,9 +12,9 @@ import pytest
 import trustme
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connecting import is_of_connecting, proxy_for
+from penstock.aws.connecting import is_connection_error, proxy_for
 from penstock.aws.kinesis import AwsKinesis
-from penstock.aws.service_calls import translate
+from penstock.aws.service_calls import translate_error
 from penstock.errors import AccessDenied, OptionError, Unavailable, UnknownOutcome
 from penstock.ports.kinesis import PutEntry
 
@@ -180,7 +180,7 @@ def test_a_put_whose_connection_is_closed_while_it_opens_was_not_sent_and_one_be
     with listening(lambda _: None) as (port, _), pytest.raises(Unavailable) as caught:
         put(AwsKinesis(options(port)))
     opening = caught.value.__cause__
-    assert is_of_connecting(opening)
+    assert is_connection_error(opening)
     with listening(lambda connection: connection.recv(65_536)) as (port, _):
         try:
             raise opening
@@ -191,4 +191,4 @@ def test_a_put_whose_connection_is_closed_while_it_opens_was_not_sent_and_one_be
 
 def test_the_reason_is_named_that_the_sdks_error_leaves_out():
     error = sdk.EndpointConnectionError(endpoint_url="https://x", error=OSError("Name or service not known"))
-    assert "(Name or service not known)" in str(translate(error, "Op", "stream s", is_write=True))
+    assert "(Name or service not known)" in str(translate_error(error, "Op", "stream s", is_write=True))

@@ -25,7 +25,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane_client import DataPlaneClient
 from penstock.aws.pooled_exchange import Answer, PooledExchange
-from penstock.aws.request_signing import host_of, signing_like
+from penstock.aws.request_signing import host_of, signing_from
 from penstock_local import LocalKinesis
 
 HEADERS = {
@@ -67,7 +67,7 @@ class SignedAt(SigV4Auth):
 )
 def test_a_repeated_request_has_the_signature_that_botocore_would_have_given_it(token, url):
     credentials = Credentials("AKID", "secret/key", token)
-    signing = signing_like(signed(b'{"ShardIterator": "1"}', credentials, url), credentials)
+    signing = signing_from(signed(b'{"ShardIterator": "1"}', credentials, url), credentials)
     assert signing is not None
     for body in (b"{}", '{"StreamName": "Zürich"}'.encode()):
         expected = signed(body, credentials, url)
@@ -78,7 +78,7 @@ def test_a_repeated_request_has_the_signature_that_botocore_would_have_given_it(
 
 def test_a_renewed_key_signs_with_its_own_secret_and_token():
     old, new = Credentials("OLD", "old", "one"), Credentials("NEW", "new", "two")
-    signing = signing_like(signed(b"{}", old), old)
+    signing = signing_from(signed(b"{}", old), old)
     expected = signed(b"{}", new)
     ours = signing.headers(b"{}", new, expected.headers["X-Amz-Date"])
     assert ours["Authorization"] == expected.headers["Authorization"]
@@ -87,7 +87,7 @@ def test_a_renewed_key_signs_with_its_own_secret_and_token():
 
 def test_a_day_later_the_key_of_that_day_signs():
     credentials = Credentials("AKID", "secret")
-    signing = signing_like(signed(b"{}", credentials), credentials)
+    signing = signing_from(signed(b"{}", credentials), credentials)
     for moment in ("20300317T174640Z", "20300318T174640Z"):
         expected = AWSRequest("POST", "https://kinesis.eu-central-1.amazonaws.com/", HEADERS, b"{}")
         SignedAt(moment, credentials, "kinesis", "eu-central-1").add_auth(expected)
@@ -99,14 +99,14 @@ def test_a_day_later_the_key_of_that_day_signs():
 def test_what_botocore_signs_in_another_way_is_left_to_it():
     credentials = Credentials("AKID", "secret")
     others = Credentials("AKID", "another secret")
-    assert signing_like(signed(b"{}", credentials), others) is None
-    assert signing_like(signed(b"{}", credentials), Credentials("AKID", "secret", "token")) is None
-    assert signing_like(signed(b"{}", credentials, "https://proxy.example/kinesis/"), credentials) is None
-    assert signing_like(signed(b"{}", credentials, "https://proxy.example/?a=b"), credentials) is None
+    assert signing_from(signed(b"{}", credentials), others) is None
+    assert signing_from(signed(b"{}", credentials), Credentials("AKID", "secret", "token")) is None
+    assert signing_from(signed(b"{}", credentials, "https://proxy.example/kinesis/"), credentials) is None
+    assert signing_from(signed(b"{}", credentials, "https://proxy.example/?a=b"), credentials) is None
     unsigned = AWSRequest("POST", "https://kinesis.eu-central-1.amazonaws.com/", HEADERS, b"{}")
-    assert signing_like(unsigned, credentials) is None
+    assert signing_from(unsigned, credentials) is None
     SigV4QueryAuth(credentials, "kinesis", "eu-central-1").add_auth(unsigned)
-    assert signing_like(unsigned, credentials) is None
+    assert signing_from(unsigned, credentials) is None
 
 
 def test_the_host_has_its_port_only_where_it_is_not_the_schemes():
@@ -448,7 +448,7 @@ def test_a_request_behind_a_proxy_is_not_parsed_or_signed_again(monkeypatch):
     with LocalKinesis(limits=False, settle_s=0) as server:
         heard = Heard(server)
         credentials, addresses = heard.client.put_item._credentials, []
-        monkeypatch.setattr(data_plane_client, "signing_like", None)
+        monkeypatch.setattr(data_plane_client, "signing_from", None)
         monkeypatch.setattr(data_plane_client, "_decode", None)
         behind = DataPlaneClient(heard.client._client, credentials, addresses.append)
         heard.client.put_item._credentials = None  # its own handler has nothing to learn

@@ -10,7 +10,7 @@ from botocore.parsers import ResponseParserError
 
 from penstock.aws import service_calls
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.service_calls import call, translate
+from penstock.aws.service_calls import call, translate_error
 from penstock.errors import (
     AccessDenied,
     ExpiredIterator,
@@ -74,7 +74,7 @@ def refusal(code, status=400):
 )
 def test_a_code_means_the_same_everywhere_and_a_failed_write_is_unknown(code, status, read, write):
     for is_write, kind in ((False, read), (True, write)):
-        ours = translate(refusal(code, status), "PutRecords", "stream orders", is_write=is_write)
+        ours = translate_error(refusal(code, status), "PutRecords", "stream orders", is_write=is_write)
         assert type(ours) is kind
         assert str(ours).startswith("PutRecords on stream orders: ")
         assert (ours.operation, ours.resource) == ("PutRecords", "stream orders")
@@ -97,48 +97,48 @@ def test_a_code_means_the_same_everywhere_and_a_failed_write_is_unknown(code, st
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
 )
 def test_an_error_before_sending_did_nothing_and_one_after_it_is_unknown_for_a_write(error, read, write):
-    assert type(translate(error, "Op", "stream s", is_write=False)) is read
-    assert type(translate(error, "Op", "stream s", is_write=True)) is write
+    assert type(translate_error(error, "Op", "stream s", is_write=False)) is read
+    assert type(translate_error(error, "Op", "stream s", is_write=True)) is write
 
 
 def test_the_faults_of_a_parameter_are_on_one_line():
     error = sdk.ParamValidationError(report="Missing a\nUnknown b")
-    ours = translate(error, "PutRecords", "orders", is_write=True)
+    ours = translate_error(error, "PutRecords", "orders", is_write=True)
     assert str(ours) == "PutRecords on orders: Parameter validation failed: Missing a; Unknown b"
 
 
 def test_the_lines_of_a_credential_process_are_on_one_line():
     printed = "\nThe SSO session has expired.\nRun aws sso login.\n"
     error = sdk.CredentialRetrievalError(provider="custom-process", error_msg=printed)
-    text = str(translate(error, "PutRecords", "orders", is_write=True))
+    text = str(translate_error(error, "PutRecords", "orders", is_write=True))
     assert "custom-process: The SSO session has expired.; Run aws sso login; check the credentials" in text
 
 
 def test_the_way_out_is_named():
-    denied = translate(refusal("AccessDeniedException"), "GetRecords", "stream s", is_write=False)
+    denied = translate_error(refusal("AccessDeniedException"), "GetRecords", "stream s", is_write=False)
     assert str(denied).endswith("check the credentials, the role and its policy")
-    expired = translate(refusal("ExpiredTokenException"), "GetRecords", "stream s", is_write=False)
+    expired = translate_error(refusal("ExpiredTokenException"), "GetRecords", "stream s", is_write=False)
     assert "; log in again, or fetch new keys" in str(expired)
-    unknown = translate(sdk.NoCredentialsError(), "GetRecords", "stream s", is_write=False)
+    unknown = translate_error(sdk.NoCredentialsError(), "GetRecords", "stream s", is_write=False)
     assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in str(unknown)
     assert 'eval "$(penstock local --export)"' in str(unknown)
-    other = translate(sdk.ProfileNotFound(profile="p"), "GetRecords", "stream s", is_write=False)
+    other = translate_error(sdk.ProfileNotFound(profile="p"), "GetRecords", "stream s", is_write=False)
     assert "AWS_PROFILE" in str(other)
     url = "http://127.0.0.1:9/"
-    closed = translate(
+    closed = translate_error(
         sdk.EndpointConnectionError(endpoint_url=url), "GetRecords", "stream s", is_write=False
     )
     assert f'"{url}"; check the region and the endpoint' in str(closed)
 
 
 def test_a_key_that_cannot_be_used_is_named_and_not_the_role():
-    ours = translate(refusal("KMSInvalidStateException"), "GetRecords", "stream s", is_write=False)
+    ours = translate_error(refusal("KMSInvalidStateException"), "GetRecords", "stream s", is_write=False)
     assert "check the KMS key" in str(ours)
     assert "role" not in str(ours)
 
 
 def test_a_refusal_without_a_code_names_who_may_have_answered():
-    ours = translate(refusal("404", 404), "GetRecords", "stream s", is_write=False)
+    ours = translate_error(refusal("404", 404), "GetRecords", "stream s", is_write=False)
     assert "404" in str(ours)
     assert "what answers in between" in str(ours)
 
@@ -167,9 +167,9 @@ def test_a_sentence_of_the_service_is_followed_by_the_way_out_as_one_sentence():
         {"Error": {"Code": "ResourceNotFoundException", "Message": "Stream s not found."}}, "ListShards"
     )
     assert "not found; check the name, the region and" in str(
-        translate(error, "ListShards", "stream s", is_write=False)
+        translate_error(error, "ListShards", "stream s", is_write=False)
     )
-    asked = translate(error, "ListShards", "stream s", is_write=False, region="eu-west-1")
+    asked = translate_error(error, "ListShards", "stream s", is_write=False, region="eu-west-1")
     assert "not found; check the name, the region (eu-west-1) and" in str(asked)
 
 
@@ -192,7 +192,7 @@ def test_a_clock_that_is_wrong_is_named_and_not_the_credentials(code, message):
         {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": 400}},
         "GetRecords",
     )
-    ours = translate(error, "GetRecords", "stream s", is_write=False)
+    ours = translate_error(error, "GetRecords", "stream s", is_write=False)
     assert "check this machine's clock" in str(ours)
     assert "policy" not in str(ours)
 
@@ -200,7 +200,7 @@ def test_a_clock_that_is_wrong_is_named_and_not_the_credentials(code, message):
 def test_a_redirection_says_where_to():
     answered = {"HTTPStatusCode": 301, "HTTPHeaders": {"location": "https://portal.example/"}}
     error = sdk.ClientError({"Error": {"Code": "301", "Message": ""}, "ResponseMetadata": answered}, "Op")
-    ours = translate(error, "Op", "stream s", is_write=True)
+    ours = translate_error(error, "Op", "stream s", is_write=True)
     assert type(ours) is UnknownRefusal
     assert "redirected to https://portal.example/" in str(ours)
     assert "check the endpoint" in str(ours)
@@ -211,7 +211,7 @@ def test_a_page_that_somebody_between_answers_with_is_shown_in_part():
         {"Error": {"Code": "503", "Message": "<p>" * 100_000}, "ResponseMetadata": {"HTTPStatusCode": 503}},
         "Op",
     )
-    assert len(str(translate(error, "Op", "stream s", is_write=False))) < 3_000
+    assert len(str(translate_error(error, "Op", "stream s", is_write=False))) < 3_000
 
 
 class Sender:

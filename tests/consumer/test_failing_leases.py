@@ -113,7 +113,7 @@ def test_writes_that_fail_for_a_few_seconds_are_no_problem(duration_s):
         heal()
         world.run(2 * LEASE_S)
         assert health(worker).problems == ()
-    assert (health(worker).is_ready, worker.runtime.leases.snapshot().held != ()) == (True, True)
+    assert (health(worker).is_ready, worker.runtime.leases.snapshot().held_leases != ()) == (True, True)
 
 
 def test_another_worker_that_can_write_takes_over_and_the_first_one_is_well_again_beside_it():

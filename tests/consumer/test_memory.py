@@ -11,7 +11,7 @@ from virtual_world import HeldPool, World
 
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer import raw_records
-from penstock.consumer.budget import Budget
+from penstock.consumer.budget import MemoryBudget
 from penstock.consumer.raw_records import deaggregate_page, raw_bytes
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
 from penstock.core.position import TRIM_HORIZON, at_record
@@ -202,7 +202,7 @@ class HoldingRun:
 
 
 def test_a_run_that_is_forgotten_is_not_booked_again():
-    budget = Budget(100)
+    budget = MemoryBudget(100)
     staying, gone = HoldingRun(), HoldingRun()
     for run in (staying, gone):
         budget.add(run)

@@ -69,7 +69,7 @@ def trusted_file(session: Any) -> str:
     return str(chosen or os.environ.get("REQUESTS_CA_BUNDLE") or get_cert_path(verify=True))
 
 
-def is_of_connecting(error: Exception) -> bool:
+def is_connection_error(error: Exception) -> bool:
     """Return whether one of the SDK's errors was raised while a connection was opened: nothing was sent."""
     for step in _steps(error):
         trace = step.__traceback__

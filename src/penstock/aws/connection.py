@@ -176,9 +176,9 @@ def renew_credentials(options: AwsOptions, renewal_count: int) -> bool:
 @lru_cache(maxsize=4)
 def _loader(more: str | None) -> Any:
     """Return the loader of the SDK's descriptions, also of those in further folders. All clients share it, so each file is read once."""
-    from penstock.aws.service_descriptions import Descriptions
+    from penstock.aws.service_descriptions import DescriptionLoader
 
-    return Descriptions(more)
+    return DescriptionLoader(more)
 
 
 def _make_client(service: str, options: AwsOptions) -> Any:

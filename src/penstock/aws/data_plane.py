@@ -82,7 +82,7 @@ def child_shards(children: list[WireChild] | None) -> tuple[ChildShard, ...]:
     )
 
 
-def _check_sum(headers: dict[str, Any], body: bytes) -> None:
+def _check_checksum(headers: dict[str, Any], body: bytes) -> None:
     """Raise an error if the body of DynamoDB's answer does not match its checksum.
 
     Plain boto3 makes the same check, and repeats the request.
@@ -97,7 +97,7 @@ def _check_sum(headers: dict[str, Any], body: bytes) -> None:
         )
 
 
-def _check_sender(headers: dict[str, Any], body: bytes) -> None:
+def _check_is_of_service(headers: dict[str, Any], body: bytes) -> None:
     """Refuse an answer of success that is not the service's, such as the page of a network that wants a login first.
 
     Raises:
@@ -113,7 +113,7 @@ def _check_sender(headers: dict[str, Any], body: bytes) -> None:
     )
 
 
-def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
+def _check_complete(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
     """Refuse an answer that was cut off or is not a JSON document. Only an operation without output may have an empty answer.
 
     If the status is success, botocore reads a body that was cut off as an empty document: an existing lease would look
@@ -222,14 +222,14 @@ class PageParser:
     def _read(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         status, body = response["status_code"], response["body"]
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
-        _check_sum(headers, body)
+        _check_checksum(headers, body)
         if status < 300:
-            _check_sender(headers, body)
+            _check_is_of_service(headers, body)
         is_success = status <= 300  # as botocore counts it; a proxy that changes headers may answer 203
         read = _READ_HERE.get(shape.name) if is_success and shape is not None else None
         if read is None:  # an error, or an operation that is left to botocore
             if status < 300:
-                _check_whole(response, headers, shape)
+                _check_complete(response, headers, shape)
             parsed: dict[str, Any] = self._parser.parse(response, shape)
             return parsed
         metadata = {
@@ -269,12 +269,14 @@ def keep_milliseconds(client: Any) -> None:
 
 
 def _keep_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    moment = next((found["Timestamp"] for found in _holders(params) if found.get("Timestamp")), None)
+    moment = next(
+        (found["Timestamp"] for found in _timestamp_holders(params) if found.get("Timestamp")), None
+    )
     if moment is not None:
         context["penstock_timestamp_s"] = moment.timestamp()
 
 
-def _holders(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def _timestamp_holders(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return the parts of a request that may hold a timestamp."""
     of_queue: Any = document.get("StreamConfigurationList") or ({},)
     return (
@@ -290,7 +292,7 @@ def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any
     if moment_s is None:
         return
     document = msgspec.json.decode(params["body"])
-    holder = next(found for found in _holders(document) if "Timestamp" in found)
+    holder = next(found for found in _timestamp_holders(document) if "Timestamp" in found)
     holder["Timestamp"] = moment_s
     params["body"] = msgspec.json.encode(document)
 

@@ -29,7 +29,7 @@ from msgspec import Struct
 
 from penstock.aws.data_plane import EncodedRecords, PageParser
 from penstock.aws.pooled_exchange import Answer, PooledExchange
-from penstock.aws.request_signing import Signing, header_text, host_of, signing_like
+from penstock.aws.request_signing import Signing, header_text, host_of, signing_from
 
 _log: Final = logging.getLogger("penstock.aws")
 OPERATIONS: Final = {
@@ -50,7 +50,7 @@ OPERATIONS: Final = {
     },
 }
 """For each service: the methods of a client and the names of their operations."""
-_OF_ONE_CALL: Final = frozenset(
+_HEADERS_OF_ONE_CALL: Final = frozenset(
     {
         "amz-sdk-invocation-id",
         "amz-sdk-request",
@@ -118,7 +118,7 @@ class DataPlaneClient:
         return getattr(self._client, name)
 
 
-class _Pattern(Struct, frozen=True):
+class _RequestPattern(Struct, frozen=True):
     """The common part of an operation's requests, as boto3's request shows it."""
 
     url: str
@@ -156,7 +156,7 @@ class _Operation:
         self._parser = PageParser(create_parser("json"))
         self._model = client.meta.service_model.operation_model(operation)
         # The key is the ARN of a call's queue, on which the address may depend; None without a queue.
-        self._patterns: dict[str | None, _Pattern] = {}
+        self._patterns: dict[str | None, _RequestPattern] = {}
         self._events.register_first(f"before-send.{self._event}", self._on_request)
 
     def _on_request(self, request: Any, **_: Any) -> None:
@@ -171,17 +171,17 @@ class _Operation:
         queue = given.get("QueueARN")
         if queue in self._patterns or _names_an_arn(given):
             return
-        signing = signing_like(request, self._credentials.get_frozen_credentials(), _OF_ONE_CALL)
+        signing = signing_from(request, self._credentials.get_frozen_credentials(), _HEADERS_OF_ONE_CALL)
         if signing is None:
             return
         headers = {
             name: header_text(value)
             for name, value in request.headers.items()
-            if name.lower() not in _OF_ONE_CALL
+            if name.lower() not in _HEADERS_OF_ONE_CALL
         }
         if len(self._patterns) >= _QUEUES_MAX:
             self._patterns.clear()
-        self._patterns[queue] = _Pattern(
+        self._patterns[queue] = _RequestPattern(
             request.url,
             host_of(request.url),
             headers,
@@ -203,7 +203,7 @@ class _Operation:
         if pattern is None or not is_encoded or _names_an_arn(arguments) or _is_botocore_wrapped():
             return self._ask_boto3(**arguments)
         keys = self._credentials.get_frozen_credentials()
-        if not pattern.signing.fits(keys):
+        if not pattern.signing.can_sign_with(keys):
             self._patterns.pop(queue, None)
             return self._ask_boto3(**arguments)
         body = _body_of(arguments)
@@ -218,7 +218,7 @@ class _Operation:
         headers: Any = answer.headers
         self._events.emit(
             f"after-call.{self._event}",
-            http_response=AWSResponse(pattern.url, answer.status, headers, _Raw(answer.body)),
+            http_response=AWSResponse(pattern.url, answer.status, headers, _RawBody(answer.body)),
             parsed=parsed,
             model=self._model,
             context=pattern.context,
@@ -227,7 +227,7 @@ class _Operation:
             raise ClientError(parsed, self._name)
         return parsed
 
-    def _send(self, pattern: _Pattern, request: Any) -> Answer:
+    def _send(self, pattern: _RequestPattern, request: Any) -> Answer:
         """Return the answer of a `before-send` handler if there is one; otherwise send the request and return the service's answer."""
         for _, given in self._events.emit(f"before-send.{self._event}", request=request):
             if given is not None:
@@ -253,7 +253,7 @@ class _Operation:
         return parsed
 
 
-class _Raw:
+class _RawBody:
     """The body of an answer as `AWSResponse` reads it."""
 
     def __init__(self, body: bytes) -> None:
@@ -273,8 +273,10 @@ def _body_of(arguments: Mapping[str, Any]) -> bytes:
     return _encode(given)
 
 
-def _request_of(pattern: _Pattern, body: bytes, signed: Mapping[str, str]) -> Any:
-    headers: Any = HeadersDict({**pattern.headers, **_trace(), **signed, "Content-Length": str(len(body))})
+def _request_of(pattern: _RequestPattern, body: bytes, signed: Mapping[str, str]) -> Any:
+    headers: Any = HeadersDict(
+        {**pattern.headers, **_trace_header(), **signed, "Content-Length": str(len(body))}
+    )
     request: Any = AWSPreparedRequest("POST", pattern.url, headers, body, False)
     request.context = dict(pattern.context)  # newer versions of botocore read it
     return request
@@ -290,7 +292,7 @@ def _is_botocore_wrapped() -> bool:
     return False
 
 
-def _trace() -> dict[str, str]:
+def _trace_header() -> dict[str, str]:
     """Return the header with the trace id of this invocation of a Lambda function; empty outside of Lambda."""
     if _LAMBDA not in os.environ:
         return {}

@@ -108,7 +108,7 @@ class Receiver:
     def request_event(self) -> None:
         """Pass the next event on, as soon as there is one."""
         self._is_requested = True
-        self.pass_on()
+        self.report_ready_outcomes()
 
     def report(self, outcome: StreamOutcome) -> None:
         """Report an outcome; any but `FanOutOpened` and `FanOutPage` is the last one."""
@@ -127,9 +127,9 @@ class Receiver:
     def on_end(self) -> None:
         """Handle the end of the answer."""
         self._has_ended = True
-        self.pass_on()
+        self.report_ready_outcomes()
 
-    def pass_on(self) -> None:
+    def report_ready_outcomes(self) -> None:
         """Report the outcomes that are ready: a refusal once it is complete, requested events, then the end."""
         if self.is_over:
             return
@@ -230,7 +230,7 @@ class EventConnection(asyncio.Protocol):
         self._idle_since_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_open = False
-        self.lost_because: str | None = None
+        self.lost_reason: str | None = None
         """Why the connection takes no new streams; None while it does."""
         self.ready: asyncio.Future[None] = loop.create_future()
         """Done when the service's settings are known; fails with an OSError if the connection ends before that."""
@@ -266,7 +266,7 @@ class EventConnection(asyncio.Protocol):
         if not self.is_open:
             return
         for receiver in touched.values():
-            receiver.pass_on()
+            receiver.report_ready_outcomes()
         if self._unreturned_bytes >= _CONNECTION_WINDOW_BYTES // 4:
             self._h2.increment_flow_control_window(self._unreturned_bytes)
             self._unreturned_bytes = 0
@@ -415,7 +415,7 @@ class EventConnection(asyncio.Protocol):
             self._timer.cancel()
         was_open, self.is_open = self.is_open, False
         if was_open:
-            self.lost_because = reason
+            self.lost_reason = reason
             self._on_closed(self)
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(reason))

@@ -81,7 +81,7 @@ class EventConnections:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._open: dict[Origin, list[EventConnection]] = {}
-        self._dialing: dict[Origin, asyncio.Lock] = {}
+        self._opening_connections: dict[Origin, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._loop.run_forever, name="penstock-fan-out", daemon=True).start()
 
@@ -114,7 +114,7 @@ class EventConnections:
 
     async def _connection_to(self, origin: Origin) -> EventConnection:
         # One connection is opened at a time; all requests that wait for it share it.
-        async with self._dialing.setdefault(origin, asyncio.Lock()):
+        async with self._opening_connections.setdefault(origin, asyncio.Lock()):
             for connection in self._open.get(origin, ()):
                 if connection.stream_count < min(STREAMS_PER_CONNECTION_MAX, connection.streams_max):
                     return connection
@@ -144,8 +144,8 @@ class EventConnections:
         except BaseException:
             connection.close()
             raise
-        if connection.lost_because is not None:  # it became ready and was lost before this went on
-            raise ConnectionError(connection.lost_because)
+        if connection.lost_reason is not None:  # it became ready and was lost before this went on
+            raise ConnectionError(connection.lost_reason)
         return connection
 
     def _forget(self, origin: Origin, connection: EventConnection) -> None:

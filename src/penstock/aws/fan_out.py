@@ -22,7 +22,7 @@ from penstock.aws.data_plane import InterceptedRequest
 from penstock.aws.event_connection import ConnectionLost, Refusal, SignedRequest, StreamOutcome
 from penstock.aws.event_connections import Origin, connections_of_process
 from penstock.aws.request_signing import header_text
-from penstock.aws.service_calls import call_operation, pages_of, translate
+from penstock.aws.service_calls import call_operation, pages_of, translate_error
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import ServiceError, Throttled, Unavailable
 from penstock.ports.fan_out import EventStream, FanOutEvent, FanOutFailed, StreamConsumer
@@ -114,7 +114,7 @@ class AwsFanOut:
             error = sdk_error(raised)
             if error is None:
                 raise
-            raise translate(error, _SUBSCRIBE, resource, is_write=False) from error
+            raise translate_error(error, _SUBSCRIBE, resource, is_write=False) from error
         raise AssertionError("botocore sent a request that was to be intercepted")
 
     def _origin(self, url: str) -> Origin:
@@ -162,4 +162,4 @@ def _error_of(outcome: Refusal | ConnectionLost, resource: str) -> ServiceError:
         "Error": {"Code": outcome.code, "Message": outcome.message},
         "ResponseMetadata": {"HTTPStatusCode": outcome.status},
     }
-    return translate(sdk.ClientError(answer, _SUBSCRIBE), _SUBSCRIBE, resource, is_write=False)
+    return translate_error(sdk.ClientError(answer, _SUBSCRIBE), _SUBSCRIBE, resource, is_write=False)

@@ -70,7 +70,7 @@ class FinishedRecordsTable:
         if not isinstance(given_s, Real) or not keep_s > 0:
             raise OptionError(f"keep_s={keep_s}: expected more than 0")
         options = parse_connection(merge_connection(connection, region=region, endpoint_url=endpoint_url))
-        self._keyed = KeyedTable(
+        self._keyed_table = KeyedTable(
             table, _KEY, options, kind="memory of finished records", remedy="choose another name"
         )
         self._options = dataclasses.replace(
@@ -147,13 +147,13 @@ class FinishedRecordsTable:
             Rejected: There is a table of the name whose key is not that of this memory.
             ServiceError: A call failed, or the table was not ACTIVE in five minutes (`Unavailable`).
         """
-        table = self._keyed.describe()
-        made = table is None and self._keyed.create()
+        table = self._keyed_table.describe()
+        made = table is None and self._keyed_table.create()
         if not is_usable(table):
-            self._keyed.wait_until_usable(_CREATED_WITHIN_S)
+            self._keyed_table.wait_until_usable(_CREATED_WITHIN_S)
         if made is False:
             return False  # if another process was first, it switches the expiry on
         expiry = {"Enabled": True, "AttributeName": _EXPIRES}
-        self._keyed.call("UpdateTimeToLive", TimeToLiveSpecification=expiry)
+        self._keyed_table.call("UpdateTimeToLive", TimeToLiveSpecification=expiry)
         _log.info("table %s is created, and its rows expire", self._table)
         return True

@@ -59,7 +59,7 @@ class DynamoLeaseTable:
     def __init__(self, name: str, options: AwsOptions) -> None:
         self._name = name
         self._options = options
-        self._keyed = KeyedTable(
+        self._keyed_table = KeyedTable(
             name, KEY, options, kind="lease table", remedy="choose another application name or lease table"
         )
         self._may_fetch_batches = True
@@ -80,18 +80,18 @@ class DynamoLeaseTable:
 
     def ensure_exists(self) -> bool:
         first, self._first_call = self._first_call, None
-        table = self._keyed.describe() if first is None else first.result()
-        made = table is None and self._keyed.create()
+        table = self._keyed_table.describe() if first is None else first.result()
+        made = table is None and self._keyed_table.create()
         if made:
             _log.info("made lease table %s", self._name)
         if not is_usable(table):
-            table = self._keyed.wait_until_usable(_USABLE_WITHIN_S)
+            table = self._keyed_table.wait_until_usable(_USABLE_WITHIN_S)
         self._description, self._row_count = table, int(table.get("ItemCount", 0))
         return made is True
 
     def begin_describing(self) -> None:
         """Make the first DescribeTable in a thread, while the caller makes other calls; `ensure_exists` waits for its answer."""
-        self._first_call = begin_on_daemon("penstock-table", self._keyed.describe)
+        self._first_call = begin_on_daemon("penstock-table", self._keyed_table.describe)
 
     def take_description(self) -> Any:
         """Return the last description of the table and forget it; None if there is no new one, or the table is missing."""
@@ -109,10 +109,10 @@ class DynamoLeaseTable:
         if part is not None and not part.is_whole_table:
             wanted |= {"Segment": part.number, "TotalSegments": part.count}
         items: list[Item] = []
-        for page in pages_of(partial(self._keyed.call, "Scan"), TABLE_PAGING, **wanted):
+        for page in pages_of(partial(self._keyed_table.call, "Scan"), TABLE_PAGING, **wanted):
             items += page["Items"]
             if items and KEY not in items[0]:
-                self._keyed.describe()  # raises: the table has another key
+                self._keyed_table.describe()  # raises: the table has another key
         return _leases_and_skipped(items)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
@@ -136,7 +136,7 @@ class DynamoLeaseTable:
         return [item for answer in answers for item in answer.get("Responses", {}).get(self._name, ())]
 
     def _fetch_item(self, key: str) -> Item | None:
-        answer = self._keyed.call("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)
+        answer = self._keyed_table.call("GetItem", Key={KEY: {"S": key}}, ConsistentRead=True)
         item: Item | None = answer.get("Item")
         return item
 
@@ -172,7 +172,7 @@ class DynamoLeaseTable:
     def _send(self, write: LeaseWrite, previous_owner: str | None) -> Outcome:
         try:
             if isinstance(write, Create):
-                self._keyed.call("PutItem", is_write=True, **_creation_of(write.lease))
+                self._keyed_table.call("PutItem", is_write=True, **_creation_of(write.lease))
                 return Applied(write.lease)
             arguments: dict[str, Any] = {
                 "Key": {KEY: {"S": write.key}},
@@ -180,10 +180,10 @@ class DynamoLeaseTable:
                 **update_for(write, previous_owner).request(),
             }
             if isinstance(write, Delete):
-                self._keyed.call("DeleteItem", is_write=True, **arguments)
+                self._keyed_table.call("DeleteItem", is_write=True, **arguments)
                 return Applied(None)
             arguments["ReturnValues"] = "ALL_NEW"
-            answer = self._keyed.call("UpdateItem", is_write=True, **arguments)
+            answer = self._keyed_table.call("UpdateItem", is_write=True, **arguments)
             return Applied(self._read(write.key, answer["Attributes"], "UpdateItem"))
         except ServiceError as error:
             if error.code != _CONDITION_FAILED:

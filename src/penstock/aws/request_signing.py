@@ -54,7 +54,7 @@ class Signing:
         self._service = service
         self._key: tuple[str, str, bytes] | None = None  # secret, day, and their signing key
 
-    def fits(self, keys: Any) -> bool:
+    def can_sign_with(self, keys: Any) -> bool:
         """Return whether it can sign with these keys: they must have a session token if the signed request had one, and none otherwise."""
         return self._has_token == bool(keys.token)
 
@@ -92,7 +92,7 @@ class Signing:
         return key
 
 
-def signing_like(request: Any, keys: Any, left_out: Container[str] = ()) -> Signing | None:
+def signing_from(request: Any, keys: Any, left_out: Container[str] = ()) -> Signing | None:
     """Return a `Signing` for later requests like one that botocore has signed, or None if only botocore can sign them.
 
     Args:

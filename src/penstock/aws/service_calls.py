@@ -24,7 +24,7 @@ from penstock.aws.connecting import (
     PROXY_REMEDY,
     TRUST_REMEDY,
     is_certificate_error,
-    is_of_connecting,
+    is_connection_error,
     is_refused_by_proxy,
     reason_of,
 )
@@ -152,7 +152,7 @@ def _row_count(request: dict[str, Any]) -> int:
     return sum(len(rows["Keys"] if isinstance(rows, dict) else rows) for rows in request.values())
 
 
-def translate(
+def translate_error(
     error: Exception, operation: str, resource: str, *, is_write: bool, region: str | None = None
 ) -> ServiceError:
     """Return Penstock's error for one of the SDK's.
@@ -166,7 +166,7 @@ def translate(
     call_text = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
         return _translate_answer(error, call_text, operation, resource, is_write=is_write, region=region)
-    if isinstance(error, _NOT_SENT) or (isinstance(error, _NO_ANSWER) and is_of_connecting(error)):
+    if isinstance(error, _NOT_SENT) or (isinstance(error, _NO_ANSWER) and is_connection_error(error)):
         return _translate_connecting(error, call_text, operation, resource)
     if isinstance(error, _NO_ANSWER):
         kind = UnknownOutcome if is_write else Unavailable
@@ -302,7 +302,9 @@ def call(
             if error is None:
                 raise
             may_be_applied = is_write and not is_of_credentials(raised)
-            ours = translate(error, operation, resource, is_write=may_be_applied, region=region_of(options))
+            ours = translate_error(
+                error, operation, resource, is_write=may_be_applied, region=region_of(options)
+            )
             if ours.code in STALE_CREDENTIALS and not is_renewed:
                 is_renewed = True
                 if renew_credentials(options, seen):

@@ -15,7 +15,7 @@ import msgspec
 from botocore.exceptions import DataNotFoundError
 
 
-class _Files(botocore.loaders.JSONFileLoader):
+class _MsgspecFileLoader(botocore.loaders.JSONFileLoader):
     """Reads a file with msgspec."""
 
     def _load_file(self, full_path: str, open_method: Callable[..., Any]) -> Any:
@@ -25,14 +25,14 @@ class _Files(botocore.loaders.JSONFileLoader):
             return msgspec.json.decode(file.read())
 
 
-class Descriptions(botocore.loaders.Loader):
+class DescriptionLoader(botocore.loaders.Loader):
     """Reads descriptions, each once.
 
     Args:
         more: Further folders, as `AWS_DATA_PATH` has them, or None.
     """
 
-    FILE_LOADER_CLASS = _Files
+    FILE_LOADER_CLASS = _MsgspecFileLoader
 
     def __init__(self, more: str | None) -> None:
         folders = more.split(os.pathsep) if more else []
@@ -42,13 +42,15 @@ class Descriptions(botocore.loaders.Loader):
 
     def list_available_services(self, type_name: str) -> Any:
         """Return a collection that checks for one service, and lists all only on iteration."""
-        return _Services(self, type_name, super().list_available_services)
+        return _ServiceNames(self, type_name, super().list_available_services)
 
 
-class _Services:
+class _ServiceNames:
     """The services that have a description of some type."""
 
-    def __init__(self, loader: Descriptions, type_name: str, list_all: Callable[[str], list[str]]) -> None:
+    def __init__(
+        self, loader: DescriptionLoader, type_name: str, list_all: Callable[[str], list[str]]
+    ) -> None:
         self._loader = loader
         self._type_name = type_name
         self._list_all = list_all

@@ -14,7 +14,7 @@ from penstock.errors import OptionError
 from penstock.sql.database import Database, empty_batch
 from penstock.sql.follow import FollowedQuery
 from penstock.sql.followed_rows import FollowedRecording, FollowedStream
-from penstock.sql.read_ahead import ReadAhead, Stopped
+from penstock.sql.read_ahead import ReadAhead, ReadStopped
 from penstock.sql.stream_rows import StreamRows
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _print(followed: FollowedQuery, name: str, path: Path | None) -> None:
                         _print_whole(rows, name, path)
                     else:
                         _write(rows, writer)
-            except Stopped:
+            except ReadStopped:
                 if is_reader_gone.is_set():
                     raise BrokenPipeError from None
                 raise

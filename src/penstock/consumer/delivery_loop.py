@@ -1,7 +1,7 @@
 """The loop that reads shards and delivers their records: one thread for hundreds of shards, with two small pools.
 
 It owns a run (`penstock.consumer.shard_run`) for each shard that this worker reads. It advances a run after an event or when
-the run is due, and gives the planned steps to the pools. A `Budget` bounds the bytes that all runs hold together.
+the run is due, and gives the planned steps to the pools. A `MemoryBudget` bounds the bytes that all runs hold together.
 
 The deadline of a lease is checked three times: when a call is planned, when a thread begins it, and when user code
 asks `batch.is_owned`. So a process that was suspended delivers nothing if it has lost its leases meanwhile.
@@ -19,7 +19,7 @@ from functools import partial
 from itertools import count
 from typing import Final, TypeAlias
 
-from penstock.consumer.budget import Budget
+from penstock.consumer.budget import MemoryBudget
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.fetching import ReadingParts
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
@@ -43,7 +43,7 @@ from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
 from penstock.runtime.subscriptions import Subscriptions
-from penstock.runtime.user_code import UnusableHandlerError, examinable_error, never_run
+from penstock.runtime.user_code import UnusableHandlerError, examinable_error, unrun_code_error
 from penstock.runtime.worker_ports import Pools, WorkerPorts
 
 log: logging.Logger = logging.getLogger("penstock.consumer")
@@ -115,7 +115,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._on_standstill = on_standstill
         self._home = home
         self._on_checkpoint_begun = on_checkpoint_begun
-        self._budget = Budget(options.buffer_bytes_max)
+        self._budget = MemoryBudget(options.buffer_bytes_max)
         parts = ReadingParts(ports, pools.call, lambda: self._budget.has_room, self._on_answered)
         self._streams = {
             stream.stream_id: StreamReading(stream, parts, options, subscriptions.get(stream.stream_id))
@@ -166,7 +166,7 @@ class DeliveryLoop(Loop[ShardRun]):
         return self._streams[stream_id_of(key)]
 
     def extend_delivery(self, effect: ExtendDelivery) -> None:
-        run = self._find(effect.key, effect.epoch)
+        run = self._find_run(effect.key, effect.epoch)
         if run is not None:
             is_woken = not run.may_deliver
             run.extend(effect.deliver_until_s)
@@ -175,7 +175,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def stop_reader(self, effect: StopReader) -> None:
         """Begin to stop reading a shard. The coordinator gets an event when that is done."""
-        run = self._find(effect.key, effect.epoch)
+        run = self._find_run(effect.key, effect.epoch)
         if run is None:
             # Stopped before its start was handled: the coordinator still needs the answer.
             self._leases.post(ReaderStopped(effect.key, effect.epoch, None))
@@ -184,7 +184,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.post(run)
 
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
-        run = self._find(key, epoch)
+        run = self._find_run(key, epoch)
         if run is not None:
             run.on_durable(position)
 
@@ -209,7 +209,7 @@ class DeliveryLoop(Loop[ShardRun]):
         for run in runs:
             self.post(run)
 
-    def _find(self, key: str, epoch: int) -> ShardRun | None:
+    def _find_run(self, key: str, epoch: int) -> ShardRun | None:
         with self._runs_lock:
             return self._runs.get((key, epoch))
 
@@ -252,7 +252,7 @@ class DeliveryLoop(Loop[ShardRun]):
         for event in plan.events:
             self._report(run, event)
         if plan.is_over:
-            self._forget(run)
+            self._forget_run(run)
         elif plan.events:
             self.post(run)  # after an answer a last call of user code may be due
         self._schedule(run)
@@ -269,7 +269,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
         A worker may lose a lease and get it back at once. Calls of user code for one shard never overlap.
         """
-        if self._find(run.key, run.epoch) is not run:
+        if self._find_run(run.key, run.epoch) is not run:
             return False  # it has ended; a late answer posted it again
         current = self._current_runs.setdefault(run.key, run)
         if current is run:
@@ -277,7 +277,7 @@ class DeliveryLoop(Loop[ShardRun]):
         queue = self._waiting_runs.setdefault(run.key, [])
         if run.is_stopping:  # stopped before its first step: no call is under way
             self._report(run, ReaderStopped(run.key, run.epoch, None))
-            self._drop(run)
+            self._drop_run(run)
             if run in queue:
                 queue.remove(run)
         elif run not in queue:
@@ -303,13 +303,13 @@ class DeliveryLoop(Loop[ShardRun]):
             if run.worker_failure is not None:
                 self._on_worker_failure(run.worker_failure)
 
-    def _drop(self, run: ShardRun) -> None:
+    def _drop_run(self, run: ShardRun) -> None:
         with self._runs_lock:
             self._runs.pop((run.key, run.epoch), None)
         self._budget.remove(run)
 
-    def _forget(self, run: ShardRun) -> None:
-        self._drop(run)
+    def _forget_run(self, run: ShardRun) -> None:
+        self._drop_run(run)
         self._starved_runs.discard(run)
         run.wake_s = None
         self._current_runs.pop(run.key, None)
@@ -325,7 +325,7 @@ class DeliveryLoop(Loop[ShardRun]):
             news = run.take_progress(now_s)
             if news is not None:
                 self._leases.post(news)
-        self._show_shards(runs, self._leases.snapshot().held, now_s)
+        self._set_shard_gauges(runs, self._leases.snapshot().held_leases, now_s)
         if now_s >= self._measure_s:
             self._measure_s = now_s + MEASURE_INTERVAL_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
@@ -348,7 +348,7 @@ class DeliveryLoop(Loop[ShardRun]):
         for key, failure in self.stopped.failures.items():
             log.error("shard %s is still stopped; restart once it can go on: %s", key, failure)
 
-    def _show_shards(
+    def _set_shard_gauges(
         self, runs: Sequence[ShardRun], held_leases: Sequence[HeldLeaseStatus], now_s: float
     ) -> None:
         """Set the gauges of the shards that this worker holds, and remove those of other shards."""
@@ -378,7 +378,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
         A standstill needs a stopped shard, so the next check is planned only while there is one.
         """
-        held = self._leases.snapshot().held
+        held = self._leases.snapshot().held_leases
         stuck = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
         if stuck is not None and stuck == self._stuck_leases and self._on_standstill is not None:
             self._on_standstill()
@@ -427,7 +427,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if issubclass(type(result), Future) and isinstance(result, Future):
             result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))
         else:
-            self._on_call_ended(run, call, never_run(result))
+            self._on_call_ended(run, call, unrun_code_error(result))
 
     def _on_call_ended(self, run: ShardRun, call: Call, error: BaseException | None) -> None:
         if error is None:

@@ -97,7 +97,7 @@ def judge_health(
         failure: What ended or is ending the worker.
         lease_duration_s: A renewal that is older than this is overdue.
     """
-    renewed_s = min((lease.renewed_s for lease in leases.held), default=None)
+    renewed_s = min((lease.renewed_s for lease in leases.held_leases), default=None)
     renewal_age_s = None if renewed_s is None or has_ended else round(now_s - renewed_s, 3)
     scanned_s = leases.table_scanned_s
     table_scan_age_s = None if scanned_s is None else round(now_s - scanned_s, 3)
@@ -109,7 +109,7 @@ def judge_health(
         problems.append("the worker has stopped")
     problems += _problems_of(shards)
     if not has_ended:
-        problems += leases.failing
+        problems += leases.failing_calls
         if renewal_age_s is not None and renewal_age_s >= lease_duration_s:
             problems.append(f"a lease was not renewed for {renewal_age_s:.0f} s")
         unread_s = now_s - started_s if table_scan_age_s is None else table_scan_age_s
@@ -119,12 +119,12 @@ def judge_health(
     return Health(
         is_healthy=not problems,
         is_ready=is_working
-        and not leases.failing
+        and not leases.failing_calls
         and all(shard.read_failure is None for shard in shards)
         and table_scan_age_s is not None
         and table_scan_age_s <= table_scan_due_s,
         # A damaged row leaves the worker healthy: all workers see the same row, and the whole fleet would be restarted.
-        problems=(*problems, *(() if has_ended else leases.damaged)),
+        problems=(*problems, *(() if has_ended else leases.damaged_leases)),
         stream=stream,
         application=application,
         worker_id=worker_id,

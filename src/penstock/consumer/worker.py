@@ -260,7 +260,7 @@ class Worker:
         leases = self.leases.snapshot()
         has_ended = self.has_ended.is_set()
         runs = {(run.key, run.epoch): run for run in self.delivery.runs()}
-        held = [(lease.key, lease.epoch, lease.phase) for lease in leases.held]
+        held = [(lease.key, lease.epoch, lease.phase) for lease in leases.held_leases]
         left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
         shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
         # While the worker ends, it releases the leases of stopped shards. These shards are still reported.

@@ -46,7 +46,7 @@ from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.metrics_tally import LabelledMetrics, MetricsTally
 from penstock.runtime.own_loggers import warn_if_disabled
 from penstock.runtime.system_clock import SystemClock
-from penstock.runtime.threads import living
+from penstock.runtime.threads import living_objects
 
 if TYPE_CHECKING:
     from penstock.producer.keywords import ProducerKeywords
@@ -459,7 +459,7 @@ _engines_of_environment: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDiction
 def _on_forked() -> None:
     """In a forked child, forget the parent's engines, and replace the locks that a thread of the parent may hold."""
     _engines_of_environment.clear()
-    for producer in living(_producers):
+    for producer in living_objects(_producers):
         producer._lock = threading.RLock()  # noqa: SLF001 - of this module
 
 
@@ -467,7 +467,7 @@ os.register_at_fork(after_in_child=_on_forked)
 
 
 def _warn_of_many() -> None:
-    count = sum(producer.is_open for producer in living(_producers))
+    count = sum(producer.is_open for producer in living_objects(_producers))
     if is_reported(count, _MANY_OPEN):
         _log.warning(
             "%d producers are open in this process, each with threads and connections of its own: make one for the process, not one "
@@ -482,7 +482,7 @@ def flush_environment_producers(timeout_s: float) -> None:
     The fixture `local_kinesis` calls this before it restores the environment.
     """
     until_s = time.monotonic() + timeout_s
-    for engine in living(_engines_of_environment):
+    for engine in living_objects(_engines_of_environment):
         engine.flush(max(0.0, until_s - time.monotonic()))
 
 

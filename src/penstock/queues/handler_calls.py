@@ -18,7 +18,7 @@ from penstock.queues.queue_records import QueueBatch, QueueRecord
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.loop import Pool
 from penstock.runtime.loop_tasks import EventLoopTasks
-from penstock.runtime.user_code import UnusableHandlerError, examinable_error, never_run
+from penstock.runtime.user_code import UnusableHandlerError, examinable_error, unrun_code_error
 
 QueueHandler: TypeAlias = Callable[[Any], object]
 """Gets a `QueueRecord`, or a `QueueBatch` with `batch_records_max`. Its result is ignored; an exception is a failure."""
@@ -86,7 +86,7 @@ class ThreadCalls:
             with self.span(work.batch):
                 result: object = self._handler(work.argument)
                 self._home.end_forked(None)
-            error = never_run(result, "QueueConsumer")
+            error = unrun_code_error(result, "QueueConsumer")
         except BaseException as raised:  # noqa: BLE001 - whatever user code raises is the result of the call
             self._home.end_forked(raised)
             error = examinable_error(raised)

@@ -55,7 +55,7 @@ _Answer = TypeVar("_Answer")
 _RECEIVE_BACKOFF: Final = Backoff(0.2, 20.0)
 _LAST_CALLS_S: Final = 5.0
 """Time to return the remaining records after `shutdown_timeout_s` has passed."""
-_IN_FLIGHT_ALARM: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
+_IN_FLIGHT_WARNED: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
 _FAILED_LATELY_S: Final = 60.0
 """Older failures do not count. A failed call is repeated within 5 s, but only while its record is in hand."""
@@ -125,17 +125,17 @@ class QueueLoop(Loop[QueueEvent]):
         self._records: dict[int, list[QueueRecord]] = {}  # user records of deliveries in hand, by number
         self._stop_s: float | None = None
         self._is_abandoned = False  # the stop took too long: calls of the handler are not waited for
-        self._gauged_s = clock.monotonic_s()  # when the gauges were set
+        self._gauges_set_s = clock.monotonic_s()  # when the gauges were set
         self._answered_s: float | None = None  # when a receive was last answered
         self._receive_failure: str | None = None  # of the last receive
         # Failed calls of other kinds, by kind: the number in a row, and the time and text of the last failure.
         self._failed_calls: dict[str, tuple[int, float, str]] = {}
-        self._has_alarmed = False  # whether it has warned of too many records in flight
+        self._has_warned_of_in_flight = False  # whether it has warned of too many records in flight
         self._has_warned_of_rejects = False
         self.failure: PenstockError | None = None
         self.has_ended: threading.Event = threading.Event()
         self.consumer: object = None  # set by the consumer: the threads keep it alive
-        self._health = self._make_health(self._gauged_s)
+        self._health = self._make_health(self._gauges_set_s)
 
     # --- from any thread ------------------------------------------------------------------------------
 
@@ -156,16 +156,16 @@ class QueueLoop(Loop[QueueEvent]):
         """Handle events, then begin all work that is due."""
         for event in events:
             event(now_s)
-        self._begin_due(now_s)
+        self._begin_due_work(now_s)
         for end in self._delivery.take_ends():
             self._on_end(end)
-        if now_s - self._gauged_s >= self._options.metrics_interval_s:
+        if now_s - self._gauges_set_s >= self._options.metrics_interval_s:
             self._report(now_s)
         self._health = self._make_health(now_s)
         if self._stop_s is not None:
-            self._stop_further(now_s)
+            self._continue_stop(now_s)
 
-    def _begin_due(self, now_s: float) -> None:
+    def _begin_due_work(self, now_s: float) -> None:
         """Begin the handler's calls that have room, the acknowledgements and renewals that are due, and receives."""
         while (call := self._delivery.take_handler_call(now_s)) is not None:
             self._begin_call(call)
@@ -188,7 +188,7 @@ class QueueLoop(Loop[QueueEvent]):
                 self._pools.receive.submit(partial(self._receive, number, limit))
 
     def next_wake_s(self) -> float | None:
-        times = [self._gauged_s + self._options.metrics_interval_s]
+        times = [self._gauges_set_s + self._options.metrics_interval_s]
         machine_s = self._delivery.next_wake_s()
         if machine_s is not None:
             times.append(machine_s)
@@ -244,9 +244,9 @@ class QueueLoop(Loop[QueueEvent]):
         memory = self._finished
         if memory is None or not record_ids:
             return frozenset()
-        return self._ask_memory(lambda: frozenset(memory.fetch_finished(record_ids))) or frozenset()
+        return self._call_memory(lambda: frozenset(memory.fetch_finished(record_ids))) or frozenset()
 
-    def _ask_memory(self, ask: Callable[[], _Answer]) -> _Answer | None:
+    def _call_memory(self, ask: Callable[[], _Answer]) -> _Answer | None:
         """Call the durable memory; return None if that fails, or if it failed slowly a short time ago."""
         began_s = self._clock.monotonic_s()
         if began_s < self._memory_paused_until_s:
@@ -315,7 +315,7 @@ class QueueLoop(Loop[QueueEvent]):
     def _begin_call(self, call: HandlerCall) -> None:
         records = [self._records[part.delivery][part.place] for part in call.parts]
         is_single = self._options.batch_records_max is None
-        batch = QueueBatch(records, partial(self._post_settled, call))
+        batch = QueueBatch(records, partial(self._post_result, call))
         began_s = self._clock.monotonic_s()
 
         def end(error: BaseException | None) -> None:
@@ -323,7 +323,7 @@ class QueueLoop(Loop[QueueEvent]):
 
         self._calls.begin(HandlerWork(batch, is_single, end))
 
-    def _post_settled(self, call: HandlerCall, place: int, result: RecordResult) -> None:
+    def _post_result(self, call: HandlerCall, place: int, result: RecordResult) -> None:
         part = call.parts[place]
         self.post(
             lambda now_s: self._delivery.on_result(call.number, part, result, now_s, self._chance.random())
@@ -386,7 +386,7 @@ class QueueLoop(Loop[QueueEvent]):
             if isinstance(call, Acknowledge):
                 memory, record_ids = self._finished, call.record_ids
                 if memory is not None:
-                    self._ask_memory(lambda: memory.put_finished(record_ids))
+                    self._call_memory(lambda: memory.put_finished(record_ids))
                 results = self._queues.acknowledge(arn, call.handles)
             else:
                 results = self._queues.set_visibility(arn, call.handles, call.seconds)
@@ -464,7 +464,7 @@ class QueueLoop(Loop[QueueEvent]):
                     self._options.wait_time_s,
                 )
 
-    def _stop_further(self, now_s: float) -> None:
+    def _continue_stop(self, now_s: float) -> None:
         """Return the handler's records after the timeout; end the loop when nothing is left to wait for."""
         assert self._stop_s is not None
         passed_s = now_s - self._stop_s
@@ -480,7 +480,7 @@ class QueueLoop(Loop[QueueEvent]):
                     timeout_s,
                 )
             self._delivery.on_abandon(now_s)
-            self._begin_due(now_s)
+            self._begin_due_work(now_s)
             for end in self._delivery.take_ends():
                 self._on_end(end)
         # A long poll cannot be cancelled: the service may still answer it with a record, which then is invisible for a whole timeout.
@@ -508,7 +508,7 @@ class QueueLoop(Loop[QueueEvent]):
 
     def _report(self, now_s: float) -> None:
         """Set the gauges; warn once when the records in flight approach the service's bound."""
-        self._gauged_s = now_s
+        self._gauges_set_s = now_s
         in_flight = self._delivery.in_flight_count(now_s)
         self._metrics.gauge("queue_in_hand_records", self._delivery.in_hand_count)
         self._metrics.gauge("queue_in_hand_bytes", self._delivery.in_hand_bytes)
@@ -516,10 +516,10 @@ class QueueLoop(Loop[QueueEvent]):
         self._metrics.gauge("queue_oldest_unacknowledged_s", self._delivery.oldest_age_s(now_s) or 0.0)
         self._metrics.gauge("queue_receives_open", self._pace.open_count)
         self._metrics.gauge("queue_handler_calls", self._delivery.running_calls)
-        is_high = in_flight >= _IN_FLIGHT_ALARM
-        if is_high and not self._has_alarmed:
+        is_high = in_flight >= _IN_FLIGHT_WARNED
+        if is_high and not self._has_warned_of_in_flight:
             log.warning("%s", self._in_flight_problem(in_flight))
-        self._has_alarmed = is_high
+        self._has_warned_of_in_flight = is_high
 
     def _in_flight_problem(self, in_flight: int) -> str:
         return (
@@ -543,7 +543,7 @@ class QueueLoop(Loop[QueueEvent]):
                 for kind, (count, failed_s, text) in self._failed_calls.items()
                 if count >= _FAILING_AFTER and now_s - failed_s < _FAILED_LATELY_S
             ]
-        if in_flight >= _IN_FLIGHT_ALARM:
+        if in_flight >= _IN_FLIGHT_WARNED:
             problems.append(self._in_flight_problem(in_flight))
         oldest_s = self._delivery.oldest_age_s(now_s)
         is_running = self._stop_s is None and self.failure is None

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError, UsageError
 from penstock.runtime.home_process import HomeProcess, InOneProcess
 from penstock.runtime.stop_signals import StopSignals
 from penstock.runtime.thread_pull import ThreadPull
-from penstock.runtime.threads import living
+from penstock.runtime.threads import living_objects
 
 STOP_SLACK_S: Final = 10.0
 """Seconds beyond `shutdown_timeout_s` to wait for a consumer's end."""
@@ -267,5 +267,5 @@ _begun: Final[WeakKeyDictionary[ThreadedConsumer[Any, Any], None]] = WeakKeyDict
 @atexit.register
 def _warn_at_exit() -> None:
     """Warn of consumers that still run: a program whose last line is `start()` ends at once, and reads nothing."""
-    for consumer in living(_begun):
+    for consumer in living_objects(_begun):
         consumer._warn_at_exit()  # noqa: SLF001 - of a class of this file

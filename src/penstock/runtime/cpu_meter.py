@@ -33,12 +33,12 @@ class CpuMeter:
     def __init__(self, monotonic_s: Callable[[], float], root: Path = Path("/")) -> None:
         self._monotonic_s = monotonic_s
         self._root = root
-        self._before: _Reading | None = self._read()
+        self._last_reading: _Reading | None = self._read()
 
     def measure(self) -> float | None:
         """Return the percentage used since the last call, or since this object was made; None if it cannot be measured."""
         now = self._read()
-        before, self._before = self._before, now
+        before, self._last_reading = self._last_reading, now
         if now is None or before is None:
             return None
         total_s = now.total_s - before.total_s

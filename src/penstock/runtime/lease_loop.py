@@ -118,18 +118,18 @@ class LeaseSnapshot(Struct, frozen=True):
     """The leases that the coordinator holds at one moment.
 
     Args:
-        held: Every lease that this worker holds.
+        held_leases: Every lease that this worker holds.
         table_scanned_s: When the table, or the watched part of it, was last scanned, monotonic; None before the first scan.
         round_s: Mean time between two such scans.
-        failing: The calls about leases that keep failing, a sentence each.
-        damaged: The leases whose rows cannot be read, a sentence each.
+        failing_calls: The calls about leases that keep failing, a sentence each.
+        damaged_leases: The leases whose rows cannot be read, a sentence each.
     """
 
-    held: tuple[HeldLeaseStatus, ...]
+    held_leases: tuple[HeldLeaseStatus, ...]
     table_scanned_s: float | None
     round_s: float
-    failing: tuple[str, ...] = ()
-    damaged: tuple[str, ...] = ()
+    failing_calls: tuple[str, ...] = ()
+    damaged_leases: tuple[str, ...] = ()
 
 
 _READER_ENDS = (ShardDrained, ReaderStopped, ReaderFailed)
@@ -172,8 +172,8 @@ class LeaseLoop(Loop[Event]):
         self._table_option = table_option
         kcl3 = ports.kcl3
         self._kcl3 = None if kcl3 is None else Kcl3Calls(coordinator.worker, ports.table, kcl3, ports.clock)
-        self._takes_counted: dict[str, int] = {}  # by reason; counted in the metrics, as are the lost leases
-        self._lost_counted = 0
+        self._counted_takes: dict[str, int] = {}  # by reason; counted in the metrics, as are the lost leases
+        self._counted_losses = 0
         # (key, epoch) of readers whose last event is in the inbox.
         self._unhandled_ends: set[tuple[str, int]] = set()
         # Held while events are handled, and for a snapshot from another thread.
@@ -389,10 +389,10 @@ class LeaseLoop(Loop[Event]):
         self._metrics.gauge("worker_leases", stats.held_leases)
         self._metrics.gauge("workers", stats.worker_count)
         for reason, total in stats.take_counts:
-            new = total - self._takes_counted.get(reason, 0)
+            new = total - self._counted_takes.get(reason, 0)
             if new:
                 self._metrics.count("takes", new, {"reason": reason})
-                self._takes_counted[reason] = total
-        if stats.lost_leases > self._lost_counted:
-            self._metrics.count("lost_leases", stats.lost_leases - self._lost_counted)
-            self._lost_counted = stats.lost_leases
+                self._counted_takes[reason] = total
+        if stats.lost_leases > self._counted_losses:
+            self._metrics.count("lost_leases", stats.lost_leases - self._counted_losses)
+            self._counted_losses = stats.lost_leases

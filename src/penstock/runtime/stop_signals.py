@@ -49,47 +49,47 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            _entered[:] = [each for each in _entered if each.is_here]
-            if not _entered:
-                _received.clear()
+            _active_stop_signals[:] = [each for each in _active_stop_signals if each.is_here]
+            if not _active_stop_signals:
+                _received_signals.clear()
                 for number in _SIGNALS:
                     before = signal.signal(number, _handle)
                     if before is not _handle:  # else it is left from before a fork
-                        _before[number] = before
-            _entered.append(self)
+                        _earlier_handlers[number] = before
+            _active_stop_signals.append(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self in _entered:
-            _entered.remove(self)
-            if not _entered:
+        if self in _active_stop_signals:
+            _active_stop_signals.remove(self)
+            if not _active_stop_signals:
                 for number in _SIGNALS:
                     signal.signal(number, _handler_before(number))
 
 
-_entered: Final[list[StopSignals]] = []
-_before: Final[dict[int, Any]] = {}
-_received: Final[list[int]] = []
+_active_stop_signals: Final[list[StopSignals]] = []
+_earlier_handlers: Final[dict[int, Any]] = {}
+_received_signals: Final[list[int]] = []
 
 
 def _handler_before(number: int) -> Any:
     """Return the handler that a signal had before. One that was not set by Python, as in a server that embeds it, is lost."""
-    before = _before[number]
+    before = _earlier_handlers[number]
     return signal.SIG_DFL if before is None else before
 
 
 def received_signal() -> int | None:
     """Return the signal that asked this process's consumers to end, or None. It is forgotten when the next consumers begin."""
-    return _received[0] if _received else None
+    return _received_signals[0] if _received_signals else None
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:
-    here = [each for each in _entered if each.is_here]
+    here = [each for each in _active_stop_signals if each.is_here]
     if not here:  # a forked child inherits this handler, and nothing that could stop
         signal.signal(number, _handler_before(number))
         os.kill(os.getpid(), number)
         return
-    _received.append(number)
+    _received_signals.append(number)
     log.info("signal %s: finishing calls under way", signal.Signals(number).name)
     stopped = [each.request_stop() for each in here]
     if not any(stopped):

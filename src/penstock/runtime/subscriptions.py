@@ -63,7 +63,7 @@ class PageTaker(Protocol):
         """Handle that the request failed."""
 
 
-class _Entry(Struct, eq=False):
+class _ShardEntry(Struct, eq=False):
     key: Hashable
     shard_id: str
     machine: Subscription
@@ -105,8 +105,8 @@ class Subscriptions(Loop[_Event]):
         self._metrics = metrics
         self._pool = pool
         self._labels = dict(labels or {})
-        self._entries: dict[Hashable, _Entry] = {}
-        self._timers: list[tuple[float, int, _Entry]] = []
+        self._entries: dict[Hashable, _ShardEntry] = {}
+        self._timers: list[tuple[float, int, _ShardEntry]] = []
         self._timer_ids = itertools.count()
         self._gauge_s = -math.inf
 
@@ -142,7 +142,7 @@ class Subscriptions(Loop[_Event]):
     def next_wake_s(self) -> float | None:
         return self._timers[0][0] if self._timers else None
 
-    def _schedule(self, entry: _Entry) -> None:
+    def _schedule(self, entry: _ShardEntry) -> None:
         # One timer per subscription is enough, even if it is early: the next one is scheduled when it fires.
         wake_s = entry.machine.wake_s
         if wake_s is not None and wake_s < entry.scheduled_s:
@@ -158,7 +158,7 @@ class Subscriptions(Loop[_Event]):
 
     # --- events ---
 
-    def _is_current(self, entry: _Entry) -> bool:
+    def _is_current(self, entry: _ShardEntry) -> bool:
         """Return whether an entry is current: its key may have been closed, and begun again, since."""
         return self._entries.get(entry.key) is entry
 
@@ -168,7 +168,7 @@ class Subscriptions(Loop[_Event]):
         entry = self._entries.get(key)
         if entry is None:
             machine = Subscription(shard_id, self._takeover_pause_s)
-            entry = self._entries[key] = _Entry(key, shard_id, machine, taker)
+            entry = self._entries[key] = _ShardEntry(key, shard_id, machine, taker)
         self._run_effects(entry, entry.machine.on_iterator_request(start, now_s))
 
     def _on_page_request(self, key: Hashable, now_s: float) -> None:
@@ -181,7 +181,7 @@ class Subscriptions(Loop[_Event]):
         if entry is not None:
             self._run_effects(entry, entry.machine.on_close())
 
-    def _on_connected(self, entry: _Entry, number: int, stream: EventStream, _now_s: float) -> None:
+    def _on_connected(self, entry: _ShardEntry, number: int, stream: EventStream, _now_s: float) -> None:
         if not self._is_current(entry) or number != entry.number:
             stream.close()  # it was closed or reset while it was made
             return
@@ -189,7 +189,7 @@ class Subscriptions(Loop[_Event]):
         if entry.is_requested:
             stream.request()
 
-    def _on_stream_event(self, entry: _Entry, number: int, event: FanOutEvent, now_s: float) -> None:
+    def _on_stream_event(self, entry: _ShardEntry, number: int, event: FanOutEvent, now_s: float) -> None:
         if not self._is_current(entry):
             return
         machine = entry.machine
@@ -206,7 +206,7 @@ class Subscriptions(Loop[_Event]):
 
     # --- effects ---
 
-    def _run_effects(self, entry: _Entry, effects: list[Effect]) -> None:
+    def _run_effects(self, entry: _ShardEntry, effects: list[Effect]) -> None:
         """Run the effects of a machine, and schedule its next timer."""
         for effect in effects:
             match effect:
@@ -227,7 +227,7 @@ class Subscriptions(Loop[_Event]):
                     self._deliver(entry, effect)
         self._schedule(entry)
 
-    def _deliver(self, entry: _Entry, effect: DeliverIterator | DeliverPage | DeliverFailure) -> None:
+    def _deliver(self, entry: _ShardEntry, effect: DeliverIterator | DeliverPage | DeliverFailure) -> None:
         match effect:
             case DeliverIterator():
                 self._pool.submit(partial(entry.taker.on_iterator, entry.key))
@@ -262,7 +262,7 @@ class Subscriptions(Loop[_Event]):
                 str(error), operation=error.operation, code=error.code, resource=error.resource
             ) from error
 
-    def _connect(self, entry: _Entry, number: int, start: IteratorStart) -> None:
+    def _connect(self, entry: _ShardEntry, number: int, start: IteratorStart) -> None:
         shard_id = entry.shard_id
 
         def report_event(event: FanOutEvent) -> None:

@@ -21,7 +21,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
-class Driving(Protocol):
+class DrivingThread(Protocol):
     """A thread that drives a loop."""
 
     def join(self, timeout: float | None = None) -> None:
@@ -42,7 +42,7 @@ class Threads(Protocol):
 
     def drive(
         self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
-    ) -> Driving:
+    ) -> DrivingThread:
         """Start a thread that drives a loop until it is finished."""
 
 
@@ -57,7 +57,7 @@ class SystemThreads:
 
     def drive(
         self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
-    ) -> Driving:
+    ) -> DrivingThread:
         thread = LoopThread(name, loop, clock, on_crash)
         thread.start()
         return thread
@@ -81,7 +81,7 @@ def begin_on_daemon(name: str, function: Callable[[], _Result]) -> Future[_Resul
     return future
 
 
-def living(registered: WeakKeyDictionary[_Item, None]) -> list[_Item]:
+def living_objects(registered: WeakKeyDictionary[_Item, None]) -> list[_Item]:
     """Return the registered objects that still live. Unlike those of a `WeakSet`, they can be listed while threads add others."""
     return [item for reference in registered.keyrefs() if (item := reference()) is not None]
 
@@ -105,7 +105,7 @@ def repeat_on_daemon(name: str, interval_s: float, step: Callable[[], bool]) -> 
         thread.join()
 
 
-def map_on(
+def map_on_pool(
     pool: Pool, condition: Condition, function: Callable[[_Item], _Result], items: Iterable[_Item]
 ) -> Iterator[_Result]:
     """Call a function for every item on a pool, and yield the results in the items' order.
@@ -161,4 +161,4 @@ def map_on_daemons(
     if len(listed) == 1:  # it needs no thread
         return [function(listed[0])]
     with contextlib.closing(SYSTEM_THREADS.pool(name, thread_count)) as pool:
-        return list(map_on(pool, SYSTEM_THREADS.condition(), function, listed))
+        return list(map_on_pool(pool, SYSTEM_THREADS.condition(), function, listed))

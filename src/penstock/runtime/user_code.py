@@ -77,7 +77,7 @@ def check_is_plain(handler: object, name: str, consumer: str = "Consumer") -> No
             raise UsageError(f"{name} is a generator function: it has a yield, so a call of it runs nothing")
 
 
-def never_run(result: object, consumer: str = "Consumer") -> UnusableHandlerError | None:
+def unrun_code_error(result: object, consumer: str = "Consumer") -> UnusableHandlerError | None:
     """Return the error of user code that returned a coroutine or a generator, which a consumer on threads does not run; None otherwise."""
     # `isinstance` alone reads `__class__` of the object, and a proxy without a target raises then.
     kind = type(result)

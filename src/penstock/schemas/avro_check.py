@@ -35,32 +35,32 @@ def check_of(schema: Any) -> Check:
 
 def _check_of(schema: Any, path: str, checks_by_name: dict[str, Check]) -> Check:
     if isinstance(schema, list):
-        return _of_union(schema, path, checks_by_name)
+        return _union_check(schema, path, checks_by_name)
     kind = _kind(schema)
     if kind in ("record", "error"):
-        return _of_record(schema, path, checks_by_name)
+        return _record_check(schema, path, checks_by_name)
     if kind == "array":
         element = _check_of(schema["items"], f"{path}[]", checks_by_name)
         return lambda value: _check_each(element, value)
     if kind == "map":
         item = _check_of(schema["values"], f"{path}{{}}", checks_by_name)
         return lambda value: _check_each(item, value.values() if isinstance(value, Mapping) else ())
-    return checks_by_name.get(kind) or _of_primitive(schema, kind, path)
+    return checks_by_name.get(kind) or _primitive_check(schema, kind, path)
 
 
-def _of_primitive(schema: Any, kind: str, path: str) -> Check:
+def _primitive_check(schema: Any, kind: str, path: str) -> Check:
     if kind in INTEGER_ENDS:
-        return _of_integer(kind, path, is_logical=isinstance(schema, Mapping) and "logicalType" in schema)
+        return _integer_check(kind, path, is_logical=isinstance(schema, Mapping) and "logicalType" in schema)
     if kind == "boolean":
         return lambda value: _refuse(value, kind, path) if not isinstance(value, bool) else None
     if isinstance(schema, Mapping) and schema.get("logicalType") == "decimal" and kind in ("bytes", "fixed"):
-        return _of_decimal(schema["precision"], schema.get("scale", 0), path)
+        return _decimal_check(schema["precision"], schema.get("scale", 0), path)
     if kind in ("float", "double"):
         return lambda value: _refuse(value, kind, path) if isinstance(value, bool) else None
     return _accept
 
 
-def _of_record(schema: Mapping[str, Any], path: str, checks_by_name: dict[str, Check]) -> Check:
+def _record_check(schema: Mapping[str, Any], path: str, checks_by_name: dict[str, Check]) -> Check:
     fields: dict[str, Check] = {}
 
     def check(value: Any) -> None:
@@ -77,11 +77,11 @@ def _of_record(schema: Mapping[str, Any], path: str, checks_by_name: dict[str, C
     return check
 
 
-def _of_union(branches: list[Any], path: str, checks_by_name: dict[str, Check]) -> Check:
+def _union_check(branches: list[Any], path: str, checks_by_name: dict[str, Check]) -> Check:
     # For a plain value, fastavro itself finds the branch that fits. A pair (name, value) names its branch.
     checks = {_name(branch): _check_of(branch, path, checks_by_name) for branch in branches}
     branch_checks = {
-        kind: [_check_of(each, path, checks_by_name) for each in branches if _is_of(each, kind)]
+        kind: [_check_of(each, path, checks_by_name) for each in branches if _is_branch_of(each, kind)]
         for kind in _AVRO_TYPES
     }
 
@@ -96,12 +96,12 @@ def _of_union(branches: list[Any], path: str, checks_by_name: dict[str, Check]) 
     return check
 
 
-def _is_of(branch: Any, kind: type) -> bool:
+def _is_branch_of(branch: Any, kind: type) -> bool:
     is_decimal = isinstance(branch, Mapping) and branch.get("logicalType") == "decimal"
     return is_decimal if kind is Decimal else _kind(branch) in _AVRO_TYPES[kind]
 
 
-def _of_integer(kind: str, path: str, *, is_logical: bool) -> Check:
+def _integer_check(kind: str, path: str, *, is_logical: bool) -> Check:
     end = INTEGER_ENDS[kind]
 
     def check(value: Any) -> None:
@@ -113,7 +113,7 @@ def _of_integer(kind: str, path: str, *, is_logical: bool) -> Check:
     return check
 
 
-def _of_decimal(precision: int, scale: int, path: str) -> Check:
+def _decimal_check(precision: int, scale: int, path: str) -> Check:
     def check(value: Any) -> None:
         if not isinstance(value, Decimal):
             return

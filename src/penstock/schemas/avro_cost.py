@@ -44,7 +44,7 @@ def with_bounded_decimals(schema: Any) -> Any:
         schema: As `parse_avro` returns it.
     """
     renamed = _renamed_schema(schema)
-    return schema if renamed == unmarked(schema) else fastavro.parse_schema(renamed)
+    return schema if renamed == without_marks(schema) else fastavro.parse_schema(renamed)
 
 
 def _renamed_schema(schema: Any) -> Any:
@@ -62,16 +62,16 @@ def _renamed_schema(schema: Any) -> Any:
     return found
 
 
-def unmarked(schema: Any) -> Any:
+def without_marks(schema: Any) -> Any:
     """Return a schema without the marks that fastavro's parser adds."""
     if isinstance(schema, Mapping):
         return {name: each for name, each in schema.items() if name not in _MARKS_OF_FASTAVRO}
-    return [unmarked(each) for each in schema] if isinstance(schema, list | tuple) else schema
+    return [without_marks(each) for each in schema] if isinstance(schema, list | tuple) else schema
 
 
 def has_decimals(schema: Any) -> bool:
     """Return whether a value of a schema may hold a decimal."""
-    return bool(_renamed_schema(schema) != unmarked(schema))
+    return bool(_renamed_schema(schema) != without_marks(schema))
 
 
 @functools.lru_cache(maxsize=256)

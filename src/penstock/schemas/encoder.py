@@ -27,7 +27,7 @@ from penstock.ports.schema_registry import (
 )
 from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.avro import AvroCodec, is_bare_name, load_avro, parse_avro
-from penstock.schemas.avro_cost import unmarked
+from penstock.schemas.avro_cost import without_marks
 from penstock.schemas.header import add_header
 from penstock.schemas.json_schema import JsonCodec
 from penstock.schemas.registry_opening import DEFAULT_REGISTRY, open_registry
@@ -119,7 +119,7 @@ class SchemaEncoder:
             connection=connection,
         )
         self._ids: Final = VersionCache(
-            self._resolve,
+            self._find_or_register,
             count_max=1,
             refusal_kept_s=_REFUSAL_KEPT_S,
             wait_s=available_within_s + _CALLS_WITHIN_S,
@@ -145,7 +145,7 @@ class SchemaEncoder:
         payload = self._codec.encode(value)
         return add_header(self.schema_version_id.bytes, payload, compress=self._compresses)
 
-    def _resolve(self, definition: str) -> UUID:
+    def _find_or_register(self, definition: str) -> UUID:
         try:
             found = self._registry.find_version(self._name, definition)
             if found is None:
@@ -217,7 +217,7 @@ def _text_of(definition: str | Mapping[str, Any] | Sequence[Any], data_format: s
     if isinstance(definition, str):
         is_name = data_format == "AVRO" and is_bare_name(definition)
         return json.dumps(load_avro(definition)) if is_name else definition
-    return json.dumps(unmarked(definition))
+    return json.dumps(without_marks(definition))
 
 
 def _check_word(name: str, value: str, known_words: tuple[str, ...]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from jsonschema import Draft7Validator, ValidationError, validators
 
-from penstock.schemas.patterns import search_of
+from penstock.schemas.patterns import compile_search
 
 PATTERN_CHARACTERS_MAX: Final = 10_000
 """Longer texts and names are refused by patterns: the time of a match may grow with the square of the length."""
@@ -15,7 +15,7 @@ _SHOWN_MAX: Final = 200
 _standard_additional_properties: Final = Draft7Validator.VALIDATORS["additionalProperties"]
 
 
-def bounded(kind: Any) -> Any:
+def with_bounded_keywords(kind: Any) -> Any:
     """Return a class of validators whose costly keywords are those of this module."""
     return validators.extend(
         kind, {name: each for name, each in _KEYWORDS.items() if name in kind.VALIDATORS}
@@ -32,7 +32,7 @@ def _pattern(validator: Any, wanted: str, value: Any, _schema: Any) -> Iterator[
         return
     if len(value) > PATTERN_CHARACTERS_MAX:
         yield ValidationError(_too_long(value))
-    elif not search_of(wanted)(value):
+    elif not compile_search(wanted)(value):
         yield ValidationError(f"{value!r:.{_SHOWN_MAX}} does not match {wanted!r}")
 
 
@@ -46,7 +46,7 @@ def _pattern_properties(
         yield ValidationError(_too_long(longest))
         return
     for pattern, subschema in wanted.items():
-        for name in filter(search_of(pattern), value):
+        for name in filter(compile_search(pattern), value):
             yield from validator.descend(value[name], subschema, path=name, schema_path=pattern)
 
 
@@ -59,7 +59,7 @@ def _additional_properties(
         return
     if any(len(name) > PATTERN_CHARACTERS_MAX for name in value):
         return  # `_pattern_properties` reports the long name
-    searches = [search_of(pattern) for pattern in patterns]
+    searches = [compile_search(pattern) for pattern in patterns]
     known = schema.get("properties", {})
     rest = [name for name in value if name not in known and not any(search(name) for search in searches)]
     if validator.is_type(wanted, "object"):

@@ -95,7 +95,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: 
         import referencing
         from jsonschema.exceptions import best_match
 
-        from penstock.schemas.json_keywords import bounded
+        from penstock.schemas.json_keywords import with_bounded_keywords
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"checking JSON needs the package {error.name}, which is not installed: pip install 'penstock[schemas]'",
@@ -119,7 +119,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: 
         raise UnsupportedSchema(
             f"{schema_name} is not a JSON Schema: {error.json_path}: {error.message}"
         ) from error
-    kind = bounded(kind)
+    kind = with_bounded_keywords(kind)
     # An empty registry: a reference to another document is refused and never fetched, as in the Java reference.
     validator = kind(schema, registry=referencing.Registry())
 

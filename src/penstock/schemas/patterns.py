@@ -32,7 +32,7 @@ class _NotSupportedError(Exception):
 
 
 @functools.lru_cache(maxsize=256)
-def search_of(pattern: str) -> Search:
+def compile_search(pattern: str) -> Search:
     """Compile a pattern; the returned function returns whether a text has a match.
 
     Raises:

@@ -47,8 +47,8 @@ class VersionCache(Generic[_Key, _Value]):
         self._wait_s: Final = wait_s
         self._clock: Final = clock or SystemClock()
         self._lock: Final = threading.Lock()
-        self._found: Final[OrderedDict[_Key, _Value]] = OrderedDict()
-        self._refused: Final[OrderedDict[_Key, tuple[float, type[SchemaError], str]]] = OrderedDict()
+        self._values: Final[OrderedDict[_Key, _Value]] = OrderedDict()
+        self._refusals: Final[OrderedDict[_Key, tuple[float, type[SchemaError], str]]] = OrderedDict()
         self._under_way: Final[dict[_Key, Future[_Value]]] = {}
 
     def get(self, key: _Key) -> _Value:
@@ -60,16 +60,16 @@ class VersionCache(Generic[_Key, _Value]):
             PenstockError: Any other error of the fetch.
         """
         with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-                return self._found[key]
+            if key in self._values:
+                self._values.move_to_end(key)
+                return self._values[key]
             self._raise_refusal(key)
             answer = self._under_way.get(key)
             is_first = answer is None
             if answer is None:
                 answer = self._under_way[key] = Future()
         if is_first:
-            return self._ask(key, answer)
+            return self._fetch_and_share(key, answer)
         try:
             return answer.result(self._wait_s)
         except TimeoutError:
@@ -77,15 +77,15 @@ class VersionCache(Generic[_Key, _Value]):
                 f"another thread has asked the schema registry for the same version for {self._wait_s:g} s without an answer"
             ) from None
 
-    def _ask(self, key: _Key, answer: Future[_Value]) -> _Value:
+    def _fetch_and_share(self, key: _Key, answer: Future[_Value]) -> _Value:
         try:
             value = self._fetch(key)
         except BaseException as error:
             with self._lock:
                 if isinstance(error, SchemaError):
                     until_s = self._clock.monotonic_s() + self._refusal_kept_s
-                    self._refused[key] = (until_s, type(error), str(error))
-                    _keep_last(self._refused, self._count_max)
+                    self._refusals[key] = (until_s, type(error), str(error))
+                    _keep_last(self._refusals, self._count_max)
                 del self._under_way[key]
             answer.set_exception(
                 error
@@ -96,19 +96,19 @@ class VersionCache(Generic[_Key, _Value]):
             )
             raise
         with self._lock:
-            self._found[key] = value
-            _keep_last(self._found, self._count_max)
+            self._values[key] = value
+            _keep_last(self._values, self._count_max)
             del self._under_way[key]
         answer.set_result(value)
         return value
 
     def _raise_refusal(self, key: _Key) -> None:
-        if key not in self._refused:
+        if key not in self._refusals:
             return
-        until_s, kind, message = self._refused[key]
+        until_s, kind, message = self._refusals[key]
         if self._clock.monotonic_s() < until_s:
             raise kind(message)
-        del self._refused[key]
+        del self._refusals[key]
 
 
 def _keep_last(kept: OrderedDict[Any, Any], count_max: int) -> None:

@@ -215,35 +215,35 @@ class Autoscaler:
             )
         if not self._take_lease(summary):
             holder = None if self._lease is None else self._lease.holder
-            return [self._hold_event(summary, f"another autoscaler has the lease ({holder})", 0)]
+            return [self._report_hold(summary, f"another autoscaler has the lease ({holder})", 0)]
         if not self._has_checked_readers:
             self._find_reader_behind(summary, set())  # raises an error if a reader has no lease table
             self._has_checked_readers = True
         if summary.status != "ACTIVE":
-            return [self._hold_event(summary, f"the stream is {summary.status}", summary.open_shard_count)]
-        return self._act(summary)
+            return [self._report_hold(summary, f"the stream is {summary.status}", summary.open_shard_count)]
+        return self._rescale(summary)
 
     # -- one round ------------------------------------------------------------------------------------------
 
-    def _act(self, summary: StreamSummary) -> list[AutoscaleEvent]:
+    def _rescale(self, summary: StreamSummary) -> list[AutoscaleEvent]:
         """Measure the load. Then split and merge at most `steps_max` times, until a step is not done."""
-        shards, closed, now_ms = self._list()
-        load = self._measure(summary, shards, now_ms)
+        shards, closed, now_ms = self._list_shards()
+        load = self._measure_load(summary, shards, now_ms)
         if isinstance(load, str):
-            return [self._hold_event(summary, load, len(shards))]
+            return [self._report_hold(summary, load, len(shards))]
         self._history.add(self._ports.clock.monotonic_s(), load)
         young = self._young_boundaries(summary, shards, now_ms)
         events: list[AutoscaleEvent] = []
         while len(events) < self.options.steps_max and not self._stop.is_set():
-            event, made = self._step(summary, shards, closed, load, young)
+            event, made = self._do_step(summary, shards, closed, load, young)
             events.append(event)
             if not event.done or not self._wait_until_active(summary):
                 break
             young |= made
-            shards, closed, _ = self._list()
+            shards, closed, _ = self._list_shards()
         return events
 
-    def _step(
+    def _do_step(
         self,
         summary: StreamSummary,
         shards: Sequence[Shard],
@@ -264,16 +264,16 @@ class Autoscaler:
         if not isinstance(decision, Hold):
             obstacle = self._find_reader_behind(summary, closed)
             if not obstacle and not self.options.dry_run:
-                obstacle = self._carry_out(summary, decision)
+                obstacle = self._reshard(summary, decision)
             done = not obstacle and not self.options.dry_run
             if not done:
                 self._resharder.forget_goal()
             if obstacle:
                 decision = Hold(f"{obstacle}; put off: {_describe(decision)}")
         made = frozenset({decision.at}) if isinstance(decision, Split) else frozenset[int]()
-        return self._event(summary, decision, len(shards), done=done), made
+        return self._report_decision(summary, decision, len(shards), done=done), made
 
-    def _list(self) -> tuple[list[Shard], set[str], int]:
+    def _list_shards(self) -> tuple[list[Shard], set[str], int]:
         """Return the open shards, the ids of the closed ones, and the service's time."""
         listing = self._ports.kinesis.fetch_shards(self._stream)
         now_ms = service_bound_ms(self._ports.clock.wall_ms(), listing.server_ms)
@@ -283,7 +283,7 @@ class Autoscaler:
             now_ms,
         )
 
-    def _measure(self, summary: StreamSummary, shards: Sequence[Shard], now_ms: int) -> LoadMap | str:
+    def _measure_load(self, summary: StreamSummary, shards: Sequence[Shard], now_ms: int) -> LoadMap | str:
         """Return the load, or the reason why it is unknown."""
         window_s = choose_window_s(
             self._ports.kinesis,
@@ -343,7 +343,7 @@ class Autoscaler:
                     )
         return ""
 
-    def _carry_out(self, summary: StreamSummary, decision: Decision) -> str:
+    def _reshard(self, summary: StreamSummary, decision: Decision) -> str:
         """Split or merge; return why the call did not succeed, or an empty text."""
         if not self._take_lease(summary):
             return "another autoscaler has taken the lease"
@@ -404,7 +404,7 @@ class Autoscaler:
 
     # -- events ---------------------------------------------------------------------------------------------
 
-    def _event(
+    def _report_decision(
         self, summary: StreamSummary, decision: Decision, shards: int, *, done: bool
     ) -> AutoscaleEvent:
         name = type(decision).__name__.lower()
@@ -414,8 +414,8 @@ class Autoscaler:
         self._on_event(event)
         return event
 
-    def _hold_event(self, summary: StreamSummary, reason: str, shards: int) -> AutoscaleEvent:
-        return self._event(summary, Hold(reason), shards, done=False)
+    def _report_hold(self, summary: StreamSummary, reason: str, shards: int) -> AutoscaleEvent:
+        return self._report_decision(summary, Hold(reason), shards, done=False)
 
 
 def _describe(decision: Decision) -> str:

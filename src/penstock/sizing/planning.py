@@ -65,8 +65,8 @@ def plan_stream(
     shards = [each for each in listing.shards if each.is_open]
     now_ms = service_bound_ms(ports.clock.wall_ms(), listing.server_ms)
     problems: list[str] = []
-    traffic = _traffic(ports, summary.name, max(since_ms, summary.created_ms), now_ms, problems)
-    window_s = _window_s(
+    traffic = _fetch_traffic(ports, summary.name, max(since_ms, summary.created_ms), now_ms, problems)
+    window_s = _choose_window_s(
         ports.kinesis, stream, shards, now_ms=now_ms, created_ms=summary.created_ms, problems=problems
     )
     samples, unread = sample_shards(
@@ -92,7 +92,7 @@ def plan_stream(
     )
 
 
-def _window_s(
+def _choose_window_s(
     kinesis: Kinesis,
     stream: str,
     shards: Sequence[Shard],
@@ -115,7 +115,7 @@ def _window_s(
     return shortest
 
 
-def _traffic(ports: PlanPorts, name: str, since_ms: int, now_ms: int, problems: list[str]) -> Traffic:
+def _fetch_traffic(ports: PlanPorts, name: str, since_ms: int, now_ms: int, problems: list[str]) -> Traffic:
     span_s = (now_ms - since_ms) / 1000
     period_s = 60 if span_s < 86_400 else 300
     if span_s >= _FIVE_MINUTES_KEPT_S:

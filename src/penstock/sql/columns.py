@@ -46,14 +46,14 @@ def _text_of(data: bytes | None) -> str | None:
         return None
 
 
-def prefix_of(index: int) -> str:
+def column_prefix(index: int) -> str:
     """Return the prefix of column names for the query's table at this index."""
     return f"t{index}_"
 
 
 def scanned_schema(index: int) -> pa.Schema:
     """Return the schema of a table's scan."""
-    return pa.schema([pa.field(prefix_of(index) + field.name, field.type) for field in ROWS_SCHEMA])
+    return pa.schema([pa.field(column_prefix(index) + field.name, field.type) for field in ROWS_SCHEMA])
 
 
 def view_columns(index: int, *, is_stored: bool = False) -> str:
@@ -62,7 +62,7 @@ def view_columns(index: int, *, is_stored: bool = False) -> str:
     Args:
         is_stored: The rows are in a table of DuckDB, which has `has_text` in place of the text.
     """
-    prefix = prefix_of(index)
+    prefix = column_prefix(index)
     text = f'"{prefix}{TEXT}"'
     if is_stored:
         text = f'CASE WHEN has_text THEN decode("{prefix}data") END'
@@ -72,5 +72,5 @@ def view_columns(index: int, *, is_stored: bool = False) -> str:
 
 def stored_columns(index: int) -> str:
     """Return the select list for storing a scan in a table of DuckDB: without the text, which `data` has already."""
-    prefix = prefix_of(index)
+    prefix = column_prefix(index)
     return f'* EXCLUDE ("{prefix}{TEXT}"), "{prefix}{TEXT}" IS NOT NULL AS has_text'

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from penstock.core.option_table import SIZE
 from penstock.errors import OptionError
-from penstock.sql.columns import prefix_of, scanned_schema, stored_columns, view_columns
+from penstock.sql.columns import column_prefix, scanned_schema, stored_columns, view_columns
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query_plan import QueryPlan, parse_plan
 from penstock.sql.statement import StatementError, named_tables
@@ -86,13 +86,13 @@ class Database:
             raise StatementError(_LINE.sub(_line_before, str(error))) from error
         return parse_plan(row[1], len(self.names))
 
-    def store(self, index: int) -> None:
+    def store_rows(self, index: int) -> None:
         """Copy the rows of a table's scan into a table of DuckDB."""
         rows = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
         self.connection.execute(f"CREATE TEMP TABLE {stored_name(index)} AS {rows}")
         self._create_view(index, is_stored=True)
 
-    def append(self, index: int, rows: pa.Table) -> None:
+    def append_rows(self, index: int, rows: pa.Table) -> None:
         """Add rows to a table that is stored."""
         self.connection.register(_scan_name(index), rows)
         selected = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
@@ -172,7 +172,7 @@ def scan_batch(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def stored_name(index: int) -> str:
     """Return the name of the table of DuckDB that keeps a table's rows."""
-    return f"stored_{prefix_of(index)}rows"
+    return f"stored_{column_prefix(index)}rows"
 
 
 def _scan_name(index: int) -> str:

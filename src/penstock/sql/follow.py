@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from penstock.sql.columns import ARRIVAL, TextColumn, prefix_of, scanned_schema
+from penstock.sql.columns import ARRIVAL, TextColumn, column_prefix, scanned_schema
 from penstock.sql.database import Database, marked_schema, scan_batch, select_from, stored_name
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query import ROWS_PER_RESULT, Query
@@ -100,7 +100,7 @@ class FollowedQuery:
         for index in range(len(self._sources)):
             self._database.add_scan(index, scanned_schema(index).empty_table())
             if not self.is_row_by_row:
-                self._database.store(index)
+                self._database.store_rows(index)
             reader = threading.Thread(
                 target=self._read, args=(index,), name=f"penstock-sql-{index}", daemon=True
             )
@@ -121,13 +121,13 @@ class FollowedQuery:
     def _read(self, index: int) -> None:
         try:
             for rows in self._sources[index].follow(self._planned.tables[index].bounds):
-                self._put((index, scan_batch(index, self._texts[index].with_text(rows))))
+                self._enqueue((index, scan_batch(index, self._texts[index].with_text(rows))))
                 if self._is_stopped.is_set():
                     return
         except BaseException as error:  # noqa: BLE001 - raised again on the thread of the results
-            self._put(error)
+            self._enqueue(error)
 
-    def _put(self, item: tuple[int, pa.RecordBatch] | BaseException) -> None:
+    def _enqueue(self, item: tuple[int, pa.RecordBatch] | BaseException) -> None:
         while not self._is_stopped.is_set():
             try:
                 self._arrived.put(item, timeout=_CHECK_INTERVAL_S)
@@ -172,10 +172,10 @@ class FollowedQuery:
             until_s = time.monotonic() + self._interval_s
             while (item := self._next_rows(until_s)) is not None:
                 index, rows = item
-                self._database.append(index, pa.Table.from_batches([rows]))
+                self._database.append_rows(index, pa.Table.from_batches([rows]))
             if self._is_stopped.is_set():
                 return
-            self._remove_old()
+            self._remove_old_rows()
             found = self._run_query()
             if not found.equals(before):
                 yield found
@@ -196,13 +196,13 @@ class FollowedQuery:
                 )
         return pa.Table.from_batches(batches, reader.schema).rename_columns(schema.names).cast(schema)
 
-    def _remove_old(self) -> None:
+    def _remove_old_rows(self) -> None:
         """Rewrite each table without the rows before the query's lower bound, if these are more than half of its rows."""
         run = self._database.connection.execute
         for index, use in self._planned.plan_now().uses.items():
             if use.bounds.from_ms is None:
                 continue
-            column, table = f'"{prefix_of(index)}{ARRIVAL}"', stored_name(index)
+            column, table = f'"{column_prefix(index)}{ARRIVAL}"', stored_name(index)
             is_new = f"{column} >= make_timestamptz({use.bounds.from_ms * 1000})"
             ((old, new),) = run(
                 f"SELECT count(*) FILTER (NOT {is_new}), count(*) FILTER ({is_new}) FROM {table}"  # noqa: S608 - our own names

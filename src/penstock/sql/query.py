@@ -142,7 +142,7 @@ class Query:
         try:
             for index, table in enumerate(self.tables):
                 if table.is_read and self.plan.must_store(index):
-                    database.store(index)
+                    database.store_rows(index)
             relation = select_from(database)
             reader = relation.to_arrow_reader(ROWS_PER_RESULT)
             schema = marked_schema(relation, reader.schema)

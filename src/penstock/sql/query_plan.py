@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from penstock.sql.columns import ARRIVAL, SHARD, TEXT, prefix_of
+from penstock.sql.columns import ARRIVAL, SHARD, TEXT, column_prefix
 
 _INSTANT: Final = (
     r"'(?P<date>\d{4}-\d\d-\d\d) (?P<time>\d\d:\d\d:\d\d)(?P<fraction>\.\d{1,6})?"
@@ -129,14 +129,16 @@ def parse_plan(explained: str, table_count: int) -> QueryPlan:
         info = node.get("extra_info") or {}
         columns = _texts(info.get("Projections"))
         own = [*_texts(info.get("Filters")), *conditions]
-        index = next((each for each in range(table_count) if _mentions(prefix_of(each), columns)), None)
+        index = next(
+            (each for each in range(table_count) if _is_mentioned(column_prefix(each), columns)), None
+        )
         if index is None:
             continue
         use = TableUse(
-            _bounds_of(own, prefix_of(index)),
+            _bounds_of(own, column_prefix(index)),
             1,
             any(_ARRIVAL_NAMES.search(text) for text in own),
-            _mentions(prefix_of(index) + TEXT, columns),
+            _is_mentioned(column_prefix(index) + TEXT, columns),
         )
         uses[index] = use.union(uses[index]) if index in uses else use
     return QueryPlan(
@@ -169,7 +171,7 @@ def _texts(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else [str(value)]
 
 
-def _mentions(name: str, texts: list[str]) -> bool:
+def _is_mentioned(name: str, texts: list[str]) -> bool:
     return any(re.search(rf"\b{re.escape(name)}", text) for text in texts)
 
 

@@ -17,7 +17,7 @@ _BATCHES_HELD_MAX: Final = 2
 _CHECK_INTERVAL_S: Final = 0.25
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the query is not wanted any more
+class ReadStopped(Exception):  # noqa: N818 - not an error: the query is not wanted any more
     """`ReadAhead.stop` ended the rows."""
 
 
@@ -43,7 +43,7 @@ class ReadAhead(Generic[_Item]):
         """Yield the rows.
 
         Raises:
-            Stopped: `stop` was called.
+            ReadStopped: `stop` was called.
             BaseException: The error of the reading thread, which `error` keeps.
         """
         self._thread.start()
@@ -71,26 +71,26 @@ class ReadAhead(Generic[_Item]):
                 return self._queue.get(timeout=_CHECK_INTERVAL_S)
             except queue.Empty:
                 self._on_wait()
-        raise Stopped
+        raise ReadStopped
 
     def _read_on_thread(self) -> None:
         try:
             for rows in self._read():
-                self._put(rows)
-        except Stopped:
+                self._enqueue(rows)
+        except ReadStopped:
             return
         except BaseException as error:  # noqa: BLE001 - raised again on the thread that requests rows
             self.error = error
         try:
-            self._put(None)
-        except Stopped:
+            self._enqueue(None)
+        except ReadStopped:
             return
 
-    def _put(self, rows: _Item | None) -> None:
+    def _enqueue(self, rows: _Item | None) -> None:
         while not self._is_stopped.is_set():
             try:
                 self._queue.put(rows, timeout=_CHECK_INTERVAL_S)
             except queue.Full:
                 continue
             return
-        raise Stopped
+        raise ReadStopped

@@ -24,7 +24,7 @@ from penstock.core.leases.lease_writes import Applied, Promote, Refused
 from penstock.errors import AnotherDriver, ClaimConflict, NotFound, ServiceError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.lease_table import LeaseTable
-from penstock.runtime.threads import Threads, map_on
+from penstock.runtime.threads import Threads, map_on_pool
 from penstock.spark.driver.batch_tasks import PlannedBatch
 from penstock.spark.driver.joining import JoinedQuery
 from penstock.spark.driver.lease_recreation import LeaseRecreation
@@ -235,7 +235,7 @@ class BatchSettler:
                 for part in self._parts_of(planned, query)
             ]
         parts = [part for part in parts if part.shard_id in unclaimed]
-        for _ in map_on(self._pool, self._condition(), self._claim_end, parts):
+        for _ in map_on_pool(self._pool, self._condition(), self._claim_end, parts):
             pass
 
     def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
@@ -272,7 +272,7 @@ class BatchSettler:
         since_s = self._pending_since_s
         since_s = self._pending_since_s = {write: since_s.get(write, now_s) for write in shards.promotions()}
         due = [write for write in since_s if at_once or now_s - since_s[write] >= self._promote_after_s]
-        are_final = map_on(self._pool, self._condition(), self._write_promotion, due)
+        are_final = map_on_pool(self._pool, self._condition(), self._write_promotion, due)
         shards.on_promoted(write.key for write, is_final in zip(due, are_final, strict=True) if is_final)
 
     def _write_promotion(self, write: Promote) -> bool:

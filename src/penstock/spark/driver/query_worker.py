@@ -143,7 +143,7 @@ class QueryWorker:
     @property
     def problems(self) -> tuple[str, ...]:
         """The calls about leases that keep failing, each with its last error."""
-        return self._loop.snapshot().failing
+        return self._loop.snapshot().failing_calls
 
     def wait_until_at_rest(self, timeout_s: float) -> bool:
         """Wait until this query has every lease that it can have for now; return False after the timeout."""

@@ -9,8 +9,8 @@ from typing import Final
 
 from penstock.testing.stream_source import promises as p
 from penstock.testing.stream_source.outcomes import NO_ROWS, NotTried, PromiseBroken
-from penstock.testing.stream_source.processes import ProcessFailed, in_process, read_rows
-from penstock.testing.stream_source.query import Query, compare, difference, put, running
+from penstock.testing.stream_source.processes import ProcessFailed, read_rows, run_in_process
+from penstock.testing.stream_source.query import Query, compare_with_sink, describe_difference, put, running
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 from penstock.testing.stream_source.spark_calls import Driver, Fetched, Row, Task
 
@@ -39,7 +39,7 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
                     ) from first
             if isinstance(first, Exception) or isinstance(second, Exception):
                 continue
-            other = difference(query.ids(first), query.ids(second))
+            other = describe_difference(query.ids(first), query.ids(second))
             if other is not None:
                 _expect_replay(query, [task])
                 raise PromiseBroken(
@@ -52,7 +52,7 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
 
 def _expect_replay(query: Query, tasks: list[Task]) -> None:
     """Report the simpler promise as broken if the rows of two reads differ even when one read follows the other."""
-    other = difference(query.ids(read_rows(tasks)), query.ids(read_rows(tasks)))
+    other = describe_difference(query.ids(read_rows(tasks)), query.ids(read_rows(tasks)))
     if other is not None:
         raise PromiseBroken(p.REPLAY, f"tasks that are read twice, one read after the other: {other}")
 
@@ -112,7 +112,7 @@ def two_drivers_agree(source: SourceUnderTest) -> None:
                     f"the new driver cannot read the batch that the old one logged: {type(ours).__name__}: {ours}",
                 ) from ours
             if not isinstance(theirs, Exception):  # an old driver that fails does no harm
-                other = difference(query.ids(ours), query.ids(theirs))
+                other = describe_difference(query.ids(ours), query.ids(theirs))
                 if other is not None:
                     _expect_replay(query, query.tasks())
                     raise PromiseBroken(
@@ -127,7 +127,7 @@ def two_drivers_agree(source: SourceUnderTest) -> None:
         finally:
             old.stop()
         query.run_until(len(query.rows()) + 2 if ids is None else len(ids), p.TWO_DRIVERS)
-        compare(query, ids, p.TWO_DRIVERS, "after the old driver has stopped: ")
+        compare_with_sink(query, ids, p.TWO_DRIVERS, "after the old driver has stopped: ")
 
 
 def _batch(query: Query, driver: Driver) -> Answer:
@@ -159,13 +159,13 @@ def reads_in_any_process(source: SourceUnderTest) -> None:
             query.driver = query.bare_driver()
             tasks = query.tasks()
         try:
-            there = query.ids(in_process(read_rows, tasks))
+            there = query.ids(run_in_process(read_rows, tasks))
         except ProcessFailed as failed:
             raise PromiseBroken(p.ANY_PROCESS, f"a new process failed: {failed}") from failed
         here = query.ids(read_rows(tasks))
         if not here and not there:
             raise NotTried(NO_ROWS)
-        other = difference(here, there)
+        other = describe_difference(here, there)
         if other is not None:
             _expect_replay(query, tasks)
             raise PromiseBroken(p.ANY_PROCESS, f"in a new process {other}")

@@ -13,8 +13,8 @@ from penstock.testing.stream_source.attempt_checks import (
     two_drivers_agree,
 )
 from penstock.testing.stream_source.outcomes import NO_ROWS, NotTried, PromiseBroken
-from penstock.testing.stream_source.processes import ProcessFailed, in_process, left_after_stop
-from penstock.testing.stream_source.query import Query, compare, difference, put, running
+from penstock.testing.stream_source.processes import ProcessFailed, find_leaks_after_stop, run_in_process
+from penstock.testing.stream_source.query import Query, compare_with_sink, describe_difference, put, running
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 from penstock.testing.stream_source.spark_calls import Driver, passes_start, pickled
 
@@ -109,7 +109,7 @@ def every_record_once(source: SourceUnderTest) -> None:
             source.reshard()
         if ids is not None:
             _settle(query)
-        compare(query, ids, p.ONCE)
+        compare_with_sink(query, ids, p.ONCE)
 
 
 def a_replay_is_identical(source: SourceUnderTest) -> None:
@@ -158,7 +158,7 @@ def goes_on_after_every_call(source: SourceUnderTest) -> None:
                 query.run_batch(p.RESTART)
             else:
                 query.run_until(len(ids), p.RESTART, when)
-            compare(query, ids, p.RESTART, when)
+            compare_with_sink(query, ids, p.RESTART, when)
 
 
 def _plan_unlogged(query: Query) -> None:
@@ -191,7 +191,7 @@ def an_empty_range_is_harmless(source: SourceUnderTest) -> None:
             query.run_until(len(query.rows()) + 3, p.EMPTY)
         finally:
             after_restart.stop()
-        compare(query, ids, p.EMPTY, "after partitions(x, x): ")
+        compare_with_sink(query, ids, p.EMPTY, "after partitions(x, x): ")
 
 
 def _expect_no_rows(query: Query, who: str, driver: Driver) -> None:
@@ -222,7 +222,7 @@ def read_limits_are_kept(source: SourceUnderTest) -> None:
         query.plan(p.LIMIT, ReadAllAvailable())
         rows = query.execute()
         query.commit()
-        other = ids and difference(ids, query.ids())
+        other = ids and describe_difference(ids, query.ids())
         if other:
             raise PromiseBroken(
                 p.LIMIT, f"{3 * _LIMIT} records, and with ReadAllAvailable a batch of {len(rows)}: {other}"
@@ -240,7 +240,7 @@ def available_now_ends(source: SourceUnderTest) -> None:
             query.driver.prepare_available_now()
             wanted = ids
             ids = _follow_until_rest(query, ids)
-            other = wanted and difference(wanted, query.ids())
+            other = wanted and describe_difference(wanted, query.ids())
             if other:
                 raise PromiseBroken(
                     p.AVAILABLE_NOW,
@@ -271,7 +271,7 @@ def stop_leaves_nothing(source: SourceUnderTest) -> None:
         start = query.start
     put(source, 2)
     try:
-        left = in_process(left_after_stop, query.data_source, query.schema, start, source.stop_s)
+        left = run_in_process(find_leaks_after_stop, query.data_source, query.schema, start, source.stop_s)
     except ProcessFailed as failed:
         raise PromiseBroken(p.STOP, f"a process that stopped its readers: {failed}") from failed
     if left:
@@ -295,7 +295,7 @@ def commit_is_advice(source: SourceUnderTest) -> None:
         query.latest()
         ids = put(source, 3, ids)
         query.run_until(len(query.rows()) + 3 if ids is None else len(ids), p.COMMIT)
-        compare(query, ids, p.COMMIT)
+        compare_with_sink(query, ids, p.COMMIT)
 
 
 def wrong_options_are_refused(source: SourceUnderTest) -> None:

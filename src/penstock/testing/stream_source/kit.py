@@ -37,7 +37,7 @@ class StreamSourceChecks:
 
         reason = self.known_broken.get(promise.name)
         try:
-            _try(source, promise)
+            _try_promise(source, promise)
         except NotTried as why:
             pytest.skip(str(why))
         except PromiseBroken as broken:
@@ -75,7 +75,7 @@ def check_stream_source(
     held, broken, not_tried = [], {}, {}
     for promise in [each for each in PROMISES if each.name in promises]:
         try:
-            _try(new_source(), promise)
+            _try_promise(new_source(), promise)
         except NotTried as why:
             not_tried[promise.name] = str(why)
         except PromiseBroken as why:
@@ -85,7 +85,7 @@ def check_stream_source(
     return Verdicts(tuple(held), broken, not_tried)
 
 
-def _try(source: SourceUnderTest, promise: Promise) -> None:
+def _try_promise(source: SourceUnderTest, promise: Promise) -> None:
     """Try one promise. An error of the source breaks this promise; if another promise is broken first, this one was not tried."""
     try:
         CHECKS[promise.name](source)

@@ -35,7 +35,7 @@ class ProcessFailed(Exception):  # noqa: N818 - the process failed, its error is
     """A process ended with an error, or not at all."""
 
 
-def in_process(call: Callable[..., Any], *arguments: Any) -> Any:
+def run_in_process(call: Callable[..., Any], *arguments: Any) -> Any:
     """Run a function of this package in a new process and return its answer.
 
     Raises:
@@ -67,7 +67,7 @@ def read_rows(tasks: list[Task]) -> list[dict[str, Any]]:
 CALLS: Final = ("streamReader", "initialOffset", "partitions(x, x)", "latestOffset", "partitions", "commit")
 
 
-def left_after_stop(data_source: bytes, schema: Any, start: str, stop_s: float) -> str | None:
+def find_leaks_after_stop(data_source: bytes, schema: Any, start: str, stop_s: float) -> str | None:
     """Stop readers after each of Spark's calls; return a text about the first call after which all left something, or None.
 
     Runs in a process of its own. Readers may share connections, so a number counts only if it grows with every reader.

@@ -11,7 +11,7 @@ from typing import Any, Final
 from penstock.testing.stream_source.outcomes import NotStarted, NotTried, PromiseBroken
 from penstock.testing.stream_source.promises import EMPTY, MONOTONE, Promise
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
-from penstock.testing.stream_source.spark_calls import Driver, Row, Task, created
+from penstock.testing.stream_source.spark_calls import Driver, Row, Task, create_data_source
 
 __tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
 _PAUSE_S: Final = 0.02
@@ -29,7 +29,9 @@ class Query:
     def __init__(self, source: SourceUnderTest, options: Mapping[str, str] | None = None) -> None:
         self.source = source
         try:
-            self.data_source, self.schema = created(source, {**source.options(), **(options or {})})
+            self.data_source, self.schema = create_data_source(
+                source, {**source.options(), **(options or {})}
+            )
             driver = self.bare_driver()
         except (PromiseBroken, NotTried):
             raise
@@ -183,7 +185,7 @@ def put(
     return [*(known_ids or []), *ids]
 
 
-def difference(wanted_ids: Iterable[Hashable], found_ids: Iterable[Hashable]) -> str | None:
+def describe_difference(wanted_ids: Iterable[Hashable], found_ids: Iterable[Hashable]) -> str | None:
     """Return how ids differ from the wanted ones, in words; None if they are the same."""
     expected, there = Counter(wanted_ids), Counter(found_ids)
     parts = []
@@ -194,10 +196,10 @@ def difference(wanted_ids: Iterable[Hashable], found_ids: Iterable[Hashable]) ->
     return "; ".join(parts) or None
 
 
-def compare(query: Query, ids: list[Hashable] | None, promise: Promise, when: str = "") -> None:
+def compare_with_sink(query: Query, ids: list[Hashable] | None, promise: Promise, when: str = "") -> None:
     """Compare the sink with the records that were put; if their ids are unknown, look for repeated ones only."""
     found = query.ids()
     wanted: Iterable[Hashable] = ids if ids is not None else set(found)
-    other = difference(wanted, found)
+    other = describe_difference(wanted, found)
     if other is not None:
         raise PromiseBroken(promise, f"{when}{len(query.log)} batches with {len(found)} rows: {other}")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock.testing.stream_source.outcomes import PromiseBroken
 from penstock.testing.stream_source.promises import ONCE, RESTART
-from penstock.testing.stream_source.query import difference
+from penstock.testing.stream_source.query import describe_difference
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 
 _PAUSE_S: Final = 0.1
@@ -64,7 +64,7 @@ def run_in_spark(source: SourceUnderTest, spark: Any, folder: Path) -> None:
     if failure is not None:
         raise PromiseBroken(RESTART, f"the third run failed: {failure}")
     found = [each for batch in sorted(batches) for each in batches[batch]]
-    other = difference(ids or set(found), found)
+    other = describe_difference(ids or set(found), found)
     if other is not None:
         raise PromiseBroken(
             ONCE, f"three runs in a session, {len(batches)} batches with {len(found)} rows: {other}"

@@ -73,7 +73,7 @@ def text_of(offset: Any) -> str:
         raise PromiseBroken(JSON, f"{offset!r}: {type(error).__name__}: {error}") from error
 
 
-def created(source: SourceUnderTest, options: Mapping[str, str]) -> tuple[bytes, StructType]:
+def create_data_source(source: SourceUnderTest, options: Mapping[str, str]) -> tuple[bytes, StructType]:
     """Make the data source of a query; return it pickled, with the schema of its rows."""
     from pyspark.sql.datasource import CaseInsensitiveDict
 
@@ -202,9 +202,9 @@ class Task:
             raise TypeError(
                 f"read returned a {type(found).__name__}, and Spark takes an iterator: write yield, or iter(...)"
             )
-        yield from self.converted(found)
+        yield from self.convert_rows(found)
 
-    def converted(self, found: Any) -> Iterator[Row]:
+    def convert_rows(self, found: Any) -> Iterator[Row]:
         """Yield rows as Spark converts them."""
         from pyspark.sql.worker.plan_data_source_read import records_to_arrow_batches
 
@@ -222,4 +222,4 @@ class Fetched(Task):
 
     def rows(self) -> Generator[Row]:
         """Yield the rows."""
-        yield from self.converted(iter(self.found))
+        yield from self.convert_rows(iter(self.found))
