@@ -41,7 +41,7 @@ def name_of(cls: type) -> str:
     return str.__str__(type.__dict__["__name__"].__get__(cls)).encode("utf-8", "backslashreplace").decode()
 
 
-def way_out_of(error: ServiceError, action: str) -> str:
+def error_and_remedy(error: ServiceError, action: str) -> str:
     """Return a service's error as the end of a sentence, after the advice to allow an action if it was denied."""
     allow = f": allow {action}" if isinstance(error, AccessDenied) else ""
     return f"{allow} ({error})"

@@ -8,7 +8,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.reading.service_clock import service_bound_ms
-from penstock.core.safe_text import way_out_of
+from penstock.core.safe_text import error_and_remedy
 from penstock.core.shard import Shard
 from penstock.core.sizing.plan import PlanInput, SizingPlan, Traffic, plan_size
 from penstock.core.sizing.prices import Prices
@@ -80,7 +80,7 @@ def plan_stream(
         consumers = sorted(each.name for each in ports.fan_out.fetch_consumers(summary.arn))
     except ServiceError as error:
         problems.append(
-            f"registered consumers are not known{way_out_of(error, 'kinesis:ListStreamConsumers')}"
+            f"registered consumers are not known{error_and_remedy(error, 'kinesis:ListStreamConsumers')}"
         )
     if not any(each.record_count for each in samples):
         problems.append(
@@ -126,7 +126,7 @@ def _fetch_traffic(ports: PlanPorts, name: str, since_ms: int, now_ms: int, prob
         )
     except ServiceError as error:
         problems.append(
-            f"CloudWatch returned no figures{way_out_of(error, 'cloudwatch:GetMetricData')}; the plan is made from a sample of "
+            f"CloudWatch returned no figures{error_and_remedy(error, 'cloudwatch:GetMetricData')}; the plan is made from a sample of "
             "records alone, so peaks and reads are unknown"
         )
         return Traffic(period_s)

@@ -15,7 +15,7 @@ from penstock.cli.overview.queue_rows import (
     figures_of,
     sorted_queues,
 )
-from penstock.core.safe_text import describe_error, way_out_of
+from penstock.core.safe_text import describe_error, error_and_remedy
 from penstock.errors import ServiceError, UsageError
 from penstock.runtime.loop import ThreadPool
 
@@ -67,7 +67,9 @@ def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> 
     except UsageError:
         return QueueOverview()  # the installed SDK has no queues, so its user has none
     except ServiceError as error:
-        return QueueOverview(problems=(f"queues are not shown{way_out_of(error, 'kinesis:ListQueues')}",))
+        return QueueOverview(
+            problems=(f"queues are not shown{error_and_remedy(error, 'kinesis:ListQueues')}",)
+        )
     if not found:
         return QueueOverview()
     problems: list[str] = []
@@ -84,7 +86,7 @@ def fetch_queues(queues: Queues, cloudwatch: CloudWatchQueries, now_ms: int) -> 
         )
     except ServiceError as error:
         problems.append(
-            f"CloudWatch returned no figures of queues{way_out_of(error, 'cloudwatch:GetMetricData')}"
+            f"CloudWatch returned no figures of queues{error_and_remedy(error, 'cloudwatch:GetMetricData')}"
         )
         figures: list[dict[str, Any]] = [{} for _ in shown]
     else:

@@ -23,7 +23,7 @@ from penstock.cli.overview.stream_load import (
     load_of,
     missing_metrics,
 )
-from penstock.core.safe_text import describe_error, way_out_of
+from penstock.core.safe_text import describe_error, error_and_remedy
 from penstock.errors import NotFound, ServiceError
 from penstock.runtime.loop import ThreadPool
 
@@ -139,7 +139,9 @@ def fetch_stream(
     try:
         of_stream, of_shards, left_out = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
     except ServiceError as error:
-        problems.append(f"CloudWatch returned no figures{way_out_of(error, 'cloudwatch:GetMetricData')}")
+        problems.append(
+            f"CloudWatch returned no figures{error_and_remedy(error, 'cloudwatch:GetMetricData')}"
+        )
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
         return replace(snapshot, shards=loads, problems=tuple(problems))
     problems += left_out
