@@ -30,7 +30,7 @@ class Batches:
             texts=texts,
             target=open_target(spark, delivery, ""),
             record=None,
-            earlier=None,
+            old_record=None,
             backfill_range=None,
         )
         self._writer = self._new_writer()

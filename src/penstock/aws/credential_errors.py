@@ -13,9 +13,9 @@ from botocore.parsers import ResponseParserError
 
 from penstock.errors import PenstockError
 
-_OF_CREDENTIALS: Final = "botocore.credentials"
-_OF_SIGNING: Final = "botocore.auth"
-_OF_THE_SDK: Final = (sdk.BotoCoreError, sdk.ClientError, ResponseParserError)
+_CREDENTIALS_MODULE: Final = "botocore.credentials"
+_SIGNING_MODULE: Final = "botocore.auth"
+_SDK_ERRORS: Final = (sdk.BotoCoreError, sdk.ClientError, ResponseParserError)
 _STILL_EXPIRED: Final = "refreshed credentials are still expired"
 """The text of botocore's RuntimeError, which has no class of its own."""
 _OTHER_VERSION: Final = "Unsupported version"
@@ -36,7 +36,7 @@ _UNREADABLE: Final = (
 def is_of_credentials(error: BaseException) -> bool:
     """Return whether an error was raised while botocore found or renewed credentials, or signed: nothing was sent yet."""
     modules = _modules_of(error)
-    return _OF_CREDENTIALS in modules or _has_non_text_key(error, modules)
+    return _CREDENTIALS_MODULE in modules or _has_non_text_key(error, modules)
 
 
 def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
@@ -66,7 +66,7 @@ def _of_unreadable(error: Exception) -> str | None:
     if _has_non_text_key(error, modules):
         return f"A key or its token is not text. {_UNREADABLE}"
     # A PenstockError here comes from a log handler that writes the SDK's log lines to a stream.
-    if isinstance(error, (*_OF_THE_SDK, PenstockError)) or _OF_CREDENTIALS not in modules:
+    if isinstance(error, (*_SDK_ERRORS, PenstockError)) or _CREDENTIALS_MODULE not in modules:
         return None
     if isinstance(error, OSError):
         return f"{error.strerror}: {error.filename}. {_UNREADABLE}"
@@ -78,12 +78,12 @@ def _of_unreadable(error: Exception) -> str | None:
 def sdk_error(raised: Exception) -> Exception | None:
     """Return the error that explains a failed call: of the SDK, of the system, or of the credentials. None for any other exception, which is a defect."""
     error = credentials_error(raised) or raised
-    return error if isinstance(error, (*_OF_THE_SDK, OSError)) else None
+    return error if isinstance(error, (*_SDK_ERRORS, OSError)) else None
 
 
 def _has_non_text_key(error: BaseException, modules: list[str]) -> bool:
     """Return whether a request could not be signed because a key is not a text, for instance a number."""
-    return isinstance(error, (TypeError, AttributeError)) and modules[-1] == _OF_SIGNING
+    return isinstance(error, (TypeError, AttributeError)) and modules[-1] == _SIGNING_MODULE
 
 
 def _modules_of(error: BaseException) -> list[str]:

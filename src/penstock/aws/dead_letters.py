@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.consumer.records import Batch
     from penstock.core.reading.record import Record
 
-_RETRIED: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
+_RETRIED_ERRORS: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
 """After each of these a letter is written again. A second one does no harm: a bucket replaces the first, and a stream or a queue delivers at least once anyway."""
 _MESSAGE_BYTES_MAX: Final = 2**20
 """The limit of SQS since August 2025."""
@@ -93,7 +93,13 @@ class _Target:
 
     def _call(self, operation: str, arguments: Mapping[str, Any]) -> None:
         call_operation(
-            self._service, operation, str(self), self._options, is_write=True, retried=_RETRIED, **arguments
+            self._service,
+            operation,
+            str(self),
+            self._options,
+            is_write=True,
+            retried=_RETRIED_ERRORS,
+            **arguments,
         )
 
 

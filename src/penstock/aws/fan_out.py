@@ -29,7 +29,7 @@ from penstock.ports.fan_out import EventStream, FanOutEvent, FanOutFailed, Strea
 from penstock.ports.kinesis import IteratorStart
 
 _SUBSCRIBE: Final = "SubscribeToShard"
-_OF_THE_CONNECTION: Final = frozenset({"host", "connection", "transfer-encoding"})
+_CONNECTION_HEADERS: Final = frozenset({"host", "connection", "transfer-encoding"})
 _LISTING_PAGE_COUNT_MAX: Final = 100
 
 
@@ -147,7 +147,7 @@ def _request_of(signed: Any) -> SignedRequest:
     headers = tuple(
         (name.lower(), header_text(value))
         for name, value in signed.headers.items()
-        if name.lower() not in _OF_THE_CONNECTION
+        if name.lower() not in _CONNECTION_HEADERS
     )
     body = signed.body.encode() if isinstance(signed.body, str) else bytes(signed.body)
     return SignedRequest(parts.path or "/", headers, body)

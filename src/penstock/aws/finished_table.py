@@ -30,7 +30,7 @@ _KEEP_S_DEFAULT: Final = 7 * 86_400.0
 _ANSWER_WITHIN_S: Final = 3.0
 """Deadline of a call. Records wait for the calls before they are handled and acknowledged, while their visibility timeouts run."""
 _CREATED_WITHIN_S: Final = 300.0
-_RETRIED: Final = (*TRANSIENT, UnknownOutcome)  # a row may be written twice
+_RETRIED_ERRORS: Final = (*TRANSIENT, UnknownOutcome)  # a row may be written twice
 
 
 class FinishedRecordsTable:
@@ -132,7 +132,12 @@ class FinishedRecordsTable:
 
     def _send_all(self, operation: str, request: Any, *, is_write: bool = False) -> list[Any]:
         return call_with_rows(
-            operation, f"table {self._table}", request, self._options, is_write=is_write, retried=_RETRIED
+            operation,
+            f"table {self._table}",
+            request,
+            self._options,
+            is_write=is_write,
+            retried=_RETRIED_ERRORS,
         )
 
     # --- the table ------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from penstock.ports.schema_registry import (
 )
 
 _Word = TypeVar("_Word", bound=Enum)
-_RETRIED: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
+_RETRIED_ERRORS: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
 """Every call may be repeated: registering a definition a second time returns the version of the first time.
 If several producers register at once, the registry refuses all but one (ConcurrentModificationException)."""
 
@@ -124,7 +124,7 @@ class GlueSchemaRegistry:
             resource if resource.startswith("schema ") else f"schema {resource} of {self}",
             self.options,
             is_write=is_write,
-            retried=_RETRIED,
+            retried=_RETRIED_ERRORS,
             **arguments,
         )
 

@@ -28,13 +28,13 @@ _STATE_KEY: Final = "key"
 _METRICS_KEY: Final = "wid"
 _LEADER: Final = "Leader"
 _VERSION: Final = "Migration3.0"
-_MOVED: Final = "TableMigration3.5"
-_REPORTED: Final = "lut"
+_MIGRATION_KEY: Final = "TableMigration3.5"
+_LAST_UPDATE: Final = "lut"
 _SAMPLES: Final = "sts"
 _LIMITS: Final = "opr"
 _PROPERTIES: Final = "properties"
 _LIBRARY: Final = "library"  # a property of ours
-_METRICS_MOVED: Final = frozenset({"TABLE_MIGRATION_STATUS_PENDING", "TABLE_MIGRATION_STATUS_COMPLETE"})
+_METRICS_MIGRATION: Final = frozenset({"TABLE_MIGRATION_STATUS_PENDING", "TABLE_MIGRATION_STATUS_COMPLETE"})
 
 
 class _Place(Struct, frozen=True):
@@ -91,7 +91,7 @@ class DynamoKcl3Tables:
             names = {*workers, *(() if layout.leader is None else (layout.leader.owner,))}
             found = (self._item(layout.metrics, name) for name in sorted(names))
             items = [item for item in found if item is not None]
-        stats = tuple(_read_stats(item, layout.metrics.key) for item in items if _REPORTED in item)
+        stats = tuple(_read_stats(item, layout.metrics.key) for item in items if _LAST_UPDATE in item)
         has_index = status == "ACTIVE"
         return Kcl3Rows(layout.version, layout.leader, stats, has_index, self._server_ms)
 
@@ -111,7 +111,7 @@ class DynamoKcl3Tables:
         if version is not None and leader is not None:
             return _Layout(_text(version, "cv"), _read_lock(leader), self._leases)
         try:
-            old = {name: self._item(self._state, name) for name in (_VERSION, _LEADER, _MOVED)}
+            old = {name: self._item(self._state, name) for name in (_VERSION, _LEADER, _MIGRATION_KEY)}
         except AccessDenied:
             if version is None:
                 raise  # the state of the row is unknown
@@ -119,7 +119,7 @@ class DynamoKcl3Tables:
         version = version or old.get(_VERSION)
         leader = leader or old.get(_LEADER)
         has_old_tables = any(item is not None for item in old.values())
-        is_moved = _text(old.get(_MOVED) or {}, "tm") in _METRICS_MOVED
+        is_moved = _text(old.get(_MIGRATION_KEY) or {}, "tm") in _METRICS_MIGRATION
         metrics = self._leases
         if has_old_tables and not is_moved:
             metrics = _Place(f"{self._lease_table}-WorkerMetricStats", _METRICS_KEY)
@@ -146,7 +146,7 @@ class DynamoKcl3Tables:
             TABLE_PAGING,
             ConsistentRead=True,
             FilterExpression="attribute_exists(#reported)",
-            ExpressionAttributeNames={"#reported": _REPORTED},
+            ExpressionAttributeNames={"#reported": _LAST_UPDATE},
         )
         return (item for page in pages for item in page["Items"])
 
@@ -168,7 +168,7 @@ class DynamoKcl3Tables:
         """Write a worker's metrics to the table in which the last `fetch` found the others'."""
         place = self._metrics
         values: dict[str, Any] = {
-            _REPORTED: {"N": str(stats.reported_s)},
+            _LAST_UPDATE: {"N": str(stats.reported_s)},
             _SAMPLES: {"M": {name: _numbers(samples) for name, samples in stats.samples.items()}},
             _LIMITS: {"M": {name: _numbers([limit]) for name, limit in stats.limits.items()}},
             _PROPERTIES: {"M": {_LIBRARY: {"S": "penstock"}}},
@@ -193,7 +193,7 @@ class DynamoKcl3Tables:
                 place.table,
                 Key={place.key: {"S": worker}},
                 ConditionExpression="attribute_exists(#reported)",
-                ExpressionAttributeNames={"#reported": _REPORTED},
+                ExpressionAttributeNames={"#reported": _LAST_UPDATE},
             )
         except ServiceError as error:
             if error.code not in ("ConditionalCheckFailedException", "ResourceNotFoundException"):
@@ -222,7 +222,7 @@ def _read_stats(item: Item, key: str) -> WorkerStats:
 
     return WorkerStats(
         item[key]["S"],
-        int(item[_REPORTED]["N"]),
+        int(item[_LAST_UPDATE]["N"]),
         lists(_SAMPLES),
         {metric: limits[0] for metric, limits in lists(_LIMITS).items() if limits},
         is_penstock=_LIBRARY in item.get(_PROPERTIES, {}).get("M", {}),

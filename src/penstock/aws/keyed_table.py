@@ -10,7 +10,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.service_calls import call_operation
 from penstock.errors import NotFound, Rejected, ResourceBusy, Unavailable, UnknownOutcome
 
-_USABLE: Final = ("ACTIVE", "UPDATING")
+_USABLE_STATUSES: Final = ("ACTIVE", "UPDATING")
 
 
 def has_key(key_schema: Iterable[Mapping[str, str]], key: str) -> bool:
@@ -98,4 +98,4 @@ class KeyedTable:
 
 def is_usable(table: Any) -> bool:
     """Return whether a table can be read and written, by its description; False for None, a missing table."""
-    return table is not None and table["TableStatus"] in _USABLE
+    return table is not None and table["TableStatus"] in _USABLE_STATUSES

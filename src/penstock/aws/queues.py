@@ -95,10 +95,10 @@ class AwsQueues:
         """Call for entries; return their results in the same order."""
         arguments = {"QueueARN": queue_arn, "Entries": entries}
         answer = _call_on_records(operation, arguments, self._options)
-        results = {each["ReceiptHandle"]: _APPLIED for each in answer.get("Successful") or ()}
+        results = {each["ReceiptHandle"]: _APPLIED_RESULT for each in answer.get("Successful") or ()}
         for each in answer.get("Failed") or ():
             results[each["ReceiptHandle"]] = _failed_entry(each["ErrorCode"], each.get("ErrorMessage") or "")
-        return [results.get(entry["ReceiptHandle"], _UNANSWERED) for entry in entries]
+        return [results.get(entry["ReceiptHandle"], _UNKNOWN_RESULT) for entry in entries]
 
     # --- queues ---
 
@@ -171,8 +171,8 @@ class AwsQueues:
         )
 
 
-_APPLIED: Final = EntryResult(EntryOutcome.APPLIED)
-_UNANSWERED: Final = EntryResult(EntryOutcome.UNKNOWN, "", "the answer names the handle nowhere")
+_APPLIED_RESULT: Final = EntryResult(EntryOutcome.APPLIED)
+_UNKNOWN_RESULT: Final = EntryResult(EntryOutcome.UNKNOWN, "", "the answer names the handle nowhere")
 
 
 def _kind(is_dead: bool) -> str:

@@ -21,7 +21,7 @@ _AUTHORIZATION: Final = re.compile(
 )
 _DATE: Final = "X-Amz-Date"
 _TOKEN: Final = "X-Amz-Security-Token"  # noqa: S105 - the name of a header
-_OWN: Final = (_DATE.lower(), _TOKEN.lower())
+_OWN_HEADERS: Final = (_DATE.lower(), _TOKEN.lower())
 DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -47,7 +47,9 @@ class Signing:
         self, host: str, headers: dict[str, str], signed: list[str], region: str, service: str
     ) -> None:
         values = {**headers, "host": host}
-        self._lines = [(name, None if name in _OWN else " ".join(values[name].split())) for name in signed]
+        self._lines = [
+            (name, None if name in _OWN_HEADERS else " ".join(values[name].split())) for name in signed
+        ]
         self._names = ";".join(signed)
         self._has_token = _TOKEN.lower() in signed
         self._region = region
@@ -114,7 +116,7 @@ def signing_from(request: Any, keys: Any, left_out: Container[str] = ()) -> Sign
     same = Signing(host, headers, names, found[1], found[2])
     if same.headers(request.body, keys, stamp)["Authorization"] != authorization:
         return None
-    kept = [name for name in names if name in _OWN or name not in left_out]
+    kept = [name for name in names if name in _OWN_HEADERS or name not in left_out]
     return Signing(host, headers, kept, found[1], found[2])
 
 

@@ -15,10 +15,10 @@ from penstock.ports.object_store import OBJECT_BYTES_MAX, StoredObject
 from penstock.runtime.threads import map_on_daemons
 
 _THREADS_MAX: Final = 16
-_REFUSED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
-_MISSING: Final = frozenset({"NoSuchKey", "404"})
+_REFUSED_CODES: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_MISSING_CODES: Final = frozenset({"NoSuchKey", "404"})
 _NOT_IMPLEMENTED: Final = frozenset({"NotImplemented", "501"})
-_RETRIED: Final = (Throttled, Unavailable)
+_RETRIED_ERRORS: Final = (Throttled, Unavailable)
 """UnknownRefusal is not among them: some S3-compatible servers report a missing or changed object without an error code."""
 _Answer = TypeVar("_Answer")
 _PROBE: Final = "penstock-probe-"
@@ -54,7 +54,7 @@ class S3Objects:
         if name:
             place += f", object {name}"
         try:
-            return call(send, operation, place, self._options, is_write=is_write, retried=_RETRIED)
+            return call(send, operation, place, self._options, is_write=is_write, retried=_RETRIED_ERRORS)
         except ServiceError as error:
             if error.code == "NoSuchBucket":
                 raise NotFound(
@@ -176,7 +176,7 @@ class S3Objects:
         try:
             return self._call("GetObject", fetch, name)
         except ServiceError as error:
-            if error.code in _MISSING:
+            if error.code in _MISSING_CODES:
                 return None
             raise
 
@@ -204,6 +204,6 @@ class S3Objects:
         try:
             return self._call(operation, send, name, is_write=True)
         except ServiceError as error:
-            if error.code in _REFUSED or error.code in _MISSING:
+            if error.code in _REFUSED_CODES or error.code in _MISSING_CODES:
                 return None
             raise

@@ -45,7 +45,7 @@ from penstock.errors import (
 _log: Final = logging.getLogger("penstock.aws")
 _Answer = TypeVar("_Answer")
 
-_DENIED: Final = "check the credentials, the role and its policy"
+_ACCESS_REMEDY: Final = "check the credentials, the role and its policy"
 _KEY_UNUSABLE: Final = "check the KMS key that encrypts it: its state, and whether its policy permits its use"
 _UNKNOWN_SENDER: Final = "the answer has no code of the service: check the endpoint, and what answers in between (a proxy, a gateway)"
 _NO_CREDENTIALS: Final = (
@@ -53,7 +53,7 @@ _NO_CREDENTIALS: Final = (
     'eval "$(penstock local --export)"'
 )
 _NO_LOGIN: Final = "log in again: aws sso login --profile NAME"
-_EXPIRED: Final = "log in again, or fetch new keys; a program that has its keys from its environment or its options has to be started again with new ones"
+_EXPIRY_REMEDY: Final = "log in again, or fetch new keys; a program that has its keys from its environment or its options has to be started again with new ones"
 _NO_PROFILE: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config and ~/.aws/credentials"
 _NO_CONNECTION: Final = "check the region and the endpoint, and whether it can be reached from here"
 _STATUS_OF_PROXY: Final = 407
@@ -73,15 +73,15 @@ _WARNED_ATTEMPT: Final = 5
 _TOKEN_PAGING: Final = ("NextToken", "NextToken")
 TABLE_PAGING: Final = ("LastEvaluatedKey", "ExclusiveStartKey")
 """How DynamoDB leads from one page to the next, for `pages_of`."""
-_CREDENTIALS: Final = (
+_CREDENTIALS_ERRORS: Final = (
     sdk.NoCredentialsError,
     sdk.PartialCredentialsError,
     sdk.CredentialRetrievalError,
     sdk.ProfileNotFound,
     sdk.TokenRetrievalError,
 )
-_NOT_SENT: Final = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
-_NO_ANSWER: Final = (
+_UNSENT_ERRORS: Final = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
+_UNANSWERED_ERRORS: Final = (
     sdk.HTTPClientError,
     sdk.IncompleteReadError,
     sdk.ResponseStreamingError,
@@ -166,16 +166,18 @@ def translate_error(
     call_text = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
         return _translate_answer(error, call_text, operation, resource, is_write=is_write, region=region)
-    if isinstance(error, _NOT_SENT) or (isinstance(error, _NO_ANSWER) and is_connection_error(error)):
+    if isinstance(error, _UNSENT_ERRORS) or (
+        isinstance(error, _UNANSWERED_ERRORS) and is_connection_error(error)
+    ):
         return _translate_connecting(error, call_text, operation, resource)
-    if isinstance(error, _NO_ANSWER):
+    if isinstance(error, _UNANSWERED_ERRORS):
         kind = UnknownOutcome if is_write else Unavailable
         return kind(
             f"{call_text}: sent, and no whole answer came: {error!r:.300}{reason_of(error)}",
             operation=operation,
             resource=resource,
         )
-    if isinstance(error, _CREDENTIALS) or is_of_credentials(error):
+    if isinstance(error, _CREDENTIALS_ERRORS) or is_of_credentials(error):
         # A credential_process prints lines, such as those of `aws configure export-credentials`.
         message = _in_one_line(error).removesuffix(".")
         return AccessDenied(
@@ -196,7 +198,7 @@ def _credentials_remedy(error: Exception) -> str:
         return f"{_NO_CREDENTIALS}{unread_files()}"
     if isinstance(error, (sdk.SSOError, sdk.TokenRetrievalError)):
         return _NO_LOGIN
-    return f"{_NO_PROFILE}{unread_files()}" if isinstance(error, sdk.ProfileNotFound) else _DENIED
+    return f"{_NO_PROFILE}{unread_files()}" if isinstance(error, sdk.ProfileNotFound) else _ACCESS_REMEDY
 
 
 def _translate_connecting(error: Exception, call_text: str, operation: str, resource: str) -> ServiceError:
@@ -227,7 +229,7 @@ def _translate_answer(
     has_code = code not in ("", str(status))
     remedy = "" if has_code or status >= 500 else f"; {_UNKNOWN_SENDER}"
     if kind is AccessDenied:
-        remedy = f"; {_KEY_UNUSABLE if is_of_kms_key(code) else _EXPIRED if code in EXPIRED_CREDENTIALS else _DENIED}"
+        remedy = f"; {_KEY_UNUSABLE if is_of_kms_key(code) else _EXPIRY_REMEDY if code in EXPIRED_CREDENTIALS else _ACCESS_REMEDY}"
     if kind is NotFound:
         asked = "the region" if region is None else f"the region ({region})"
         remedy = (

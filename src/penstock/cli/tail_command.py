@@ -77,8 +77,8 @@ def run(args: argparse.Namespace) -> int:
     """
     from penstock.cli.caught_up import when_caught_up
     from penstock.cli.filtered_logs import filtered_logs, is_without_leases
-    from penstock.cli.only_shards import only_shards
     from penstock.cli.output_reader import while_output_is_read
+    from penstock.cli.shard_subset import restrict_to_shards
     from penstock.consumer import Consumer, ConsumerPorts
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     fan_out = None if args.fan_out is None else wiring.open_fan_out(options_of(args))
     table = MemoryLeaseTable(f"tail of {args.stream}")
     if wanted.shard_ids is not None:
-        kinesis = only_shards(kinesis, args.stream, wanted.shard_ids)
+        kinesis = restrict_to_shards(kinesis, args.stream, wanted.shard_ids)
     consumer = Consumer(
         args.stream,
         "tail",

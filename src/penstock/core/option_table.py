@@ -142,7 +142,7 @@ SIZE: Final = Kind("size", _read_size)
 
 
 def parse_options(
-    given: Mapping[str, str],
+    option_texts: Mapping[str, str],
     table: Iterable[Option],
     *,
     scope: str,
@@ -152,7 +152,7 @@ def parse_options(
     """Read the options that a user has given.
 
     Args:
-        given: Keys and texts; keys in any case.
+        option_texts: Keys and texts; keys in any case.
         scope: Only options of this scope apply.
         without_effect: Foreign keys that are accepted and do nothing, with the reason.
         refused: Foreign keys for abilities that Penstock does not have, with the way out. A key that ends with a dot is a
@@ -170,7 +170,7 @@ def parse_options(
     values: dict[str, Any] = {}
     set_by: dict[str, str] = {}
     notes: list[str] = []
-    for key, text in given.items():
+    for key, text in option_texts.items():
         lowered = key.lower()
         if lowered in ignored:
             notes.append(ignored[lowered])

@@ -16,8 +16,8 @@ from penstock.core.delivering.manifest import (
     Move,
     Step,
     next_step,
+    parse_manifest,
     parse_range,
-    read_manifest,
 )
 from penstock.delivery.files import Files
 from penstock.errors import AnotherDriver, DeliveryFailed, PenstockError
@@ -63,7 +63,7 @@ class BatchStore:
         """Return a batch's manifest; None if nothing of the batch is in the table."""
         path = self._manifest_path(label)
         text = self._files.read(path)
-        return None if text is None else read_manifest(text, path)
+        return None if text is None else parse_manifest(text, path)
 
     def is_done(self, label: str) -> bool:
         """Return whether a batch was finished: everything in its manifest was done."""

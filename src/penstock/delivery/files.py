@@ -18,7 +18,7 @@ from penstock.errors import DeliveryFailed, OptionError
 _URI: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """The beginning of a place on another file system. One slash is enough: Databricks and Hadoop write `dbfs:/lake`."""
 _NO_SYSTEM: Final = re.compile("No FileSystem for scheme|ClassNotFoundException")
-_DENIED: Final = re.compile(r"^[\w.]+\.Access(Control|Denied)Exception\b")
+_ACCESS_ERROR: Final = re.compile(r"^[\w.]+\.Access(Control|Denied)Exception\b")
 """Errors of Hadoop for a missing permission."""
 _NO_CREDENTIALS: Final = re.compile(r"\bNoAuthWithAWSException\b|\(Service: S3, Status Code: 40[013]\b")
 """Errors of S3 for missing or refused credentials. They have no reason: the first call is a HEAD, whose answer has no text."""
@@ -281,7 +281,7 @@ def _java_errors() -> Iterator[None]:
     except Py4JJavaError as error:
         text = str(error.java_exception)
         text += _CREDENTIALS if _NO_CREDENTIALS.search(text) else ""
-        raise (PermissionError(text) if _DENIED.search(text) else OSError(text)) from error
+        raise (PermissionError(text) if _ACCESS_ERROR.search(text) else OSError(text)) from error
 
 
 def _way_to_s3(jvm: Any) -> str:

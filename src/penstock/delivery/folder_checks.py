@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from penstock.core.delivering.definition import FILE_FORMATS, NEW_TABLE, Delivery
 from penstock.core.delivering.lake_table import describe_lost_table
 from penstock.core.delivering.manifest import ArrivalRange
-from penstock.core.delivering.record import DeliveryRecord, check_other_delivery, has_files_of, read_record
+from penstock.core.delivering.record import DeliveryRecord, check_other_delivery, has_files_of, parse_record
 from penstock.core.starting import StartingPosition
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, open_files
@@ -82,7 +82,7 @@ def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord
         except PermissionError:  # another user's folder, such as `lost+found`
             continue
         if text is not None:
-            yield name, read_record(text, path)
+            yield name, parse_record(text, path)
 
 
 def check_checkpoint(

@@ -39,7 +39,7 @@ KEPT_SCHEMAS_MAX: Final = 128
 _CORRUPT: Final = "_penstock_corrupt"
 _END: Final = "_penstock_end"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
-_STRICT: Final = {"allowNonNumericNumbers": "false"}  # JSON has no NaN
+_STRICT_OPTIONS: Final = {"allowNonNumericNumbers": "false"}  # JSON has no NaN
 _READ: Final = "_penstock_read"
 _KEYS: Final = "_penstock_keys"
 _FIELDS: Final = "_penstock_fields"
@@ -47,15 +47,15 @@ TEXT: Final = "_penstock_text"
 """Name of the column with the JSON of each record, as bytes."""
 VERDICT: Final = "_penstock_verdict"
 """Name of the column with the verdict of each row."""
-ADDED: Final = (TEXT, _KEYS, _FIELDS)
+ADDED_COLUMNS: Final = (TEXT, _KEYS, _FIELDS)
 """Names of the other columns that rows with a verdict have beside the source's."""
 FITS: Final = "fits"
 UNKNOWN: Final = "unknown field"
 _CONFLICT: Final = "conflict"
-_TWICE: Final = "field twice"
-_VERDICTS: Final = (UNKNOWN, _CONFLICT, _TWICE)
+_REPEATED_FIELD: Final = "field twice"
+_VERDICTS: Final = (UNKNOWN, _CONFLICT, _REPEATED_FIELD)
 """Verdicts for which `explain_misfit` finds the reason in the record. Every other verdict except `FITS` is itself the reason."""
-_UNCHANGED: Final = (
+_UNCHANGED_COLUMNS: Final = (
     "streamName",
     "shardId",
     "sequenceNumber",
@@ -95,7 +95,11 @@ def _added_columns(
     end, corrupt = (_unused_name(name, schema) for name in (_END, _CORRUPT))
     # These two fields also serve a schema without columns: Spark refuses a struct without fields.
     outer = StructType([*schema.fields, StructField(end, IntegerType()), StructField(corrupt, StringType())])
-    options = {**_OPTIONS, **({} if allows_non_finite else _STRICT), "columnNameOfCorruptRecord": corrupt}
+    options = {
+        **_OPTIONS,
+        **({} if allows_non_finite else _STRICT_OPTIONS),
+        "columnNameOfCorruptRecord": corrupt,
+    }
     parsed = F.col(_FIELDS)
     is_whole = (
         parsed.getField(corrupt).isNull()
@@ -120,7 +124,7 @@ def _added_columns(
     verdict = (
         F.when(keys.isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
         .when(has_known, F.lit(FITS))
-        .when(is_twice, F.lit(_TWICE))
+        .when(is_twice, F.lit(_REPEATED_FIELD))
         .otherwise(F.lit(UNKNOWN))
     )
     if texts is not None:
@@ -259,7 +263,7 @@ def dead_letters(
         F.lit(delivery).alias("delivery"),
         F.lit(label).alias("batch"),
         reason_of(schema, names).alias("reason"),
-        *_UNCHANGED,
+        *_UNCHANGED_COLUMNS,
         F.unix_micros("approximateArrivalTimestamp").alias("arrivedMicros"),
         F.date_format(
             F.to_utc_timestamp("approximateArrivalTimestamp", F.current_timezone()),
@@ -278,7 +282,7 @@ DEAD_LETTER_DDL: Final = (
 def source_rows(letters: DataFrame) -> DataFrame:
     """Return the source's rows from which dead letters were made."""
     return letters.select(
-        *_UNCHANGED,
+        *_UNCHANGED_COLUMNS,
         F.timestamp_micros("arrivedMicros").alias("approximateArrivalTimestamp"),
         F.unbase64("data").alias("data"),
     )

@@ -27,9 +27,9 @@ from penstock.core.delivering.record import (
     DeliveryRecord,
     check_retention,
     check_same_delivery,
+    parse_record,
     plan_backfill,
     plan_start,
-    read_record,
     record_of,
     with_layout,
 )
@@ -236,7 +236,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         texts: Makes JSON texts of the records; None if the data of a record is its text, or is not parsed.
         target: Takes the rows.
         record: The record that `save_record` writes.
-        earlier: The record that earlier runs have saved; None if there were none.
+        old_record: The record that earlier runs have saved; None if there were none.
         backfill_range: The range of a backfill; None if this is not a backfill.
     """
 
@@ -246,7 +246,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     texts: Any
     target: Any
     record: DeliveryRecord
-    earlier: DeliveryRecord | None
+    old_record: DeliveryRecord | None
     backfill_range: ArrivalRange | None
 
 
@@ -277,11 +277,11 @@ def open_delivery(
     kinesis = wiring.open_kinesis(options.connection)
     summary = kinesis.fetch_summary(delivery.stream)
     files = open_files(spark, delivery.state)
-    earlier = saved_record = earlier_record(files, delivery)
+    old_record = saved_record = read_record(files, delivery)
     kind = _run_kind_of(delivery, is_redelivery=is_redelivery)
-    if earlier is not None:
+    if old_record is not None:
         lock(delivery)
-    delivery_id = uuid.uuid4().hex if earlier is None else earlier.id
+    delivery_id = uuid.uuid4().hex if old_record is None else old_record.id
     target = open_target(spark, delivery, delivery_id)
     texts = open_record_texts(delivery)
     store = BatchStore(files, delivery.state, target.commit)
@@ -292,21 +292,21 @@ def open_delivery(
     last_schema = None if has_no_batch else saved_schema(files, delivery)
     schema = checked_schema(spark, delivery, target, texts, last_schema)
     now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
-    if earlier is None:
+    if old_record is None:
         check_first_run(spark, files, delivery, store, kind)
     else:
-        earlier = _check_later_run(delivery, earlier, store, target, has_no_batch=has_no_batch)
+        old_record = _check_later_run(delivery, old_record, store, target, has_no_batch=has_no_batch)
     identity = str(summary.identity)
-    record = earlier or record_of(delivery, new_application(delivery, now_ms), delivery_id, identity)
+    record = old_record or record_of(delivery, new_application(delivery, now_ms), delivery_id, identity)
     backfill_range = None
     if delivery.since is not None:
         backfill_range = _plan_range(
-            files, delivery, store, record=record, earlier=earlier, summary=summary, now_ms=now_ms
+            files, delivery, store, record=record, old_record=old_record, summary=summary, now_ms=now_ms
         )
     elif record.start is None and not is_redelivery:
         record = _with_start(files, delivery, store, record, now_ms)
     if backfill_range is None and not is_redelivery:
-        is_first = earlier is None or earlier.start is None
+        is_first = old_record is None or old_record.start is None
         location = open_files(spark, delivery.checkpoint_location)
         check_checkpoint(location, delivery, record, store, is_first=is_first)
     if not is_dry_run:
@@ -318,23 +318,23 @@ def open_delivery(
         texts=texts,
         target=target,
         record=record,
-        earlier=saved_record,
+        old_record=saved_record,
         backfill_range=backfill_range,
     )
 
 
 def _check_later_run(
-    delivery: Delivery, earlier: DeliveryRecord, store: BatchStore, target: Target, *, has_no_batch: bool
+    delivery: Delivery, old_record: DeliveryRecord, store: BatchStore, target: Target, *, has_no_batch: bool
 ) -> DeliveryRecord:
     """Check the delivery and its table against the record of earlier runs, and return the record.
 
     Args:
         has_no_batch: Whether no batch was begun yet. If so, the record gets the layout of the definition.
     """
-    now = record_of(delivery, delivery.application or earlier.application)
+    now = record_of(delivery, delivery.application or old_record.application)
     if has_no_batch:
-        earlier = with_layout(earlier, now)
-    check_same_delivery(delivery, earlier, now)
+        old_record = with_layout(old_record, now)
+    check_same_delivery(delivery, old_record, now)
     check_table_folder(delivery, store)
     if delivery.format in LAKES:
         if store.has_rows():
@@ -342,7 +342,7 @@ def _check_later_run(
         # The table is read before the manifests: a batch that is committed in between has its manifest by then.
         in_table = target.batches()
         check_batches(delivery, in_table, store.labels())
-    return earlier
+    return old_record
 
 
 def _with_start(
@@ -362,7 +362,7 @@ def _plan_range(
     store: BatchStore,
     *,
     record: DeliveryRecord,
-    earlier: DeliveryRecord | None,
+    old_record: DeliveryRecord | None,
     summary: StreamSummary,
     now_ms: int,
 ) -> ArrivalRange:
@@ -371,7 +371,7 @@ def _plan_range(
     assert delivery.since is not None
     since_ms = parse_moment(delivery.since, "since", zone)
     until_ms = None if delivery.until is None else parse_moment(delivery.until, "until", zone)
-    planned = plan_backfill((since_ms, until_ms), now_ms, earlier, ranges)
+    planned = plan_backfill((since_ms, until_ms), now_ms, old_record, ranges)
     check_other_names(files, delivery, record, planned)
     if planned not in ranges:
         warning = check_retention(planned, now_ms - summary.retention_ms, summary.created_ms)
@@ -380,11 +380,11 @@ def _plan_range(
     return planned
 
 
-def earlier_record(files: Files, delivery: Delivery) -> DeliveryRecord | None:
+def read_record(files: Files, delivery: Delivery) -> DeliveryRecord | None:
     """Return the record of a delivery's earlier runs; None if there were none."""
     place = _record_place(delivery)
     text = files.read(place)
-    return None if text is None else read_record(text, place)
+    return None if text is None else parse_record(text, place)
 
 
 def checked_schema(
@@ -448,12 +448,12 @@ def save_record(opened: OpenDelivery) -> None:
         DeliveryFailed: Another run has written the first record since the checks.
     """
     place = _record_place(opened.delivery)
-    if opened.earlier is None:
+    if opened.old_record is None:
         if not opened.files.create(place, opened.record.to_json()):
             raise DeliveryFailed(
                 f"another run of delivery {opened.delivery.name} into {opened.delivery.to} has begun at the same time: start this one again"
             )
-    elif opened.record != opened.earlier:
+    elif opened.record != opened.old_record:
         opened.files.replace(place, opened.record.to_json())
     if opened.schema is not None and opened.schema.fields:
         save_schema(opened.files, opened.delivery, opened.schema)

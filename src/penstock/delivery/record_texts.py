@@ -19,7 +19,7 @@ from penstock.core.safe_text import text_of
 from penstock.errors import OptionError, SchemaError, SchemaMismatch, UnknownSchema, UnsupportedSchema
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry
 
-_NEEDS: Final = "this schema needs the package {}: pip install 'penstock[deliver,schemas]'"
+_PACKAGE_TEXT: Final = "this schema needs the package {}: pip install 'penstock[deliver,schemas]'"
 
 
 class RecordTexts(Hashable, Protocol):
@@ -157,7 +157,7 @@ def open_texts(texts: RecordTexts) -> Callable[[bytes], str]:
     try:
         return _kept_function(texts)
     except ModuleNotFoundError as error:
-        raise OptionError(_NEEDS.format(error.name)) from error
+        raise OptionError(_PACKAGE_TEXT.format(error.name)) from error
 
 
 @functools.lru_cache(maxsize=16)

@@ -11,7 +11,7 @@ from penstock.core.delivering.manifest import parse_range
 QUERY: Final = "query"
 RANGE: Final = "range"
 REDELIVERY: Final = "redelivery"
-_BUSY: Final = (BlockingIOError, PermissionError)
+_LOCKED_ERRORS: Final = (BlockingIOError, PermissionError)
 
 
 class RunLock:
@@ -57,7 +57,7 @@ def try_lock(state: str, kind: str) -> RunLock | None:
     descriptor = os.open(_lock_path(state, kind), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except _BUSY:
+    except _LOCKED_ERRORS:
         os.close(descriptor)
         return None
     except OSError:  # a file system without locks

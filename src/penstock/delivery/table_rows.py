@@ -22,10 +22,10 @@ from penstock.spark.schema import COLUMNS
 
 _log: Final = logging.getLogger("penstock.delivery")
 _ARRIVAL: Final = "approximateArrivalTimestamp"
-_KEPT: Final = "_penstock_row_"
+_KEPT_PREFIX: Final = "_penstock_row_"
 _FOLDER_BYTES_MAX: Final = 255
 """Longest name of a folder on most file systems. A longer one would end the delivery."""
-_ESCAPED: Final = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
+_ESCAPED_CHARACTERS: Final = r"""[\x01-\x1f"#%'*/:=?\\\x7f{\[\]^]"""
 """Characters that Spark writes as `%` and two digits in the names of partition folders."""
 _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
@@ -93,10 +93,10 @@ def _judged_columns(delivery: Delivery, schema: StructType | None) -> tuple[tupl
         source = tuple(F.col(name) for name in COLUMNS)
         return tuple(_source_columns(schema)), (*source, verdict.alias(json_rows.VERDICT))
     # In expressions a field hides the source's column with the same name. The returned rows still have that column.
-    names = (*COLUMNS, *json_rows.ADDED)
-    kept = [F.col(name).alias(f"{_KEPT}{name}") for name in (*names, json_rows.VERDICT)]
+    names = (*COLUMNS, *json_rows.ADDED_COLUMNS)
+    kept = [F.col(name).alias(f"{_KEPT_PREFIX}{name}") for name in (*names, json_rows.VERDICT)]
     columns = {name.lower(): F.col(quote_name(name)) for name in (*COLUMNS, "arrived", *schema.names)}
-    verdict = F.col(f"{_KEPT}{json_rows.VERDICT}")
+    verdict = F.col(f"{_KEPT_PREFIX}{json_rows.VERDICT}")
     for part in delivery.partitions:
         value = F.expr(part.expression)
         used_fields = [
@@ -116,7 +116,7 @@ def _judged_columns(delivery: Delivery, schema: StructType | None) -> tuple[tupl
         verdict = verdict.otherwise(F.lit(json_rows.FITS))
     return (
         (*kept, *_source_columns(schema), *json_rows.fields_of(schema)),
-        (*(F.col(f"{_KEPT}{name}").alias(name) for name in names), verdict.alias(json_rows.VERDICT)),
+        (*(F.col(f"{_KEPT_PREFIX}{name}").alias(name) for name in names), verdict.alias(json_rows.VERDICT)),
     )
 
 
@@ -131,7 +131,7 @@ def _unfit_folders(value: Column, name: str, table_format: str) -> list[tuple[Co
     text = value.cast("string")
     room = _FOLDER_BYTES_MAX - len(f"{name}=".encode())
     is_iceberg = table_format == "iceberg"
-    written = F.url_encode(text) if is_iceberg else F.regexp_replace(text, _ESCAPED, "%00")
+    written = F.url_encode(text) if is_iceberg else F.regexp_replace(text, _ESCAPED_CHARACTERS, "%00")
     # Most values are short enough even if each byte becomes three.
     is_long = (F.octet_length(text) * 3 > room) & (F.octet_length(written) > room)
     found = [(is_long, f"the name of its folder would have more than {_FOLDER_BYTES_MAX} bytes")]

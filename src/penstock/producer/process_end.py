@@ -31,9 +31,11 @@ from typing import Any, Final
 from penstock.errors import UsageError
 
 _log: Final = logging.getLogger("penstock.producer")
-_FIRST: Final = 100  # before the finalizers of queues and pools, whose threads user code may need
-_TERMINATED: Final = 128 + signal.SIGTERM
-_CALLED: Final = b"\0"
+_FINALIZER_PRIORITY: Final = (
+    100  # before the finalizers of queues and pools, whose threads user code may need
+)
+_SIGTERM_STATUS: Final = 128 + signal.SIGTERM
+_WAKE_BYTE: Final = b"\0"
 """The handler writes this to the pipe. No signal has this number."""
 
 
@@ -57,7 +59,7 @@ class EndHook:
         if self._finalizer is None and _is_pool_child():
             from multiprocessing.util import Finalize
 
-            self._finalizer = Finalize(None, self.end, exitpriority=_FIRST)
+            self._finalizer = Finalize(None, self.end, exitpriority=_FINALIZER_PRIORITY)
             _terminations.handle()
         celery = sys.modules.get("celery.signals")
         if celery is not None:
@@ -149,20 +151,20 @@ class _Terminations:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
         if self._pipe is not None:
-            os.write(self._pipe[1], _CALLED)
+            os.write(self._pipe[1], _WAKE_BYTE)
         else:  # a handler of the program has called this handler, in a forked child that has opened no producer
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
     def _run(self, reading: int) -> None:
         # If the program has set another handler, a number does not end the process: that handler may go on, or call this one.
-        while (read := os.read(reading, 1)) != _CALLED:
+        while (read := os.read(reading, 1)) != _WAKE_BYTE:
             if read == bytes([signal.SIGTERM]) and self._is_handler():
                 break
         try:
             _end_all()
         finally:
-            os._exit(_TERMINATED)
+            os._exit(_SIGTERM_STATUS)
 
     def _is_handler(self) -> bool:
         return signal.getsignal(signal.SIGTERM) == self._on_signal

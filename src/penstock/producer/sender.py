@@ -31,7 +31,7 @@ from penstock.ports.metrics import Metrics
 from penstock.producer.placement import Placement
 
 _log: Final = logging.getLogger("penstock.producer")
-_RETRIED: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome, UnknownRefusal)
+_RETRIED_ERRORS: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome, UnknownRefusal)
 """After these a call is made again; every other error of the service is final."""
 
 
@@ -79,7 +79,7 @@ class Sender:
         began_s = ports.clock.monotonic_s()
         try:
             answers = ports.kinesis.put_records(self._stream, request.entries)
-        except _RETRIED as error:
+        except _RETRIED_ERRORS as error:
             now_s, chance = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:
                 return self.batcher.on_failed_call(request, _failure_of(error), str(error), now_s, chance)
@@ -117,7 +117,7 @@ class Sender:
             now_s, chance = ports.clock.monotonic_s(), ports.chance.random()
             with self._lock:
                 self.batcher.on_listing_failed(str(error), now_s, chance)
-            if isinstance(error, _RETRIED):
+            if isinstance(error, _RETRIED_ERRORS):
                 return PutResult()
             raise
         with self._lock:

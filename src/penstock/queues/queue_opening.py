@@ -15,7 +15,7 @@ log: logging.Logger = logging.getLogger("penstock.queues")
 
 _ACTIVE_WITHIN_S: Final = 300.0
 _STATUS_POLL_S: Final = 1.0
-_USABLE: Final = ("ACTIVE", "UPDATING")
+_USABLE_STATUSES: Final = ("ACTIVE", "UPDATING")
 
 
 def open_queue(
@@ -94,7 +94,7 @@ def _wait_until_active(queues: Queues, queue_arn: str, clock: Clock) -> QueueDes
     until_s = clock.monotonic_s() + _ACTIVE_WITHIN_S
     while True:
         described = queues.describe_queue(queue_arn)
-        if described.status in _USABLE:
+        if described.status in _USABLE_STATUSES:
             return described
         if described.status == "DELETING":
             raise NotFound(

@@ -20,8 +20,8 @@ from penstock.ports.object_store import OBJECT_BYTES_MAX, StoredObject
 
 _LOCK: Final = ".lock"
 _MAKE: Final = "make"
-_DENIALS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_ABSENCES: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
+_DENIED_ERRNOS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_MISSING_ERRNOS: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ESTALE})
 _PAUSES: Final = Backoff(base_s=0.002, cap_s=0.1)
 
 
@@ -214,9 +214,9 @@ class FileObjects:
             yield
         except OSError as error:
             message = f"{self.url}: cannot {operation}: {error}"
-            if error.errno in _DENIALS:
+            if error.errno in _DENIED_ERRNOS:
                 raise AccessDenied(message, operation=operation, resource=self.url) from error
-            if operation != _MAKE and error.errno in _ABSENCES and not _is_folder(self._folder):
+            if operation != _MAKE and error.errno in _MISSING_ERRNOS and not _is_folder(self._folder):
                 found = (
                     "it is a file, not a folder"
                     if error.errno == errno.ENOTDIR

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from penstock.ports.clock import Clock
     from penstock.ports.kinesis import Kinesis, RecordPage
 
-_RECORDS: Final = 2  # the one at the checkpoint, and the next
-_SPACING: Final = Backoff(base_s=0.5, cap_s=2.0)
+_RECORDS_PER_READ: Final = 2  # the one at the checkpoint, and the next
+_RETRY_PAUSES: Final = Backoff(base_s=0.5, cap_s=2.0)
 _THREADS: Final = 16
 
 
@@ -118,10 +118,10 @@ class _Reads:
         attempt = 1
         while True:
             try:
-                return self._kinesis.fetch_records(self._stream, iterator, _RECORDS)
+                return self._kinesis.fetch_records(self._stream, iterator, _RECORDS_PER_READ)
             except Throttled:
                 self.refused_count += 1
                 if attempt >= self._effort.attempts_max:
                     raise
-                self._clock.sleep(0.2 + _SPACING.delay_s(attempt, random.random()))
+                self._clock.sleep(0.2 + _RETRY_PAUSES.delay_s(attempt, random.random()))
                 attempt += 1

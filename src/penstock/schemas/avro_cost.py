@@ -23,11 +23,11 @@ _DECIMAL: Final = "penstock-decimal"
 _DIGITS_SHOWN_MAX: Final = 100
 _VARINT_BYTES_MAX: Final = 10
 _RATIOS: Final = (1, 2, 4, 8, 16, 32)
-_EXACT: Final = Context(prec=DECIMAL_DIGITS_MAX)
+_EXACT_CONTEXT: Final = Context(prec=DECIMAL_DIGITS_MAX)
 _SIZES: Final[Mapping[str, int]] = {"null": 0, "boolean": 1, "float": 4, "double": 8}
-_SIZED: Final = frozenset({"bytes", "string"})
+_LENGTH_PREFIXED: Final = frozenset({"bytes", "string"})
 _NUMBERS: Final = frozenset({"int", "long", "enum"})
-_NAMED: Final = frozenset({"record", "error", "enum", "fixed"})
+_NAMED_TYPES: Final = frozenset({"record", "error", "enum", "fixed"})
 
 
 class TooManyValuesError(ValueError):
@@ -104,7 +104,7 @@ def unscaled_decimal(data: bytes, precision: int) -> int:
 
 def _read_decimal(data: Any, writer_schema: Any, _reader_schema: Any = None) -> Decimal:
     unscaled = unscaled_decimal(data, writer_schema["precision"])
-    return Decimal(unscaled).scaleb(-writer_schema.get("scale", 0), _EXACT)
+    return Decimal(unscaled).scaleb(-writer_schema.get("scale", 0), _EXACT_CONTEXT)
 
 
 # fastavro's way to add a logical type. The name is ours, so a program's own use of fastavro stays as it is.
@@ -181,7 +181,7 @@ class _ValueExcess:
             found = 1 + sum(self.of(each["type"]) for each in schema["fields"])
         elif kind == "fixed":
             found = 1 - self._ratio * int(schema["size"])
-        if kind in _NAMED:
+        if kind in _NAMED_TYPES:
             self._of_named[schema["name"]] = found
         return found
 
@@ -219,7 +219,7 @@ class _ValueCounter:
             self._walk_blocks(schema)
         elif kind in _NUMBERS:
             self._number()
-        elif kind in _SIZED:
+        elif kind in _LENGTH_PREFIXED:
             self._skip(self._number())
         else:
             self._skip(int(schema["size"]) if kind == "fixed" else _SIZES[kind])

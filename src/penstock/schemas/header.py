@@ -17,7 +17,7 @@ from penstock.errors import NoSchemaHeader, SchemaMismatch
 
 HEADER_BYTES: Final = 18
 _VERSION: Final = 3
-_PLAIN: Final = 0
+_UNCOMPRESSED: Final = 0
 _ZLIB: Final = 5
 
 
@@ -35,7 +35,7 @@ class VersionedPayload(NamedTuple):
 
 def has_header(data: bytes) -> bool:
     """Return whether data begins with a header. As in the reference, the data's length and first two bytes decide."""
-    return len(data) >= HEADER_BYTES and data[0] == _VERSION and data[1] in (_PLAIN, _ZLIB)
+    return len(data) >= HEADER_BYTES and data[0] == _VERSION and data[1] in (_UNCOMPRESSED, _ZLIB)
 
 
 def add_header(version_id: bytes, payload: bytes, *, compress: bool) -> bytes:
@@ -49,7 +49,7 @@ def add_header(version_id: bytes, payload: bytes, *, compress: bool) -> bytes:
     assert len(version_id) == 16
     if compress:
         return bytes((_VERSION, _ZLIB)) + version_id + zlib.compress(payload)
-    return bytes((_VERSION, _PLAIN)) + version_id + payload
+    return bytes((_VERSION, _UNCOMPRESSED)) + version_id + payload
 
 
 def split_header(data: bytes, payload_bytes_max: int) -> VersionedPayload:

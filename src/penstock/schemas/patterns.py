@@ -20,7 +20,7 @@ Search: TypeAlias = Callable[[str], bool]
 _REPEATS: Final = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 _CHARACTERS: Final = (_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN)
 _PLACES: Final = (_constants.AT, _constants.ASSERT, _constants.ASSERT_NOT)
-_MANY: Final = 10
+_SHORT_ROUNDS_MAX: Final = 10
 """A repeat of a variable number of rounds is long if it may have more rounds than this."""
 _LONG_REPEATS_MAX: Final = 2
 """If more long repeats follow each other, the time of `re` grows with more than the third power of a text's length."""
@@ -62,7 +62,7 @@ def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
         if code in _REPEATS:
             low, high, body = argument
             is_variable = low != high and high > 1
-            found += int(is_variable and high > _MANY)
+            found += int(is_variable and high > _SHORT_ROUNDS_MAX)
             if is_repeated and is_variable:
                 return _LONG_REPEATS_MAX + 1
             found += _long_repeats(body, is_repeated=is_repeated or high > 1)

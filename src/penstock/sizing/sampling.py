@@ -17,9 +17,9 @@ _THREADS: Final = 32
 _PROBES: Final = 3
 _SLICE_MS: Final = (500.0, 1000.0)
 """The shortest and the longest slice of time that is read at each moment. More shards make the slice shorter."""
-_FULL_SLICES: Final = 100
+_FULL_SLICE_SHARDS_MAX: Final = 100
 """Up to this many shards are read with the longest slice."""
-_LONG_READ: Final = 5
+_LONG_READ_SLICES: Final = 5
 _FIRST_PAGE_RECORDS: Final = 50
 _PAGE_RECORDS_MAX: Final = 1000
 _PAGE_BYTES: Final = 512 * KIB
@@ -39,7 +39,7 @@ def sample_shards(
         moments only because its read quota was used up.
     """
     low_ms, high_ms = _SLICE_MS
-    slice_ms = max(low_ms, min(high_ms, high_ms * _FULL_SLICES / max(1, len(shards))))
+    slice_ms = max(low_ms, min(high_ms, high_ms * _FULL_SLICE_SHARDS_MAX / max(1, len(shards))))
 
     def sample(shard: Shard) -> tuple[ShardSample | None, str]:
         try:
@@ -110,7 +110,7 @@ class _Probe:
             slice_end_ms = began_ms + slice_ms
             last_ms = found[-1].arrival_s * 1000 if found else slice_end_ms
             # Records often arrive in bursts. A whole slice has all of its bursts; of a longer read only the last one may be cut.
-            is_whole = slice_end_ms <= last_ms < began_ms + _LONG_READ * slice_ms
+            is_whole = slice_end_ms <= last_ms < began_ms + _LONG_READ_SLICES * slice_ms
             whole_ms = slice_end_ms if is_whole else last_ms
             reached_ms = now_ms if is_at_tip else min(whole_ms, now_ms)
             records += [each for each in found if each.arrival_s * 1000 < reached_ms]

@@ -24,12 +24,12 @@ _INSTANT: Final = (
 )
 _COLUMN: Final = r'"?(?P<column>t\d+_\w+)"?'
 _COMPARISON: Final = re.compile(rf"{_COLUMN} ?(?P<operator>>=|<=|>|<|=) ?{_INSTANT}")
-_FLIPPED: Final = re.compile(rf"{_INSTANT} ?(?P<operator>>=|<=|>|<|=) ?{_COLUMN}")
+_FLIPPED_COMPARISON: Final = re.compile(rf"{_INSTANT} ?(?P<operator>>=|<=|>|<|=) ?{_COLUMN}")
 _BETWEEN: Final = re.compile(rf"{_COLUMN} BETWEEN (?P<low>'[^']*'::[A-Z ]+?) AND (?P<high>'[^']*'::[A-Z ]+)")
 _SHARD_IS: Final = re.compile(rf"{_COLUMN} ?= ?'(?P<shard>shardId-\d{{12}})'")
 # The plan shows a column by its own name or by its name in the view.
 _ARRIVAL_NAMES: Final = re.compile(rf"{ARRIVAL}\b|\barrived\b")
-_FLIP: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
+_FLIPPED_OPERATORS: Final = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -195,9 +195,9 @@ def _bounds_of_part(text: str, prefix: str) -> RowBounds:
     comparison = _COMPARISON.fullmatch(text)
     if comparison is not None and comparison["column"] == prefix + ARRIVAL:
         return _bounds_by(comparison["operator"], comparison)
-    flipped = _FLIPPED.fullmatch(text)
+    flipped = _FLIPPED_COMPARISON.fullmatch(text)
     if flipped is not None and flipped["column"] == prefix + ARRIVAL:
-        return _bounds_by(_FLIP[flipped["operator"]], flipped)
+        return _bounds_by(_FLIPPED_OPERATORS[flipped["operator"]], flipped)
     return RowBounds()
 
 

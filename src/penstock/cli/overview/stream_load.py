@@ -28,7 +28,7 @@ PEAK_MINUTES: Final = 15
 """How many of the last minutes count. The busiest of them is compared with the quotas, since a mean would hide it."""
 HOT_SHARE: Final = 0.8
 """A shard that uses more than this part of a quota is hot: within a busy minute there are busier seconds."""
-_FULL: Final = 0.7
+_FULL_SHARE: Final = 0.7
 """If all shards together use more than this part of a quota, splitting one of them does not help for long."""
 _SPLITS_SHOWN_MAX: Final = 3
 _RANGE_SPLIT_MIN: Final = 4
@@ -272,7 +272,7 @@ def advise(
     if on_demand:
         return [_on_demand_advice(hot)] if hot or (load is not None and load.is_hot) else []
     hottest = None if load is None else load.hottest
-    if load is not None and hottest is not None and hottest[0] >= _FULL:
+    if load is not None and hottest is not None and hottest[0] >= _FULL_SHARE:
         return [_stream_advice(command, load, *hottest)]
     if load is not None and load.writes_refused and not hot:
         refused = counted(load.writes_refused, "record")

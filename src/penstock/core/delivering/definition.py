@@ -171,24 +171,26 @@ class Delivery(Struct, frozen=True, kw_only=True):
         return self.dead_letters or f"{self.state}/dead-letters"
 
 
-def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Delivery:
+def parse_delivery(document: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Delivery:
     """Return the definition from a mapping of keys, as a file or the command line gives it.
 
     Args:
-        given: By key; dashes and underscores in a key are the same.
+        document: By key; dashes and underscores in a key are the same.
         defaults: Values for keys that are not given, written with dashes.
 
     Raises:
         OptionError: Anything unknown, missing or out of range.
     """
-    keys = [str(key).replace("_", "-") for key in given]
+    keys = [str(key).replace("_", "-") for key in document]
     twice = repeated_name(keys)
     if twice is not None:
         raise OptionError(f"{twice} is there twice, once with an underscore")
-    given = {**(defaults or {}), **dict(zip(keys, given.values(), strict=True))}
-    check_names(given, KEYS, "key")
+    document = {**(defaults or {}), **dict(zip(keys, document.values(), strict=True))}
+    check_names(document, KEYS, "key")
     values = {
-        key: _read_value(key, kind, given[key]) for key, kind in _KINDS.items() if given.get(key) is not None
+        key: _read_value(key, kind, document[key])
+        for key, kind in _KINDS.items()
+        if document.get(key) is not None
     }
     for key, what in (("stream", "the stream that is read"), ("to", "the table's folder")):
         if key not in values:
@@ -208,7 +210,7 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
     if values.get("since") is not None and values.get("start") is not None:
         raise OptionError("start and since exclude each other: a backfill begins at since")
     schema = values.get("schema", RAW if values.get("format") == _STREAM_OF_RECORDS else SAMPLE)
-    metadata = _read_texts("metadata", given.get("metadata"))
+    metadata = _read_texts("metadata", document.get("metadata"))
     check_names(metadata, METADATA, "column in metadata")
     if schema == RAW and metadata:
         raise OptionError("metadata has no effect with schema=raw, whose table has all columns of the source")
@@ -219,7 +221,7 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
         stream=values["stream"],
         to=to,
         schema=schema,
-        partitions=parse_partitions(_read_texts("partition-by", given.get("partition-by"))),
+        partitions=parse_partitions(_read_texts("partition-by", document.get("partition-by"))),
         metadata=metadata,
         is_start_given="start" in values,
         connection=tuple(
@@ -227,7 +229,7 @@ def parse_delivery(given: Mapping[str, Any], defaults: Mapping[str, Any] | None 
             for key, source in (("region", "region"), ("endpoint-url", "endpointUrl"), ("profile", "profile"))
             if key in values
         ),
-        options=_read_options(given.get("options")),
+        options=_read_options(document.get("options")),
         **fields,
     )
     _check_target(delivery)

@@ -9,7 +9,7 @@ from penstock.core.delivering.sql_names import quote_name
 
 _DEPTH_MAX: Final = 20
 _TEXT: Final = "STRING"
-_PLAIN: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
+_SCALAR_TYPES: Final = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN"}
 _FORMATS: Final = {"date-time": "TIMESTAMP", "date": "DATE"}
 
 
@@ -42,8 +42,8 @@ def columns_of_json_schema(document: Mapping[str, Any]) -> str:
 def _column_type(node: Any, root: Mapping[str, Any], depth: int) -> str:
     node = _resolve_node(node, root, depth)
     kind = _node_type(node)
-    if kind in _PLAIN:
-        return _PLAIN[kind]
+    if kind in _SCALAR_TYPES:
+        return _SCALAR_TYPES[kind]
     if depth < _DEPTH_MAX and kind == "object":
         return _struct_or_map_type(node, root, depth)
     if depth < _DEPTH_MAX and kind == "array" and isinstance(node.get("items"), Mapping):

@@ -81,7 +81,7 @@ class Manifest(Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self)
 
 
-def read_manifest(text: bytes, place: str) -> Manifest:
+def parse_manifest(text: bytes, place: str) -> Manifest:
     """Parse a manifest.
 
     Args:

@@ -12,7 +12,7 @@ from penstock.errors import OptionError
 
 _COLUMN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CALL: Final = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)\s*\(\s*[A-Za-z_][A-Za-z0-9_.]*\s*\)")
-_NAMED: Final = re.compile(
+_NAMED_EXPRESSION: Final = re.compile(
     r"(?P<expression>.*\S)\s+as\s+(?P<name>[A-Za-z_][A-Za-z0-9_]*)", re.IGNORECASE | re.DOTALL
 )
 
@@ -73,7 +73,7 @@ def parse_partitions(texts: Iterable[str]) -> tuple[PartitionColumn, ...]:
             raise OptionError(
                 f"partition-by={text}: each expression stands alone; write several as a list, [{text}], or repeat --partition-by"
             )
-        named = _NAMED.fullmatch(text)
+        named = _NAMED_EXPRESSION.fullmatch(text)
         call = _CALL.fullmatch(text)
         if named is not None:
             column = PartitionColumn(named["name"], named["expression"])

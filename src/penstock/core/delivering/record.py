@@ -94,7 +94,7 @@ def record_of(
     )
 
 
-def read_record(text: bytes, place: str) -> DeliveryRecord:
+def parse_record(text: bytes, place: str) -> DeliveryRecord:
     """Parse the record of a delivery.
 
     Raises:
@@ -106,14 +106,14 @@ def read_record(text: bytes, place: str) -> DeliveryRecord:
         raise DeliveryFailed(f"{place} is not a record of a delivery: {error}") from error
 
 
-def check_same_delivery(delivery: Delivery, earlier: DeliveryRecord, current: DeliveryRecord) -> None:
+def check_same_delivery(delivery: Delivery, old_record: DeliveryRecord, current: DeliveryRecord) -> None:
     """Refuse a run whose values differ from those of earlier runs, if files or leases depend on them.
 
     Raises:
         OptionError: A value differs; the message names the first one.
     """
     for field in _FIXED_FIELDS:
-        before, given = getattr(earlier, field), getattr(current, field)
+        before, given = getattr(old_record, field), getattr(current, field)
         if before == given or (field in ("to", "time_zone") and not before):
             continue
         if field == "time_zone" and is_same_time_zone(before, given):

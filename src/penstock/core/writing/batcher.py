@@ -48,7 +48,7 @@ from penstock.errors import ResourceBusy, Throttled, Unavailable
 
 _NO_ANSWER: Final = "NoAnswer"
 """Used as the error code of an entry that was neither accepted nor refused."""
-_RETRIED: Final = (Throttled, Unavailable, ResourceBusy)
+_RETRIED_ERRORS: Final = (Throttled, Unavailable, ResourceBusy)
 _UNKNOWN_CODES_MAX: Final = 8
 """An entry that is refused with unknown error codes is sent this often; then the refusal is final."""
 _UNPREDICTED: Final = ""
@@ -392,7 +392,9 @@ class Batcher:
         kind = kind_of(code)
         if kind is None:
             entry.unknown_code_count += 1
-        if kind not in _RETRIED and (kind is not None or entry.unknown_code_count >= _UNKNOWN_CODES_MAX):
+        if kind not in _RETRIED_ERRORS and (
+            kind is not None or entry.unknown_code_count >= _UNKNOWN_CODES_MAX
+        ):
             self._uncount(entry.records)
             result.refused_entries.append(RefusedEntry(entry, self.last_error))
             return

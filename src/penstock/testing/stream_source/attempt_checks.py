@@ -17,14 +17,14 @@ from penstock.testing.stream_source.spark_calls import Driver, Fetched, Row, Tas
 __tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
 Answer = list[Row] | Exception
 _log: Final = logging.getLogger(__name__)
-_FEW: Final = 6
+_RECORD_COUNT: Final = 6
 _ATTEMPTS_MAX: Final = 4
 """Spark's `spark.task.maxFailures`."""
 
 
 def two_attempts_agree(source: SourceUnderTest) -> None:
     with running(source) as query:
-        put(source, _FEW)
+        put(source, _RECORD_COUNT)
         query.plan(p.SPECULATION)
         has_rows = False
         for number, task in enumerate(query.tasks()):
@@ -97,7 +97,7 @@ def _attempts(task: Task, count: int) -> Answer:
 
 def two_drivers_agree(source: SourceUnderTest) -> None:
     with running(source) as query:
-        ids = put(source, _FEW)
+        ids = put(source, _RECORD_COUNT)
         query.run_batch(p.TWO_DRIVERS)
         ids = put(source, 3, ids)
         query.plan(p.TWO_DRIVERS)
@@ -150,7 +150,7 @@ def _plan_in_vain(query: Query, old: Driver) -> None:
 
 def reads_in_any_process(source: SourceUnderTest) -> None:
     with running(source) as query:
-        put(source, _FEW)
+        put(source, _RECORD_COUNT)
         query.plan(p.ANY_PROCESS)
         tasks = [task for task in query.tasks() if not isinstance(task, Fetched)]
         if not tasks:

@@ -19,17 +19,17 @@ from penstock.testing.stream_source.source_under_test import SourceUnderTest
 from penstock.testing.stream_source.spark_calls import Driver, passes_start, pickled
 
 __tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
-_FEW: Final = 6
+_RECORD_COUNT: Final = 6
 _ROUNDS: Final = (1, 0, 25, 4)
 _LIMIT: Final = 2
-_LOOKS: Final = 3
+_POLL_COUNT: Final = 3
 _BATCHES_MAX: Final = 50
 
 
 def travels(source: SourceUnderTest) -> None:
     with running(source) as query:
         pickled(query.driver.reader, "the reader")
-        put(source, _FEW)
+        put(source, _RECORD_COUNT)
         query.run_batch(p.TRAVELS)
         query.tasks()
 
@@ -38,7 +38,7 @@ def offsets_are_json(source: SourceUnderTest) -> None:
     with running(source) as query:
         reader = query.driver.reader
         answers = [("initialOffset", reader.initialOffset)]
-        put(source, _FEW)
+        put(source, _RECORD_COUNT)
         query.run_batch(p.JSON)
         if not passes_start() or not query.driver.takes_limits():
             answers.append(("latestOffset", reader.latestOffset))
@@ -54,7 +54,7 @@ def offsets_are_json(source: SourceUnderTest) -> None:
 
 def initial_offset_is_the_same(source: SourceUnderTest) -> None:
     with running(source) as query, running(source) as earlier:
-        put(source, _FEW)
+        put(source, _RECORD_COUNT)
         with running(source) as later:
             seen = {
                 "a reader": query.initial,
@@ -68,11 +68,11 @@ def initial_offset_is_the_same(source: SourceUnderTest) -> None:
 
 def no_news_no_offset(source: SourceUnderTest) -> None:
     with running(source) as query:
-        if put(source, _FEW) is None:
+        if put(source, _RECORD_COUNT) is None:
             raise NotTried("the source makes records by itself: it always has news")
-        query.run_until(_FEW, p.REST)
+        query.run_until(_RECORD_COUNT, p.REST)
         _settle(query)
-        for _ in range(_LOOKS):
+        for _ in range(_POLL_COUNT):
             if (end := query.latest()) is not None:
                 raise PromiseBroken(
                     p.REST, f"all records are read, and latestOffset({query.start}) returned {end}"
@@ -81,7 +81,7 @@ def no_news_no_offset(source: SourceUnderTest) -> None:
 
 def _settle(query: Query) -> None:
     """Run a few batches, which may have no rows: a shard's end, an early probe."""
-    for _ in range(_LOOKS):
+    for _ in range(_POLL_COUNT):
         if query.log_next_offset():
             query.execute()
             query.commit()
@@ -114,7 +114,7 @@ def every_record_once(source: SourceUnderTest) -> None:
 
 def a_replay_is_identical(source: SourceUnderTest) -> None:
     with running(source) as query:
-        put(source, _FEW)
+        put(source, _RECORD_COUNT)
         query.plan(p.REPLAY)
         for task in query.tasks():
             attempt = task.rows()
@@ -123,7 +123,7 @@ def a_replay_is_identical(source: SourceUnderTest) -> None:
         first = sorted(map(repr, query.execute()))
         if not first:
             raise NotTried(NO_ROWS)
-        put(source, _FEW)
+        put(source, _RECORD_COUNT)
         second = sorted(map(repr, query.execute()))
         if first != second:
             gone = [row for row in first if row not in second]
@@ -181,8 +181,8 @@ def _read_a_row(query: Query) -> None:
 
 def an_empty_range_is_harmless(source: SourceUnderTest) -> None:
     with running(source) as query:
-        ids = put(source, _FEW)
-        query.run_until(_FEW, p.EMPTY)
+        ids = put(source, _RECORD_COUNT)
+        query.run_until(_RECORD_COUNT, p.EMPTY)
         after_restart = query.bare_driver()
         try:
             for who, driver in (("the running reader", query.driver), ("a new reader", after_restart)):
@@ -235,7 +235,7 @@ def available_now_ends(source: SourceUnderTest) -> None:
             raise NotTried("this Spark runs one batch with availableNow and asks the source nothing")
         if not query.driver.has_available_now():
             raise NotTried("the source has no SupportsTriggerAvailableNow: Spark runs one batch")
-        ids = put(source, _FEW)
+        ids = put(source, _RECORD_COUNT)
         for _ in range(2):
             query.driver.prepare_available_now()
             wanted = ids
