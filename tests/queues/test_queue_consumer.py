@@ -546,7 +546,7 @@ class Chance:
 
 
 def test_records_in_flight_are_reported_before_the_limit_of_the_queue(world, monkeypatch, caplog):
-    monkeypatch.setattr("penstock.queues.queue_loop._IN_FLIGHT_ALARM", 3)
+    monkeypatch.setattr("penstock.queues.queue_loop._IN_FLIGHT_HIGH", 3)
     world.put("a", "b", "c")
     world.ports = QueueConsumerPorts(world.service, chance=Chance())
 

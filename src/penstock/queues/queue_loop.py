@@ -55,7 +55,7 @@ _Answer = TypeVar("_Answer")
 _RECEIVE_BACKOFF: Final = Backoff(0.2, 20.0)
 _LAST_CALLS_S: Final = 5.0
 """Time to return the remaining records after `shutdown_timeout_s` has passed."""
-_IN_FLIGHT_WARNED: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
+_IN_FLIGHT_HIGH: Final = IN_FLIGHT_COUNT_MAX * 8 // 10
 _FAILING_AFTER: Final = 3
 _FAILED_LATELY_S: Final = 60.0
 """Older failures do not count. A failed call is repeated within 5 s, but only while its record is in hand."""
@@ -516,7 +516,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._metrics.gauge("queue_oldest_unacknowledged_s", self._delivery.oldest_age_s(now_s) or 0.0)
         self._metrics.gauge("queue_receives_open", self._pace.open_count)
         self._metrics.gauge("queue_handler_calls", self._delivery.running_calls)
-        is_high = in_flight >= _IN_FLIGHT_WARNED
+        is_high = in_flight >= _IN_FLIGHT_HIGH
         if is_high and not self._has_warned_of_in_flight:
             log.warning("%s", self._in_flight_problem(in_flight))
         self._has_warned_of_in_flight = is_high
@@ -543,7 +543,7 @@ class QueueLoop(Loop[QueueEvent]):
                 for kind, (count, failed_s, text) in self._failed_calls.items()
                 if count >= _FAILING_AFTER and now_s - failed_s < _FAILED_LATELY_S
             ]
-        if in_flight >= _IN_FLIGHT_WARNED:
+        if in_flight >= _IN_FLIGHT_HIGH:
             problems.append(self._in_flight_problem(in_flight))
         oldest_s = self._delivery.oldest_age_s(now_s)
         is_running = self._stop_s is None and self.failure is None
