@@ -285,7 +285,7 @@ class VirtualWorker:
         delivery = self.runtime.delivery
         if not self.is_paused and not delivery.is_finished:
             held = {run: 0 if run.is_paused else run.waiting_bytes for run in delivery._runs.values()}
-            assert delivery._budget._held == held
+            assert delivery._budget._held_bytes == held
             assert self.held_bytes() == sum(held.values())
 
     def loops(self):
