@@ -344,7 +344,7 @@ def test_a_row_that_no_worker_can_read_leaves_every_worker_healthy_and_ready():
         has_ended=False,
         is_stopping=False,
         shards=(),
-        leases=LeaseSnapshot((), 59.0, 8.0, damaged=("the row of lease s cannot be read: why",)),
+        leases=LeaseSnapshot((), 59.0, 8.0, damaged_leases=("the row of lease s cannot be read: why",)),
         started_s=0.0,
         now_s=60.0,
         lease_duration_s=10.0,
