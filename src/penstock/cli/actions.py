@@ -40,7 +40,9 @@ def confirm(args: argparse.Namespace, warning: str, name: str) -> None:
         raise PenstockError("nothing was changed")
 
 
-def wait_for_status(fetch_status: Callable[[], str], wanted_status: str | None, timeout_s: float) -> str | None:
+def wait_for_status(
+    fetch_status: Callable[[], str], wanted_status: str | None, timeout_s: float
+) -> str | None:
     """Wait until a resource has the wanted status. Return its last status: after the timeout, this is not `wanted_status`.
 
     Args:
