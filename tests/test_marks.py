@@ -14,7 +14,7 @@ from pyspark.find_spark_home import _find_spark_home
 import spark_jvm
 from marks import HERE, MARKS, marks_of, may_select
 
-_SESSION = re.compile(r"\bSparkSession\b")
+_SESSION = re.compile(r"\bSparkSession\.builder\b")
 
 
 def test_every_entry_of_the_table_is_a_folder_or_a_file_with_tests_or_a_test():
