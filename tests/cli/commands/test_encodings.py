@@ -169,7 +169,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(names, kinesis, words):
         )
     finally:
         os.close(write_end)
-    assert (done.returncode, done.stderr) == (1, b"")
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @pytest.mark.parametrize("words", [["options"], ["shards", "{stream}"]])
