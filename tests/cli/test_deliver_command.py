@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import json
 import logging
 import signal
@@ -288,6 +289,31 @@ def test_spark_takes_over_no_signal_and_a_signal_during_its_start_is_not_logged(
         is_filtered = running._is_no_interruption in logging.getLogger().filters
         found.append((threading.current_thread() is threading.main_thread(), is_filtered))
 
+    without_spark(monkeypatch, context)
+    running.open_session(None, {}, is_verbose=False)
+    assert found == [(False, True)]
+
+
+def test_a_signal_does_not_wait_for_a_cluster_that_has_not_accepted_the_program(monkeypatch):
+    running = pytest.importorskip("penstock.delivery.running")
+    may_start, started = threading.Event(), []
+
+    def context(**_):
+        _thread.interrupt_main()
+        started.append(may_start.wait(10))
+
+    without_spark(monkeypatch, context)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            running.open_session("yarn", {}, is_verbose=False)
+        assert started == []
+    finally:
+        may_start.set()
+
+
+def without_spark(monkeypatch, context):
+    """Open sessions by this function in place of SparkContext, without Java."""
+    running = sys.modules["penstock.delivery.running"]
     context._active_spark_context = None
     for name in ("launch_gateway", "SparkSession", "use_utf8_names", "set_java_options"):
         monkeypatch.setattr(running, name, MagicMock())
@@ -297,5 +323,3 @@ def test_spark_takes_over_no_signal_and_a_signal_during_its_start_is_not_logged(
         monkeypatch.setattr(logging.getLogger(name), "level", logging.CRITICAL)
     monkeypatch.setattr(logging.getLogger(), "filters", [])
     monkeypatch.setattr(running, "SparkContext", context)
-    running.open_session(None, {}, is_verbose=False)
-    assert found == [(False, True)]

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -44,6 +45,7 @@ from penstock.delivery.run_lock import RunLock
 from penstock.delivery.schema_file import is_submitted
 from penstock.delivery.table_writer import BatchReport, TableWriter
 from penstock.errors import DeliveryFailed, OptionError, PenstockError, UsageError
+from penstock.runtime.threads import begin_on_daemon
 from penstock.spark.engine import PASSES_START, check_version
 from penstock.spark.options.spark_options import SourceOptions
 
@@ -116,7 +118,8 @@ def open_session(
         # created there also takes over Ctrl-C: its handler calls Java in the middle of another call.
         with ThreadPoolExecutor(1) as pool:
             gateway = pool.submit(launch_gateway, conf, {"start_new_session": True}).result()
-            pool.submit(SparkContext, conf=conf, gateway=gateway).result()
+        # A cluster may accept it late. This wait ends at once by a signal, and Java ends with this process.
+        begin_on_daemon("spark-start", partial(SparkContext, conf=conf, gateway=gateway)).result()
     spark = SparkSession.builder.config(conf=conf).getOrCreate()
     if not is_verbose:
         # An error that ends a query is raised here. Spark would also log it several times, with the traces of two languages.
