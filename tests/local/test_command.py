@@ -230,7 +230,8 @@ def test_calls_of_an_operation_that_does_not_exist_are_not_counted_as_none():
 
 
 @pytest.mark.parametrize(
-    ("target", "status", "said"), [("| true", 141, ""), (">/dev/full", 1, "No space left")]
+    ("target", "status", "said"),
+    [("| true", 141, ""), (">/dev/full", 1, "No space left"), (">&-", 0, "")],
 )
 def test_an_output_that_cannot_be_written_is_no_defect(kinesis, target, status, said):
     port = kinesis.endpoint_url.rpartition(":")[2]

@@ -6,6 +6,7 @@ import argparse
 import io
 import os
 import sys
+from pathlib import Path
 from typing import Final
 
 from penstock_local import command
@@ -16,6 +17,8 @@ _EXIT_CLOSED_PIPE: Final = 141  # 128 plus the number of SIGPIPE, as shells show
 
 def main() -> int:
     """Run the server until SIGINT or SIGTERM; returns the exit status."""
+    if sys.stdout is None:  # the shell has closed it (`>&-`): prints are discarded
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - for as long as the process
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # text that the terminal's encoding lacks is no error
             stream.reconfigure(errors="backslashreplace")
@@ -27,9 +30,8 @@ def main() -> int:
         status = command.run(args)
         sys.stdout.flush()
     except OSError as error:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the interpreter writes nothing at its exit
+        # The interpreter writes nothing at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError):
             return _EXIT_CLOSED_PIPE
         print(f"penstock-local: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
