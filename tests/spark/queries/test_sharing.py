@@ -337,10 +337,21 @@ def test_a_query_that_gets_no_shard_warns_once_with_the_way_out(fleet, caplog, m
         return [text for text in caplog.messages if "this query reads nothing" in text]
 
     turn([one, two], warnings, "the warning")
-    assert f"application {one.given['applicationName']} have all 1 shards" in warnings()[0]
+    assert f"application {one.given['applicationName']} have all its shards, 1 (" in warnings()[0]
     assert "call load() with an applicationName of its own" in warnings()[0]
     two.batch()
     assert len(warnings()) == 1
+
+
+def test_a_query_does_not_warn_that_others_have_the_shards_of_a_dead_one(fleet, client, caplog, monkeypatch):
+    monkeypatch.setattr(planner, "_FIRST_SHARD_S", 0.0)
+    one = fleet(leaseDuration="60s")
+    put(client, one.stream, numbered(0, 10))
+    turn([one], lambda: one.rows, "a batch")
+    one.die()
+    two = fleet(beside=one, leaseDuration="60s")
+    assert two.plan() is None
+    assert [text for text in caplog.messages if "this query reads nothing" in text] == []
 
 
 def test_a_query_that_shares_the_shards_does_not_warn_of_missing_ones(fleet, client, caplog):

@@ -85,15 +85,16 @@ def describe_unread_part(query: JoinedQuery, options: SourceOptions, wait_s: flo
 
 
 def describe_missing_shards(query: JoinedQuery, options: SourceOptions) -> str | None:
-    """Return why this query reads no shard, for a warning: other workers read all of them; None if it has or may get one."""
+    """Return why this query reads no shard, for a warning: live workers read all of them; None if it has or may get one."""
     query_worker, stats = query.query_worker, query.query_worker.stats
     if query.shards.states or stats.held_leases or stats.unclaimed_leases or not stats.total_leases:
         return None
-    if not query_worker.is_at_rest:
+    # Another worker counts as alive until its lease has expired, and a dead one's shards become this query's.
+    if not query_worker.is_at_rest or query_worker.describe_unread_part() is not None:
         return None
     return (
-        f"stream {options.stream}: this query reads nothing. Other workers of application {options.application} have all "
-        f"{stats.total_leases} shards (penstock leases {options.application}). Each start() is a worker of its own, and so is each "
+        f"stream {options.stream}: this query reads nothing of it. Other workers of application {options.application} have all its "
+        f"shards, {stats.total_leases} (penstock leases {options.application}). Each start() is a worker of its own, and so is each "
         "side of a frame that is joined with itself: to read the whole stream here too, call load() with an applicationName of "
         "its own"
     )

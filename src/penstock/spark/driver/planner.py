@@ -125,9 +125,8 @@ class Planner:
         self._awaits_first_leases = True
         self._has_late_leases = False  # they were late, and no search has ended without records since
         self._planned: PlannedBatch | None = None
-        self._shards_due_s = float(
-            "inf"
-        )  # when to warn that this query has got no shard; inf after the warning
+        # When to warn that this query has got no shard; inf after the warning.
+        self._shards_due_s = float("inf")
         self._tips_due_s = float("-inf")  # when tip marks are passed to the leases next
         self._children_due_s = float("-inf")  # when the children of ended shards are listed next
         self._until_ms: int | None = None  # the end of an AvailableNow query's records
