@@ -119,13 +119,22 @@ def test_two_deliveries_with_one_name_and_table_are_refused():
         ({"state": "/lake/orders"}, "state=/lake/orders/orders"),
         ({"state": "/lake"}, "state=/lake/orders"),  # by its name
         ({"checkpoint": "/lake/orders/_checkpoint"}, "checkpoint"),
-        ({"dead-letters": "/lake/orders/_dead", "format": "delta"}, "dead-letters"),
+        ({"dead-letters": "/lake/orders/_dead"}, "dead-letters"),
+        ({"dead-letters": "/lake/orders/dead/_letters", "format": "delta"}, "dead-letters"),
+        ({"checkpoint": "/lake/orders/_delta_log/checkpoint", "format": "delta"}, "checkpoint"),
     ],
 )
 def test_a_folder_inside_the_tables_folder_is_refused(given, key):
     other = {"stream": "returns", "to": "/lake/returns"}
     with pytest.raises(OptionError, match=rf"{key}.* is in the folder of the table /lake/orders, whose"):
         check_other_delivery(other, {"stream": "orders", "to": "/lake/orders", **given})
+
+
+def test_a_folder_that_readers_of_a_delta_table_skip_may_be_inside_its_folder():
+    inside = {"checkpoint": "_checkpoints/orders", "dead-letters": "_dead", "state": "_penstock"}
+    given = {key: f"/lake/orders/{place}" for key, place in inside.items()}
+    other = {"stream": "returns", "to": "/lake/returns"}
+    check_other_delivery(other, {"stream": "orders", "to": "/lake/orders", "format": "delta", **given})
 
 
 def test_a_table_inside_another_table_is_refused():

@@ -81,6 +81,8 @@ _FOLDERS: Final = {"checkpoint": "checkpoint", "dead-letters": "dead_letters", "
 _LISTS: Final = ("partition-by", "metadata")
 KEYS: Final = (*_KINDS, *_LISTS, "options")
 _ENDS: Final = "/"
+_FOLDERS_OF_DELTA: Final = ("_delta_log", "_change_data")
+"""Folders of Delta's own files in the folder of a table."""
 
 
 class Delivery(Struct, frozen=True, kw_only=True):
@@ -306,7 +308,11 @@ def _check_outside(table: Delivery, delivery: Delivery) -> None:
         ("dead-letters", delivery.dead_letter_folder),
     ]
     for key, place in places:
-        if f"{place}/".startswith(f"{table.to}/"):
+        is_inside = f"{place}/".startswith(f"{table.to}/")
+        first = place[len(table.to) + 1 :].partition("/")[0]
+        # Delta's readers and VACUUM skip such folders, so Delta's own manual has checkpoint locations there.
+        is_skipped = table.format == "delta" and first.startswith("_") and first not in _FOLDERS_OF_DELTA
+        if is_inside and not is_skipped:
             raise OptionError(
                 f"{key}={place} is in the folder of the table {table.to}, whose readers would read these files too: name a folder outside"
             )
