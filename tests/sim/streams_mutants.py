@@ -31,7 +31,7 @@ def bare_child(stream_id, child):
     return child
 
 
-@planted("begun when another one is", SEVERAL, 2, StreamRows, "_is_mine")
+@planted("begun when another one is", SEVERAL, 2, StreamRows, "_is_of_stream")
 def takes_every_row_for_its_own(self, key):
     return True
 

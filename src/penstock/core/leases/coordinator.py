@@ -356,7 +356,7 @@ class Coordinator:
         self._update_failing_calls(now_s)
         is_free_lease_scan = self._scans.is_free_lease_scan
         self._scans.on_scan_done()
-        self._streams.remember_answered_rows(self._known_rows())
+        self._streams.remember_known_rows(self._known_rows())
         scan = replace(scan, leases=self._keep_own_streams(scan.leases))
         self._on_scanned_rows(scan, now_s, runs_round=not is_free_lease_scan)
         if is_free_lease_scan:
@@ -419,7 +419,7 @@ class Coordinator:
         """Remember the known row of a lease that a call did not find, before the view forgets that row."""
         row = next((held.lease for held in self.held_leases if held.key == key), None) or self.view.get(key)
         if row is not None:
-            self._streams.remember_answered_rows({key: row})
+            self._streams.remember_known_rows({key: row})
 
     def _run_whole_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the whole table and return its moves.
@@ -584,7 +584,7 @@ class Coordinator:
         self._row_fetches.fetch_due(now_s)
 
     def _on_lease_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
-        """Handle a row that was read by its key; None: there is no such row."""
+        """Handle the lease that was read by its key, or None if there is no such row."""
         if lease is None:
             self._remember_row(key)
             self.view.on_row_absent(key)

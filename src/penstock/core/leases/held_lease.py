@@ -229,7 +229,7 @@ class HeldLease(Struct):
                 due.append(self.retry_due_s)
         elif not is_busy:
             due.append(max(self.renew_due_s, self.retry_due_s))
-            # An urgent checkpoint, a release and an end wait for a pause after a failure, not for the next renewal.
+            # An urgent checkpoint, a release and an end wait only for the pause after a failure, not for the next renewal.
             is_early = self.is_urgent or self.phase in (LeasePhase.STOPPED, LeasePhase.DRAINED)
             if is_early and self.retry_due_s > now_s:
                 due.append(self.retry_due_s)
@@ -256,7 +256,7 @@ class HeldLease(Struct):
         - `End` once the shard is drained and its children's leases exist.
         - `Checkpoint` if a renewal is due, or a checkpoint is urgent, and the reader is past the row's checkpoint. A worker that
           keeps claims never writes it: it would end a claim.
-        - `Renew` if a renewal is due and there is nothing to checkpoint.
+        - `Renew` if there is nothing to checkpoint, and a renewal is due or the row has another reason why its reader stopped.
         """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
@@ -365,7 +365,7 @@ class HeldLease(Struct):
             return self._on_ended()
         assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
         if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
-            self.tip = None  # the row has it: a second write could replace the later mark of a claim
+            self.tip = None  # the row has this mark: writing it twice could replace a claim's later mark
         return self._on_renewed(row, sent_s, turn)
 
     def _on_renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[LeaseAction]:

@@ -514,8 +514,7 @@ class HeldLeases:
         """Compare held leases with the living readers: stop a reader without its lease, and start a missing reader again.
 
         Args:
-            living_readers: Key and epoch of each reader that has not stopped. A reader that has posted its last event counts
-                until the machine has handled that event. So a reader that is not in the set sends no further event.
+            living_readers: Key and epoch of each reader whose last event has not been handled yet. No other reader sends an event.
         """
         for key, epoch in sorted(living_readers):
             if self._find_with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:

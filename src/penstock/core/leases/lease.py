@@ -114,10 +114,10 @@ class SeenClaim(Struct, frozen=True):
         """Return whether a row was deleted and created again after the claim was seen.
 
         Args:
-            row: Possibly an old copy of the row. Then it usually has an earlier claim of the query, and the answer is False.
+            row: The row, or an old copy of it: the answer is False for a copy with an earlier claim of the query.
         """
-        # A row that is created again has no claim, and its counter is 0 or at least `RESTORED_COUNTER_STEP` higher than before. The
-        # counter of any other row has grown by one with each write since.
+        # A row that is created again has no claim, and its counter is 0 or about `RESTORED_COUNTER_STEP` higher. The counter of
+        # any other row grows by one with each write: half a step tells the two apart.
         increase = 0 if self.counter is None else row.counter - self.counter
         is_recreated = increase < 0 or increase >= RESTORED_COUNTER_STEP // 2
         return is_recreated and row.claim_of(self.worker) is None

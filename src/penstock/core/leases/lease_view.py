@@ -376,12 +376,12 @@ class StreamRows:
         return sum(1 for _ in self)
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and self._is_mine(key) and key in self._view
+        return isinstance(key, str) and self._is_of_stream(key) and key in self._view
 
     def __iter__(self) -> Iterator[Lease]:
-        return (lease for lease in self._view if self._is_mine(lease.key))
+        return (lease for lease in self._view if self._is_of_stream(lease.key))
 
-    def _is_mine(self, key: str) -> bool:
+    def _is_of_stream(self, key: str) -> bool:
         return key.startswith(self._prefix)
 
     def rows(self) -> Mapping[str, Lease]:
@@ -391,8 +391,8 @@ class StreamRows:
     @property
     def damaged_rows(self) -> Mapping[str, str]:
         """Existing rows that cannot be read as leases, each with the reason."""
-        return {key: why for key, why in self._view.damaged_rows.items() if self._is_mine(key)}
+        return {key: why for key, why in self._view.damaged_rows.items() if self._is_of_stream(key)}
 
     def missing_parents(self) -> set[str]:
         """Return the parents without a row that keep leases from being read."""
-        return {parent for parent in self._view.missing_parents() if self._is_mine(parent)}
+        return {parent for parent in self._view.missing_parents() if self._is_of_stream(parent)}

@@ -118,7 +118,7 @@ class ShardSyncer:
         self._missing_leases: deque[MissingLease] = deque()
         self._retries = 0  # of the creation under way
         self._holes = HoleCounts(_HOLE_ROUNDS)
-        self._hole_s: float | None = None  # since when a hole is known and not filled
+        self._hole_since_s: float | None = None  # since when a hole is known and not filled
         # By the previous listing, if it had an unexplained shard.
         self._plan_before: list[MissingLease] | None = None
         self._missing_rounds: dict[str, int] = {}  # parent without a lease -> rounds in a row
@@ -142,8 +142,8 @@ class ShardSyncer:
             self._memory = dict(leases)
             self._remembered_s = now_s
 
-    def remember_answered_rows(self, leases: Mapping[str, Lease]) -> None:
-        """Update the remembered leases from answers since the last scan, which show ended shards and new children."""
+    def remember_known_rows(self, leases: Mapping[str, Lease]) -> None:
+        """Update the remembered leases with rows known since the last scan, which show ended shards and new children."""
         if self._memory:
             self._memory |= leases
 
@@ -342,35 +342,35 @@ class ShardSyncer:
         return True
 
     def _check_for_holes(self, workers: Sequence[str], now_s: float) -> None:
-        """List the shards if holes or missing parents were seen for several rounds, and this worker is responsible."""
+        """List the shards if this worker must: for a lease without a range, or for holes or missing parents of several rounds."""
         coverage = self._coverage()
         without_range = coverage.leases_without_range
         if without_range or coverage.holes or self._missing_rounds:
             self.needs_scan = bool(self._needed_parents) or chosen_worker(workers, "holes") == self.me
-        self._hole_s = now_s if self._hole_s is None else self._hole_s
-        hole_age_s = now_s - self._hole_s
+        self._hole_since_s = now_s if self._hole_since_s is None else self._hole_since_s
+        hole_age_s = now_s - self._hole_since_s
         if without_range:
             is_responsible = self._is_responsible(workers, f"ranges {without_range[0]}", hole_age_s)
             if is_responsible and self._listing.may_begin(now_s):
-                self._hole_s = None
+                self._hole_since_s = None
                 self._listing.begin(ListingPurpose.FILL_HOLE)
             return
         confirmed = self._holes.on_round(coverage.holes)
         missing = self._confirmed_missing_parents()
         if not confirmed and not missing:
-            self._hole_s = None
+            self._hole_since_s = None
             self._plan_before = None
             return
         task = f"hole {confirmed[0].start}" if confirmed else f"parent {min(missing)}"
-        # Another worker may have listed the shards and seen that a parent has left the stream. This one waits for that
-        # parent's lease and does not see the other's listing, so it does not wait for its turn to list.
-        waits = not missing.isdisjoint(self._needed_parents)
-        if (self._is_responsible(workers, task, hole_age_s) or waits) and self._listing.may_begin(now_s):
+        # Another worker may have listed the shards and seen that a parent has left the stream. A worker whose leases wait for
+        # that parent does not see this listing, so it lists the shards itself.
+        must_list = self._is_responsible(workers, task, hole_age_s) or bool(missing & self._needed_parents)
+        if must_list and self._listing.may_begin(now_s):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
             gap = f"no unfinished lease covers hash keys {spans}"
             if not spans:
                 gap = f"no lease for parent {min(missing)}"
-            # A parent without a lease is ordinary while its own parent is read; if it is not, the lease's creation is a warning.
+            # A parent has no lease while its own parent is read. If a lease is missing, the listing leads to its creation, with a warning.
             level = Level.WARNING if spans else Level.INFO
             self._turn.report(Topic.HOLE, level, f"{gap}; the shards are listed to find the missing leases")
             self._listing.begin(ListingPurpose.FILL_HOLE, *hole_listing_filter(self.view, self.options.start))

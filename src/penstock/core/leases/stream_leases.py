@@ -161,10 +161,10 @@ class Streams:
         for stream in self._streams.values():
             stream.syncer.on_table_missing(now_s)
 
-    def remember_answered_rows(self, rows: Mapping[str, Lease]) -> None:
-        """Remember rows that answers have shown since the last scan, before the next scan replaces them."""
+    def remember_known_rows(self, rows: Mapping[str, Lease]) -> None:
+        """Remember the latest known rows, before the next scan replaces them."""
         for stream in self._streams.values():
-            stream.syncer.remember_answered_rows(stream.own_leases(rows))
+            stream.syncer.remember_known_rows(stream.own_leases(rows))
 
     def remember_scan(self, rows: Mapping[str, Lease], now_s: float) -> None:
         """Remember the rows that a scan has shown."""
