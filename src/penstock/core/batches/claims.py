@@ -9,8 +9,8 @@ same records. The next batch starts at the claims.
 Five rules complete the protocol:
 
 1. A claim survives every change of owner. Each query has its own claim attribute on the row, and no take, release or
-   checkpoint removes it. Another query's claim drops it only after its records have left the stream, or if the row has more
-   than eight claims of other queries.
+   checkpoint removes it. Another query's claim write drops it only if the records of the dropped claim have left the stream,
+   or if the row has more than eight claims of other queries.
 2. A task must not read if another worker has the lease, or if another worker's checkpoint is past the batch's start. It
    then claims an empty range. Without this claim a later execution could find the lease free and read.
 3. The driver passes to each task the query's claim that it saw when it planned the batch. The task expects this claim, or a
@@ -25,10 +25,11 @@ Five rules complete the protocol:
    the same records, because its sink may have begun to overwrite the output of the driver that followed. For an older batch
    the task fails (`ClaimedElsewhere`); it never returns fewer records.
 
-Three pure functions hold the rules:
+Four pure functions hold the rules:
 
 - `plan_read`: a task has read its lease. To which position does it read the shard?
 - `judge_refused_claim`: a claim was refused. What does the row mean for the records that the task has read?
+- `plan_dropped_claims`: a claim is written. Which claims of other queries does the row lose?
 - `resolve_start`: the driver plans the next batch. Where does each shard start?
 """
 

@@ -419,7 +419,7 @@ class QueryShards:
         return frozenset(key for key, held in self._held.items() if held.stop_reason is StopWhy.LOST)
 
     def lost_positions(self) -> dict[str, TipMark]:
-        """Return the positions of shards whose leases were lost or deleted, until the shards are released."""
+        """Return the positions of shards whose leases were lost or deleted, each with its moment at the tip, until their release."""
         lost = self._lost_shards() if self.is_settled else ()
         states = {key: self.states[key] for key in lost if key in self.states}
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}

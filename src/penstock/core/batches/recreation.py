@@ -241,7 +241,7 @@ class _Plan:
         self._writes.append(write)
 
     def _last_claim(self, row: Lease | None, key: str) -> BatchClaim | None:
-        """Return the row's claim of the last batch, if it has one with the offset's start."""
+        """Return the row's claim of the last batch; None without a claim that starts at the offset's position."""
         position = self._offset.shards.get(key)
         if row is None or position is None:
             return None

@@ -23,8 +23,8 @@ from penstock.core.shard_graph import ancestors_of
 def needs_reset(row: Lease, claim: BatchClaim, offset: StreamOffset) -> bool:
     """Return whether to reset a lease with a claim that the checkpoint location has no record of.
 
-    Leases of other workers stay as they are. So does a lease whose claim is no later than the location's last batch, if the
-    location has no position for the shard or if another worker has since read past the claim.
+    Leases that other workers read stay as they are. Any other is reset if the claim's batch is later than the location's last
+    one, or if the location has a position for the shard and the checkpoint is at or before the claim's end.
     """
     if not (row.is_ended or row.reader in (None, claim.worker)):
         return False
