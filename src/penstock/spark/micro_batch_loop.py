@@ -156,10 +156,10 @@ class MicroBatches:
             yield
             return
 
-        def end(_number: int, _frame: FrameType | None) -> None:
+        def request_stop(_number: int, _frame: FrameType | None) -> None:
             self._stop.set()
 
-        signal.signal(signal.SIGTERM, end)
+        signal.signal(signal.SIGTERM, request_stop)
         try:
             yield
         finally:

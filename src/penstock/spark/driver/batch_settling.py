@@ -197,8 +197,8 @@ class BatchSettler:
         if not deleted:
             return
         positions = {key: mark.position for key, mark in deleted.items()}
-        no_shards = SharedLimits(None, None, shards=())  # no batch is under way, so no shard repeats one
-        offset = StreamOffset(worker=shards.worker, shards=positions, limit=no_shards)
+        no_shares = SharedLimits(None, None, shards=())  # no batch is under way: no shard has a part of one
+        offset = StreamOffset(worker=shards.worker, shards=positions, limit=no_shares)
         tip_marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
         self._recreation.recreate_lost(self.fetch_leases(None), offset, query.stream, tip_marks)
 

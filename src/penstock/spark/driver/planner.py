@@ -123,10 +123,10 @@ class Planner:
         )
         self._joined: JoinedQuery | None = None
         self._awaits_first_leases = True
-        self._has_late_leases = False  # they were late, and no search has ended without records since
+        self._has_late_leases = False  # the first ones were late, and no search has ended empty since
         self._planned: PlannedBatch | None = None
         # When to warn that this query has got no shard; inf after the warning.
-        self._shards_due_s = float("inf")
+        self._warn_due_s = float("inf")
         self._tips_due_s = float("-inf")  # when tip marks are passed to the leases next
         self._children_due_s = float("-inf")  # when the children of ended shards are listed next
         self._until_ms: int | None = None  # the end of an AvailableNow query's records
@@ -249,22 +249,18 @@ class Planner:
 
     def _report_missing_shards(self, now_s: float) -> None:
         """Warn once if this query has read nothing and has no shard: with AvailableNow at once, since the run may end now."""
-        if self._planned is None and now_s >= self._shards_due_s:
+        if self._planned is None and now_s >= self._warn_due_s:
             why = describe_missing_shards(self._query, self._options)
             if why is not None:
                 _log.warning(why)
-                self._shards_due_s = float("inf")
+                self._warn_due_s = float("inf")
 
     def wait(self, duration_s: float) -> None:
         """Wait for a duration, or until the lease coordinator has a command."""
         self._query.query_worker.wait(max(0.005, duration_s))
 
     def plan(self, search: Search, limits: Limits) -> StreamOffset:
-        """Return the offset of a batch of the wanted shards; the search's start if there are none.
-
-        Args:
-            search: An ended search, or one that goes on after this batch.
-        """
+        """Return the offset of a batch of the shards that the search found with records; `search.start` if it found none."""
         if not search.wanted_shards:
             return search.start
         query, planned_ms = self._query, self._planned_ms()
@@ -378,7 +374,7 @@ class Planner:
         if self._awaits_first_leases:
             self._awaits_first_leases = False
             query, options = self._query, self._options
-            self._shards_due_s = self._clock.monotonic_s() + (_FIRST_SHARD_S if self._until_ms is None else 0)
+            self._warn_due_s = self._clock.monotonic_s() + (_FIRST_SHARD_S if self._until_ms is None else 0)
             wait_s = max(10.0, 2 * options.lease_duration_s)
             self._has_late_leases = not query.query_worker.await_leases(wait_s)
             refuse_shared_default_name(

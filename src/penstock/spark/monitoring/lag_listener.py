@@ -24,17 +24,17 @@ class LagGrowth(Struct):
     """Growth of a lag since its lowest value, or since the last report.
 
     Args:
-        reported_after_ms: Growth that is reported.
+        growth_min_ms: The smallest growth that is reported.
         low_ms: The lowest lag since the last report; None before the first lag.
     """
 
-    reported_after_ms: float
+    growth_min_ms: float
     low_ms: int | None = None
 
     def add(self, lag_ms: int) -> int | None:
         """Add a lag. Return the lag from which it has grown if that must be reported, else None."""
         low_ms = self.low_ms
-        if low_ms is not None and lag_ms - low_ms >= self.reported_after_ms:
+        if low_ms is not None and lag_ms - low_ms >= self.growth_min_ms:
             self.low_ms = lag_ms
             return low_ms
         self.low_ms = lag_ms if low_ms is None else min(low_ms, lag_ms)
@@ -59,7 +59,7 @@ class LagListener(StreamingQueryListener):
     def __init__(self, warn_growth_s: float = 60.0, metrics: Metrics | None = None) -> None:
         if not warn_growth_s > 0:
             raise OptionError(f"warn_growth_s={warn_growth_s}: expected more than 0")
-        self._reported_after_ms = warn_growth_s * 1000
+        self._growth_min_ms = warn_growth_s * 1000
         self._metrics = guard_metrics(metrics)
         self._names: dict[str, str] = {}
         self._growths: dict[tuple[str, str, int], LagGrowth] = {}
@@ -126,7 +126,7 @@ class LagListener(StreamingQueryListener):
             }
             self._set_gauges(query, stream, largest)
             for number, source in enumerate(same):
-                growth = self._growths.setdefault((query, stream, number), LagGrowth(self._reported_after_ms))
+                growth = self._growths.setdefault((query, stream, number), LagGrowth(self._growth_min_ms))
                 self._check_growth(query, source, growth)
 
     def _check_growth(self, query: str, source: StreamLag, growth: LagGrowth) -> None:
