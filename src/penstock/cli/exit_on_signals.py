@@ -32,21 +32,21 @@ def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
         yield
         return
 
-    ended: list[SystemExit] = []
+    exits: list[SystemExit] = []
 
-    def end(number: int, _frame: FrameType | None) -> None:
+    def raise_exit(number: int, _frame: FrameType | None) -> None:
         for each in statuses:
             signal.signal(each, signal.SIG_IGN)  # a second signal must not interrupt the unwinding
-        ended.append(SystemExit(statuses[signal.Signals(number)]))
-        raise ended[0]
+        exits.append(SystemExit(statuses[signal.Signals(number)]))
+        raise exits[0]
 
-    before = {each: signal.signal(each, end) for each in statuses}
+    earlier_handlers = {each: signal.signal(each, raise_exit) for each in statuses}
     try:
         yield
     except Exception:
-        if ended:  # an extension module has put its own error in its place, as DuckDB does
-            raise ended[0] from None
+        if exits:  # an extension module has put its own error in its place, as DuckDB does
+            raise exits[0] from None
         raise
     finally:
-        for each, handler in before.items():
+        for each, handler in earlier_handlers.items():
             signal.signal(each, handler)

@@ -35,8 +35,8 @@ class StopSignals:
         self._home = HomeProcess()
 
     @property
-    def is_here(self) -> bool:
-        """Whether it was entered in this process, and not before a fork."""
+    def is_of_this_process(self) -> bool:
+        """Whether these signals were entered in this process, and not before a fork."""
         return self._home.is_here
 
     def request_stop(self) -> bool:
@@ -49,13 +49,13 @@ class StopSignals:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            _active_stop_signals[:] = [each for each in _active_stop_signals if each.is_here]
+            _active_stop_signals[:] = [each for each in _active_stop_signals if each.is_of_this_process]
             if not _active_stop_signals:
                 _received_signals.clear()
                 for number in _SIGNALS:
-                    before = signal.signal(number, _handle)
-                    if before is not _handle:  # else it is left from before a fork
-                        _earlier_handlers[number] = before
+                    handler = signal.signal(number, _handle)
+                    if handler is not _handle:  # a forked child inherits `_handle`
+                        _earlier_handlers[number] = handler
             _active_stop_signals.append(self)
         return self
 
@@ -84,15 +84,15 @@ def received_signal() -> int | None:
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:
-    here = [each for each in _active_stop_signals if each.is_here]
-    if not here:  # a forked child inherits this handler, and nothing that could stop
+    own_stop_signals = [each for each in _active_stop_signals if each.is_of_this_process]
+    if not own_stop_signals:  # a forked child inherits this handler, and nothing that could stop
         signal.signal(number, _handler_before(number))
         os.kill(os.getpid(), number)
         return
     _received_signals.append(number)
     log.info("signal %s: finishing calls under way", signal.Signals(number).name)
-    stopped = [each.request_stop() for each in here]
+    stopped = [each.request_stop() for each in own_stop_signals]
     if not any(stopped):
-        for each in here:
+        for each in own_stop_signals:
             each.is_interrupted = True
         raise KeyboardInterrupt
