@@ -194,7 +194,7 @@ def _add_claim_conditions(update: Update, write: Claim) -> None:
 
 
 def _require_claim(update: Update, worker: str, identity: tuple[int, str] | None) -> None:
-    """Require that a worker's claim is still the one of this batch and run; None: that it has no claim."""
+    """Require that a worker's claim is still the one of this batch and run, or that it has none if `identity` is None."""
     if identity is None:
         update.require_none(codec.claim_attribute(worker))
         return

@@ -264,6 +264,6 @@ def _delete(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
 
 
 def _wait_for_status(queues: Queues, arn: str, status: str | None) -> None:
-    """Wait until a queue has a status; None: until it is deleted."""
+    """Wait until a queue has a status; if that is None, until the queue is deleted."""
     if wait_for_status(lambda: queues.describe_queue(arn).status, status, _WAIT_S) != status:
         raise PenstockError(f"the queue has not become {status or 'deleted'} within {_WAIT_S:.0f} s")

@@ -64,7 +64,7 @@ class Pause(Enum):
 
 
 class Wait(Struct, frozen=True):
-    """There is nothing to do before a moment; None: until fetched records are delivered."""
+    """There is nothing to do before `until_s`; if it is None, nothing before fetched records are delivered."""
 
     until_s: float | None
     reason: Pause

@@ -68,7 +68,7 @@ class FetchShards(Struct, frozen=True):
 
 
 class WaitUntil(Struct, frozen=True):
-    """Do nothing before this moment; None: before an answer, a listing or a new record."""
+    """Do nothing before `until_s`; if it is None, nothing before an answer, a listing or a new record."""
 
     until_s: float | None
     why: str
