@@ -38,10 +38,10 @@ def check_first_run(
         raise DeliveryFailed(
             f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
         )
-    _refuse_foreign_files(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
+    _refuse_unrecorded_files(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
 
 
-def _refuse_foreign_files(files: Files, delivery: Delivery, store: BatchStore) -> None:
+def _refuse_unrecorded_files(files: Files, delivery: Delivery, store: BatchStore) -> None:
     if delivery.is_folder and delivery.to.startswith("/") and Path(delivery.to).is_file():
         raise DeliveryFailed(f"to={delivery.to} is a file; a table is a folder")
     is_plain = delivery.format in FILE_FORMATS

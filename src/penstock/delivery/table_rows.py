@@ -31,7 +31,7 @@ _NULL_FOLDER: Final = "__HIVE_DEFAULT_PARTITION__"
 
 
 def table_rows(rows: DataFrame, delivery: Delivery, schema: StructType | None) -> DataFrame:
-    """Return the rows of the table for source rows that fit: the schema's columns, then the partition columns."""
+    """Return the rows to write for source rows whose verdict is `FITS`: the schema's columns, then the partition columns."""
     for columns in _table_columns(delivery, schema):
         rows = rows.select(*columns)
     return rows
