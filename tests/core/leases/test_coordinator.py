@@ -1176,6 +1176,21 @@ def test_a_lease_of_a_deleted_table_that_could_not_be_created_is_created_where_i
     }
 
 
+def test_a_worker_that_scans_rarely_remembers_the_leases_of_a_deleted_table():
+    # The budget allows a scan every 100 s, which is longer than three intervals between scans of a small fleet.
+    bench = Bench(Lease("l", hash_range=LEFT), Lease("r", hash_range=RIGHT), scanned_rows_per_s_max=0.02)
+    bench.listing = (Shard("l", LEFT), Shard("r", RIGHT))
+    bench.start()
+    for epoch, key in enumerate("lr", 1):
+        bench.run(CheckpointRequested(key, epoch, at_record("5"), urgent=True))
+    bench.at(60.0)
+    del bench.table.rows["r"]  # another worker has created "l" in a new table
+    bench.table.rows["l"] = replace(bench.table.rows["l"], owner="other")
+    bench.run(ScanFailed(Problem.TABLE_MISSING))
+    bench.at(300.0)
+    assert bench.table.rows["r"].checkpoint == at_record("5")
+
+
 @pytest.mark.parametrize("others_have_read_on", [True, False])
 def test_a_worker_that_stood_still_leaves_a_deleted_table_to_those_that_have_read_on(others_have_read_on):
     bench = Bench(Lease("p", hash_range=WHOLE))

@@ -115,7 +115,7 @@ def test_a_look_that_is_asked_for_while_one_is_under_way_is_not_forgotten(part):
     begun(turn, scans, 0.0)
     scans.request_whole_scan_by(1.0)
     scans.on_scan_done()
-    scans.schedule_regular_scan_at(8.0)
+    scans.schedule_regular_scan_in(8.0, 0.0)
     assert scans.next_wake_s == 1.0
     assert begun(turn, scans, 1.0) == [ScanTable(None if part is None else WHOLE_TABLE)]
 
@@ -133,7 +133,7 @@ def test_a_doubt_asks_for_a_look_within_a_round():
     scans.part = None
     begun(turn, scans, 0.0)
     scans.on_scan_done()
-    scans.schedule_regular_scan_at(100.0)
+    scans.schedule_regular_scan_in(100.0, 0.0)
     scans.on_owner_unknown("s", 1.0)
     assert not scans.is_quiet
     assert scans.next_wake_s == 1.0 + OPTIONS.interval_s

@@ -504,7 +504,7 @@ class Coordinator:
             now_s, extra_scan_s, is_whole_table=is_whole_table, is_moving=bool(plan.moves)
         )
         if self._membership.finds_by_index:
-            self._scans.schedule_regular_scan_at(now_s + LED_SCAN_ROUNDS * self.round_s)
+            self._scans.schedule_regular_scan_in(LED_SCAN_ROUNDS * self.round_s, now_s)
         first_listing_s = self._streams.first_listing_s
         if first_listing_s is not None and not self._stop.is_begun:
             # Only a scan of the whole table shows that a stream still has no leases.

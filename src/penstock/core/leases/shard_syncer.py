@@ -89,7 +89,7 @@ class ListingCalls:
         self._failed_s = now_s
 
 
-_MEMORY_ROUNDS: Final = 3  # remembered rows that are older may have been read on, finished and deleted since
+_MEMORY_SCANS: Final = 3  # remembered rows that are older may have been read on, finished and deleted since
 _HOLE_ROUNDS: Final = 3  # in a row, in which a hole is seen before it is filled
 _RETRIES_MAX: Final = 8  # of one creation; the next round plans again
 
@@ -170,7 +170,8 @@ class ShardSyncer:
         return self._is_table_gone
 
     def _is_memory_recent(self, now_s: float) -> bool:
-        return now_s <= self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s
+        pause_s = max(self.options.interval_s, self._scans.regular_pause_s)
+        return now_s <= self._remembered_s + _MEMORY_SCANS * pause_s
 
     def on_no_rows(self, now_s: float) -> None:
         """Create the remembered leases again, or list the shards for the first leases; wait before that if other workers may do it.

@@ -216,6 +216,8 @@ class TableScans:
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf  # when to create the table, while it is not known to exist
         self._regular_due_s = math.inf  # of the next regular scan
+        self.regular_pause_s: float = self.plan.round_s
+        """Mean seconds between two regular scans. Longer than a round if an index shows the own leases."""
         # When the next scan of the whole table begins, if regular scans read a part, or if one is requested (-inf: at once).
         self._whole_due_s = math.inf
         self._retry_s = -math.inf  # the earliest next scan after one that failed
@@ -294,9 +296,10 @@ class TableScans:
         elif are_scans_rare:
             self.request_whole_scan_by(now_s + self._turn.jittered(self.plan.round_s, _JITTER))
 
-    def schedule_regular_scan_at(self, at_s: float) -> None:
+    def schedule_regular_scan_in(self, pause_s: float, now_s: float) -> None:
         """Schedule the next regular scan; requested scans stay."""
-        self._regular_due_s = at_s
+        self.regular_pause_s = pause_s
+        self._regular_due_s = now_s + pause_s
 
     def schedule_scans(
         self, now_s: float, extra_scan_s: float, *, is_whole_table: bool, is_moving: bool
@@ -311,6 +314,7 @@ class TableScans:
             is_moving: Whether it found leases to move.
         """
         plan = self.plan
+        self.regular_pause_s = plan.round_s
         due_s = now_s + self._turn.jittered(plan.round_s, _JITTER)
         expiry_s = self._next_expiry_s(now_s)
         # With scans for free leases, one of these finds the expired lease.
