@@ -5,7 +5,6 @@ import logging
 import re
 import subprocess
 import sys
-import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,6 +14,7 @@ pytest.importorskip("httptools")
 
 from cli.commands.support import READERS, penstock, put, wait_until_active
 from penstock.cli import main as cli
+from penstock.runtime.system_clock import SystemClock
 
 
 def test_shards_shows_the_lineage_as_a_tree(kinesis, stream, capsys):
@@ -423,7 +423,8 @@ def test_a_lease_cannot_command_the_terminal_that_shows_it(kinesis, capsys):
     assert not {"\x1b", "\u202e"} & set(out)
 
 
-def test_leases_show_who_assigns_them_in_a_native_kcl_3_fleet(kinesis, capsys):
+def test_leases_show_who_assigns_them_in_a_native_kcl_3_fleet(kinesis, capsys, monkeypatch):
+    monkeypatch.setattr(SystemClock, "wall_ms", lambda _: 1000)  # the service's clock counts
     dynamodb = kinesis.client("dynamodb")
     names = [
         {"AttributeName": "leaseOwner", "AttributeType": "S"},
@@ -450,7 +451,7 @@ def test_leases_show_who_assigns_them_in_a_native_kcl_3_fleet(kinesis, capsys):
         "leaseDuration": {"S": "120000"},
         "recordVersionNumber": {"S": "1"},
     }
-    metrics = {"lut": {"N": str(int(time.time()))}, "sts": {"M": {"C": {"L": [{"N": "42.5"}]}}}}
+    metrics = {"lut": {"N": str(int(kinesis.clock.now_s()))}, "sts": {"M": {"C": {"L": [{"N": "42.5"}]}}}}
     limits = {"opr": {"M": {"C": {"L": [{"N": "100"}]}}}}
     for key, entity, row in (
         ("shard", "LEASE", lease),
