@@ -502,6 +502,23 @@ def test_a_botocore_that_takes_no_credentials_from_outside_is_refused_when_a_cli
         ask_kinesis(role_options(server, role_session_name="inside"))
 
 
+def test_a_request_that_the_role_did_not_sign_is_not_sent(server, bare_environment, monkeypatch):
+    keep_credentials(bare_environment, "AMBIENT")
+    ambient = botocore.session.Session().get_credentials()
+    make = botocore.session.Session.create_client
+
+    def make_for_the_environment(self, service_name, **arguments):
+        if service_name == "kinesis":
+            self._credentials = ambient
+        return make(self, service_name, **arguments)
+
+    monkeypatch.setattr(botocore.session.Session, "create_client", make_for_the_environment)
+    server.reset_calls()
+    with pytest.raises(AccessDenied, match="was not signed by the role"):
+        ask_kinesis(role_options(server, role_session_name="elsewhere"))
+    assert server.calls().count("DescribeStreamSummary") == 0
+
+
 def test_a_renewed_role_is_assumed_again(server, bare_environment):
     keep_credentials(bare_environment, "AMBIENT")
     options = role_options(server, role_session_name="renewed", access_key_id="a", secret_access_key="b")

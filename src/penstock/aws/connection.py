@@ -12,9 +12,9 @@ import os
 import ssl
 import threading
 import time
+from collections import deque
 from dataclasses import replace
 from functools import lru_cache, partial
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock.aws")
 _RENEWALS_APART_S: Final = 1.0
+_KEYS_REMEMBERED: Final = 8
 _ENDPOINTS_REMEMBERED: Final = 1_000  # more than a process has producers: to read a profile takes 20 ms
 
 _VARIABLES: Final = (
@@ -193,8 +194,10 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     session = new_session(options)
     if options.access_key_id is not None and options.secret_access_key is not None:
         session.set_credentials(options.access_key_id, options.secret_access_key, options.session_token)
+    assumed: _AssumedRole | None = None
     if options.role_arn is not None:
-        session = _assume_role(session, options, options.role_arn)
+        assumed = _AssumedRole(session, options, options.role_arn)
+        session = assumed.session
     install_parser(session)
     config = botocore.config.Config(
         region_name=options.region,
@@ -215,6 +218,8 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         keep_milliseconds(client)
         send_encoded(client)
         intercept_subscriptions(client)
+    if assumed is not None:
+        client.meta.events.register("before-send", assumed.check_signature)
     if service not in OPERATIONS:
         return client
     return DataPlaneClient(client, session.get_credentials(), partial(_open_exchange, session, options))
@@ -316,8 +321,8 @@ def _create(session: Any, service: str, **arguments: Any) -> Any:
     return session.create_client(service, **{**arguments, "endpoint_url": drop_user(endpoint_url)})
 
 
-def _assume_role(source: Any, options: AwsOptions, role_arn: str) -> Any:
-    """Return a session with the credentials of a role, which are renewed before they expire.
+class _AssumedRole:
+    """A session with the credentials of a role, renewed before they expire. A request signed with other credentials is not sent.
 
     Args:
         source: The session whose credentials assume the role.
@@ -325,31 +330,66 @@ def _assume_role(source: Any, options: AwsOptions, role_arn: str) -> Any:
     Raises:
         OptionError: This botocore does not accept the role's credentials.
     """
-    extra = {"RoleSessionName": options.role_session_name}
-    if options.external_id is not None:
-        extra["ExternalId"] = options.external_id
 
-    def make_sts(service_name: str, **arguments: Any) -> Any:
-        arguments.setdefault("region_name", options.region)
-        if options.sts_endpoint_url is not None:
-            arguments["endpoint_url"] = options.sts_endpoint_url
-        return _create(source, service_name, **arguments)
+    def __init__(self, source: Any, options: AwsOptions, role_arn: str) -> None:
+        extra = {"RoleSessionName": options.role_session_name}
+        if options.external_id is not None:
+            extra["ExternalId"] = options.external_id
 
-    fetcher = botocore.credentials.AssumeRoleCredentialFetcher(
-        client_creator=make_sts,
-        source_credentials=source.get_credentials(),
-        role_arn=role_arn,
-        extra_args=extra,
-    )
-    credentials = botocore.credentials.DeferredRefreshableCredentials(
-        method="assume-role", refresh_using=fetcher.fetch_credentials
-    )
-    session = new_session(options)
-    session.register_component("credential_provider", SimpleNamespace(load_credentials=lambda: credentials))
-    if session.get_credentials() is not credentials:
-        raise OptionError(
-            f"roleArn={role_arn}: botocore {botocore.__version__} takes no credentials from outside, and without the "
-            "role requests would be signed with other credentials; use a botocore version that this one was tested with, "
-            "or a profile with role_arn"
+        def make_sts(service_name: str, **arguments: Any) -> Any:
+            arguments.setdefault("region_name", options.region)
+            if options.sts_endpoint_url is not None:
+                arguments["endpoint_url"] = options.sts_endpoint_url
+            return _create(source, service_name, **arguments)
+
+        fetcher = botocore.credentials.AssumeRoleCredentialFetcher(
+            client_creator=make_sts,
+            source_credentials=source.get_credentials(),
+            role_arn=role_arn,
+            extra_args=extra,
         )
-    return session
+        self._role_arn = role_arn
+        self._keys: deque[str] = deque(maxlen=_KEYS_REMEMBERED)
+
+        def fetch() -> Any:
+            found = fetcher.fetch_credentials()
+            self._keys.append(found["access_key"])
+            return found
+
+        credentials = botocore.credentials.DeferredRefreshableCredentials(
+            method="assume-role", refresh_using=fetch
+        )
+        self.session: Any = new_session(options)
+        self.session.register_component("credential_provider", _Provider(credentials))
+        if self.session.get_credentials() is not credentials:
+            raise OptionError(
+                f"roleArn={role_arn}: botocore {botocore.__version__} takes no credentials from outside, and without the "
+                "role requests would be signed with other credentials; use a botocore version that this one was tested with, "
+                "or a profile with role_arn"
+            )
+
+    def check_signature(self, request: Any, **_: Any) -> None:
+        """Refuse to send a request that was signed with any key but the role's.
+
+        Raises:
+            CredentialRetrievalError: Another key signed it. This is botocore's error for missing credentials.
+        """
+        header = request.headers.get("Authorization", b"")
+        text = header.decode("latin-1") if isinstance(header, bytes) else str(header)
+        key = text.partition("Credential=")[2].partition("/")[0]
+        if key not in self._keys:
+            raise sdk.CredentialRetrievalError(
+                provider="assume-role",
+                error_msg=f"the request was not signed by the role {self._role_arn}; it was not sent",
+            )
+
+
+class _Provider:
+    """Provides the same credentials always."""
+
+    def __init__(self, credentials: Any) -> None:
+        self._credentials = credentials
+
+    def load_credentials(self) -> Any:
+        """Return the credentials."""
+        return self._credentials
