@@ -146,7 +146,7 @@ def map_on_pool(
 def map_on_daemons(
     name: str, thread_count: int, function: Callable[[_Item], _Result], items: Iterable[_Item]
 ) -> list[_Result]:
-    """Call a function for every item on daemon threads, and return the results.
+    """Call a function for every item on daemon threads, and return the results. A single item needs none: the caller's thread calls it.
 
     Args:
         name: Prefix of the threads' names.
@@ -154,11 +154,11 @@ def map_on_daemons(
         items: In the order of the results.
 
     Raises:
-        BaseException: The function's exception for the first item that failed, or an interruption of the wait. Running calls
-            end by themselves, and no other begins.
+        BaseException: The function's exception for the first item that failed, or an interruption, of the wait or of the call for a
+            single item. Running calls on daemon threads end by themselves, and no other begins.
     """
     listed = list(items)
-    if len(listed) == 1:  # it needs no thread
+    if len(listed) == 1:
         return [function(listed[0])]
     with contextlib.closing(SYSTEM_THREADS.pool(name, thread_count)) as pool:
         return list(map_on_pool(pool, SYSTEM_THREADS.condition(), function, listed))
