@@ -134,8 +134,9 @@ def test_a_traceback_is_short_enough_and_can_be_written(monkeypatch, logging_err
     assert plain.endswith(("ValueError: text of its own", 'ValueError: text of its own"}'))
 
 
+@pytest.mark.parametrize("is_inside", [False, True], ids=["alone", "inside another group"])
 @pytest.mark.parametrize("formatter", [logging.Formatter(), JsonFormatter()])
-def test_a_large_group_is_shown_by_its_first_errors(monkeypatch, logging_errors, formatter):
+def test_a_large_group_is_shown_by_its_first_errors(monkeypatch, logging_errors, formatter, is_inside):
     """`traceback` examines them all, although it shows 15: 20,000 took a second for each log line."""
     examined, lines = [], []
 
@@ -149,10 +150,15 @@ def test_a_large_group_is_shown_by_its_first_errors(monkeypatch, logging_errors,
     handler.setFormatter(formatter)
     monkeypatch.setattr(LOG, "handlers", [handler])
     own_loggers.guard_loggers()
-    LOG.warning("the handler failed", exc_info=ExceptionGroup("tasks", [FailedError() for _ in range(2_000)]))
+    group = ExceptionGroup("tasks", [FailedError() for _ in range(2_000)])
+    group.add_note("of batch 7")
+    LOG.warning("the handler failed", exc_info=ExceptionGroup("all", [group]) if is_inside else group)
     assert len(examined) < 500
-    assert "ExceptionGroup: tasks (2000 sub-exceptions); the first (100 sub-exceptions)" in lines[0]
+    first = 20 if is_inside else 100
+    assert f"ExceptionGroup: tasks (2000 sub-exceptions); the first ({first} sub-exceptions)" in lines[0]
+    assert not is_inside or "ExceptionGroup: all (1 sub-exception)" in lines[0]
     assert "a task has failed" in lines[0]
+    assert "of batch 7" in lines[0]
 
 
 class Redacting(logging.Formatter):

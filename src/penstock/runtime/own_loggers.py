@@ -30,6 +30,8 @@ _PLAIN_FIELDS: Final = ("name", "level", "fn", "lno", "msg", "args", "exc_info")
 """The first arguments of `makeRecord`, and all that a record needs."""
 _TRACE_CHARACTERS_MAX: Final = 32_000
 _GROUP_ERRORS_MAX: Final = 100
+_INNER_ERRORS_MAX: Final = 20
+_GROUP_DEPTH_MAX: Final = 10
 
 
 class _Guard(partial[Any]):
@@ -126,19 +128,28 @@ def _bound_trace(record: logging.LogRecord) -> None:
         record.exc_text = bounded
 
 
-def without_most(error: BaseException) -> BaseException:
-    """Return a group of the first errors in place of a large group, and any other error itself.
+def without_most(error: BaseException, depth: int = 1) -> BaseException:
+    """Return a group of the first errors in place of a large group, and any other error itself. A group inside a group is cut too.
 
     `traceback` examines every error of a group and then shows 15: with 20,000 failed tasks, each log line would take a second.
+
+    Args:
+        depth: How many groups the error is in, itself included. `traceback` shows no deeper ones than this goes to.
     """
     if not issubclass(type(error), BaseExceptionGroup):  # `isinstance` may call code of the error
         return error
     errors: tuple[BaseException, ...] = getattr(error, "exceptions", ())
-    if len(errors) <= _GROUP_ERRORS_MAX:
+    first = errors[: _GROUP_ERRORS_MAX if depth == 1 else _INNER_ERRORS_MAX]
+    cut = [without_most(each, depth + 1) if depth < _GROUP_DEPTH_MAX else each for each in first]
+    is_large = len(first) < len(errors)
+    if not is_large and all(new is old for new, old in zip(cut, errors, strict=True)):
         return error
-    few = BaseExceptionGroup(f"{describe_error(error)}; the first", errors[:_GROUP_ERRORS_MAX])
+    text = f"{describe_error(error)}; the first" if is_large else text_of(getattr(error, "message", ""))
+    few = BaseExceptionGroup(text, cut)
     few.__cause__, few.__context__ = error.__cause__, error.__context__
     few.__suppress_context__ = error.__suppress_context__
+    for note in getattr(error, "__notes__", ()):
+        few.add_note(text_of(note))
     return few.with_traceback(error.__traceback__)
 
 
