@@ -1,5 +1,6 @@
 """A consumer in a forked child: its threads are in the parent, and each method says so at once."""
 
+import asyncio
 import os
 import signal
 import sys
@@ -8,9 +9,9 @@ import threading
 import pytest
 from real_threads import FAST, tiny_stream
 
-from penstock.consumer import Consumer, ConsumerPorts
+from penstock.consumer import AsyncConsumer, Consumer, ConsumerPorts
 from penstock.errors import UsageError
-from penstock.queues import QueueConsumer
+from penstock.queues import AsyncQueueConsumer, QueueConsumer
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from queue_world import QueueWorld
 
@@ -21,11 +22,17 @@ pytestmark = [
 END_S = 60.0
 
 
-def make(handler=None, **options) -> Consumer:
+def make(handler=None, kind=Consumer, **options) -> Consumer:
     stream = tiny_stream(1)
     stream.put("k", b"x")
     ports = ConsumerPorts(stream, MemoryLeaseTable("app"))
-    return Consumer("orders", "app", handler, ports=ports, **FAST, **options)
+    return kind("orders", "app", handler, ports=ports, **FAST, **options)
+
+
+def make_of_queue(handler, kind):
+    world = QueueWorld()
+    world.put("a")
+    return kind("invoices", handler, ports=world.ports, wait_time_s=1)
 
 
 def in_child(act) -> str:
@@ -137,7 +144,13 @@ def failing_child() -> None:
     raise ValueError("in the child")
 
 
-CHILDREN = [(lambda: None, 0), (sys.exit, 0), (lambda: sys.exit(3), 3), (failing_child, 1)]
+CHILDREN = [
+    (lambda: None, 0),
+    (sys.exit, 0),
+    (lambda: sys.exit(3), 3),
+    (lambda: sys.exit(1 << 40), 0),
+    (failing_child, 1),
+]
 """The last act of a child inside the handler, and its exit status."""
 
 
@@ -165,14 +178,34 @@ def test_a_child_that_comes_back_from_the_handler_ends(kind, act, status):
         statuses.append(wait_for_child(child))
         handled.set()
 
-    if kind == "queue":
-        world = QueueWorld()
-        world.put("a")
-        consumer = QueueConsumer("invoices", handle, ports=world.ports, wait_time_s=1)
-    else:
-        consumer = make(handle)
-    with consumer:
+    with make_of_queue(handle, QueueConsumer) if kind == "queue" else make(handle):
         assert handled.wait(END_S)
+    assert statuses == [status]
+
+
+@pytest.mark.parametrize(("act", "status"), CHILDREN)
+@pytest.mark.parametrize("kind", ["stream", "queue"])
+def test_a_child_that_comes_back_from_a_coroutine_ends(kind, act, status):
+    """It would go on as a second event loop, with copies of the calls under way."""
+    statuses = []
+
+    async def handle_one():
+        handled = asyncio.Event()
+
+        async def handle(_):
+            child = os.fork()
+            if child == 0:  # pragma: no cover - counted in the parent
+                act()
+                return
+            statuses.append(wait_for_child(child))
+            handled.set()
+
+        is_queue = kind == "queue"
+        consumer = make_of_queue(handle, AsyncQueueConsumer) if is_queue else make(handle, AsyncConsumer)
+        async with consumer:
+            await asyncio.wait_for(handled.wait(), 2 * END_S)  # a child that goes on is killed before
+
+    asyncio.run(handle_one())
     assert statuses == [status]
 
 

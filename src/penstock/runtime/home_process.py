@@ -86,7 +86,7 @@ class HomeProcess:
     def end_forked(self, error: BaseException | None) -> None:
         """End this process if it is a child that user code forked off and that came back from the user code.
 
-        The child has only this thread. The other process has the records in hand, and may wait for the child's end.
+        The child has only this thread, and copies of the other calls under way. The other process has the records in hand, and may wait for the child's end.
 
         Args:
             error: The exception by which it came back. `SystemExit` names the exit status; any other one is printed.
@@ -95,7 +95,7 @@ class HomeProcess:
             return
         status = 0 if error is None else 1
         if type(error) is SystemExit and (error.code is None or type(error.code) is int):
-            status = error.code or 0
+            status = (error.code or 0) & 0xFF  # `_exit` refuses large numbers
         elif error is not None:
             with suppress(Exception):
                 print_exception(error)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Final
 
 from penstock.errors import UsageError
+from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.user_code import UnusableHandlerError
 
 _CANCELLED_S: Final = 5.0
@@ -43,6 +44,7 @@ class EventLoopTasks:
 
     def __init__(self, consumer: str) -> None:
         self._consumer_name = consumer
+        self._home = HomeProcess()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._context: contextvars.Context | None = None
         self._tasks: set[asyncio.Task[BaseException | None]] = set()
@@ -89,7 +91,9 @@ class EventLoopTasks:
         try:
             await call()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
+            self._home.end_forked(error)
             return error
+        self._home.end_forked(None)
         return None
 
     def _end(self, future: Future[None], task: asyncio.Task[BaseException | None]) -> None:
