@@ -58,6 +58,11 @@ class LoadedPython:
             [sys.executable, __file__, str(address)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
+    @property
+    def pid(self) -> int:
+        """The process whose children are the runners."""
+        return self._process.pid
+
     def __enter__(self) -> Self:
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n", "the process has not begun"
