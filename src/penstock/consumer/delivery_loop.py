@@ -415,14 +415,13 @@ class DeliveryLoop(Loop[ShardRun]):
             return
         self._calling.is_inside = True
         try:
-            result = self._call_user(run, call)
+            with self._home:
+                result = self._call_user(run, call)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is its failure, also SystemExit
-            self._home.end_forked(error)
             self._on_call_ended(run, call, error)
             return
         finally:
             self._calling.is_inside = False
-        self._home.end_forked(None)
         # `isinstance` alone may read the attribute `__class__` of the result, which is user code and may raise.
         if issubclass(type(result), Future) and isinstance(result, Future):
             result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))

@@ -83,12 +83,10 @@ class ThreadCalls:
         error: BaseException | None
         self._here.is_inside = True
         try:
-            with self.span(work.batch):
+            with self.span(work.batch), self._home:
                 result: object = self._handler(work.argument)
-                self._home.end_forked(None)
             error = unrun_code_error(result, "QueueConsumer")
         except BaseException as raised:  # noqa: BLE001 - whatever user code raises is the result of the call
-            self._home.end_forked(raised)
             error = examinable_error(raised)
         finally:
             self._here.is_inside = False

@@ -57,6 +57,9 @@ _forks: Final = _Forks()
 class HomeProcess:
     """The process in which this object was made.
 
+    As a context manager around user code, it ends a child that the code forked off and that comes back from it: the other process has the
+    records in hand, and may wait for the child's end.
+
     Args:
         owner: The kind of object that has threads in this process, for the error.
     """
@@ -83,23 +86,27 @@ class HomeProcess:
                 f"{os.getpid()}, after the fork"
             )
 
-    def end_forked(self, error: BaseException | None) -> None:
-        """End this process if it is a child that user code forked off and that came back from the user code.
+    def __enter__(self) -> Self:
+        return self
 
-        The child has only this thread, and copies of the other calls under way. The other process has the records in hand, and may wait for the child's end.
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not self.is_here:
+            _end_child(error)
 
-        Args:
-            error: The exception by which it came back. `SystemExit` names the exit status; any other one is printed.
-        """
-        if self.is_here:
-            return
-        status = 0 if error is None else 1
-        if type(error) is SystemExit and (error.code is None or type(error.code) is int):
-            status = (error.code or 0) & 0xFF  # `_exit` refuses large numbers
-        elif error is not None:
-            with suppress(Exception):
-                print_exception(error)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
-        os._exit(status)
+
+def _end_child(error: BaseException | None) -> None:
+    """End this process, which has one thread only, and copies of the other calls under way.
+
+    Args:
+        error: The exception by which user code ended. `SystemExit` names the exit status; any other one is printed.
+    """
+    status = 0 if error is None else 1
+    if type(error) is SystemExit and (error.code is None or type(error.code) is int):
+        status = (error.code or 0) & 0xFF  # `_exit` refuses large numbers
+    elif error is not None:
+        with suppress(Exception):
+            print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    os._exit(status)

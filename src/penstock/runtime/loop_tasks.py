@@ -89,11 +89,10 @@ class EventLoopTasks:
         assert task is not None
         self._tasks.add(task)  # an eager task runs before the loop has returned it
         try:
-            await call()
+            with self._home:
+                await call()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
-            self._home.end_forked(error)
             return error
-        self._home.end_forked(None)
         return None
 
     def _end(self, future: Future[None], task: asyncio.Task[BaseException | None]) -> None:
