@@ -63,7 +63,7 @@ CHILD = ChildShard("child", ("shard", "other"), FULL_RANGE)
 @pytest.mark.parametrize(
     "note",
     [
-        ClaimNote(True, 1, False, 3, 4, None, 6, (CHILD,), kept_iterator=True, query="q"),
+        ClaimNote(True, 1, False, 3, 4, None, 6, (CHILD,), began_with_kept_iterator=True, query="q"),
         ClaimNote(),
         ClaimNote(millis_behind_latest=None),
         ClaimNote(has_more=True, is_whole_record=False, last_arrival_ms=0, process="p"),

@@ -72,7 +72,7 @@ class ClaimNote(Struct, frozen=True):
         millis_behind_latest: Age of the oldest record after the end, or 0 at the tip; None if it is not known.
         last_arrival_ms: Arrival of the last record of the range, or None when it is empty.
         children: The child shards, if the end is SHARD_END.
-        kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
+        began_with_kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
         query: Spark's id of the streaming query, or None if Spark does not pass it to tasks.
         process: Identifies the process that made the claim among those that read the batch; None in older claims.
         pushed_count: User records in the range that a subscription delivered.
@@ -87,7 +87,7 @@ class ClaimNote(Struct, frozen=True):
     millis_behind_latest: int | None = 0
     last_arrival_ms: int | None = None
     children: tuple[ChildShard, ...] = ()
-    kept_iterator: bool = False
+    began_with_kept_iterator: bool = False
     query: str | None = None
     process: str | None = None
     pushed_count: int = 0
@@ -97,7 +97,7 @@ class ClaimNote(Struct, frozen=True):
         """Encode for the claim's `note`."""
         document: list[Any] = [
             _NOTE_FORMAT,
-            self.has_more + 2 * self.is_whole_record + 4 * self.kept_iterator,
+            self.has_more + 2 * self.is_whole_record + 4 * self.began_with_kept_iterator,
             self.tip_ms,
             self.record_count,
             self.bytes_count,
@@ -119,7 +119,7 @@ class ClaimNote(Struct, frozen=True):
 
 
 def parse_note(note: bytes) -> ClaimNote | None:
-    """Parse a note; None for a claim of an empty range or for damaged bytes."""
+    """Parse a claim's note; None if the claim has no note, or if its bytes are damaged."""
     try:
         found = json.loads(note)
         if found[0] != _NOTE_FORMAT:
@@ -138,7 +138,7 @@ def parse_note(note: bytes) -> ClaimNote | None:
                 ChildShard(shard_id, tuple(parents), HashRange(int(low), int(high)))
                 for shard_id, parents, low, high in children or ()
             ),
-            kept_iterator=bool(flags & 4),
+            began_with_kept_iterator=bool(flags & 4),
             query=query,
             process=process,
             pushed_count=int(pushed or 0),
@@ -155,6 +155,7 @@ class Execution(Struct, frozen=True):
     """One batch in one shard, as the driver passes it to a task.
 
     Args:
+        worker: The query's worker id.
         run: The run of the driver that made the task.
         expected_claim: The query's claim that the driver saw on the row, as (batch, run); None if it saw none.
         planned_by: The run of the driver that planned the batch, from its offset; None if it is not known.
@@ -246,7 +247,7 @@ def is_checkpoint_past(lease: Lease, position: Position) -> bool:
 
 
 class ClaimRefusal(Enum):
-    """Meaning of the refusal for the task that wrote the claim."""
+    """Meaning of a refused claim for the task that wrote it."""
 
     AGREES = "the claimed end is the one that the task read to"
     READ_ON = "the claimed end is further on: read on to it"
@@ -260,10 +261,10 @@ class ClaimRefusal(Enum):
 def judge_refused_claim(
     row: Lease | None, execution: Execution, read_to: Position
 ) -> tuple[ClaimRefusal, Position]:
-    """Decide the next step of a task whose claim was refused.
+    """Decide the next step of a task whose claim of `read_to`, the position to which it has read, was refused.
 
     Returns:
-        The decision, and the claimed end (`read_to` if there is none).
+        The decision, and the end that another execution has claimed (`read_to` if there is none).
     """
     plan = plan_read(row, execution)
     match plan:

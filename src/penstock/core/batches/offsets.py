@@ -29,9 +29,9 @@ class Share(Struct, frozen=True):
     """A shard's share of a batch's limits.
 
     Args:
-        record_count_max: User records, or None.
-        bytes_max: Bytes of user data, or None.
-        may_exceed: The first record is read even if it alone is larger than `bytes_max`, so that it is read at all.
+        record_count_max: The most user records; None for no limit.
+        bytes_max: The most bytes of user data; None for no limit.
+        may_exceed: The first record is read even if it alone is larger than `bytes_max`; otherwise it might never be read.
     """
 
     record_count_max: int | None = None
@@ -126,7 +126,7 @@ class StreamOffset(Struct, frozen=True):
         return KnownBatches(self.batch, self.runs)
 
     def shares(self) -> dict[str, Share]:
-        """Return each shard's part of the batch."""
+        """Return the share of the batch's limits of each shard that the batch reads."""
         if self.limit is None:
             return dict.fromkeys(self.shards, Share())
         return {key: share for key, share in self.limit.shares().items() if key in self.shards}

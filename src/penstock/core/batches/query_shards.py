@@ -76,7 +76,7 @@ def list_ended_shards(
 
 
 class _HeldShard(Struct):
-    """A shard that the coordinator assigned to this query."""
+    """A shard that the coordinator assigned to this query; `stop_reason` is None unless the shard must be released."""
 
     epoch: int
     position: Position
@@ -96,8 +96,8 @@ class QueryShards:
         self.states: dict[str, ShardState] = {}
         self._held: dict[str, _HeldShard] = {}
         self._settled_offset = StreamOffset()  # of the batch that was settled last
+        self._settled_s: float | None = None  # when it was settled
         self.is_settled: bool = False  # no batch is under way
-        self._settled_s: float | None = None  # when that was
         self._promotions: dict[str, Promote] = {}  # claims of done batches that may become checkpoints
         # Shards released since the last batch was settled: they may be acquired again before the next one is settled.
         self._released: dict[str, tuple[ShardState, Promote | None]] = {}
@@ -190,7 +190,7 @@ class QueryShards:
                 self.on_row(rows[key])
 
     def last_claim(self, key: str) -> tuple[int, str] | None:
-        """Return the shard's own claim that was seen last, as (batch, run), or None."""
+        """Return the query's last seen claim of a shard, as (batch, run); None if it has none."""
         seen = self._last_claims.get(key)
         return None if seen is None else seen.identity
 
@@ -199,8 +199,8 @@ class QueryShards:
     ) -> list[tuple[str, BatchClaim]]:
         """Return claims that another driver has made in the query's name, by shard.
 
-        The checkpoint location has no record of their batches, and they are newer than the query and than its last claim there
-        that this driver saw.
+        The checkpoint location has no record of their batches. A claim from before the query's start is left out, and so is one
+        that this driver has seen there already.
         """
         unknown = find_unknown_claims(rows, self.worker, known_batches)
         return [(row.key, claim) for row, claim in unknown if self._is_new(claim, self.last_claim(row.key))]
@@ -276,8 +276,8 @@ class QueryShards:
     ) -> Settlement:
         """Resolve the next start of every shard, now that the batch of this offset is done.
 
-        The state and the planned promotion of a shard whose row was not read still hold: the batch has not read the shard, and
-        no other worker could replace the query's claim.
+        A shard whose row was not read keeps its state and its planned promotion: the batch has not read the shard, and no
+        other worker could replace the query's claim.
 
         Args:
             keys_read: The shards whose rows were read, at least `rows_to_read(start)`; None for all. A shard that was read and is
@@ -394,14 +394,14 @@ class QueryShards:
     # --- between batches ------------------------------------------------------------------------------
 
     def childless_shards(self) -> list[str]:
-        """Return the shards that are read to their end and whose children no claim names."""
+        """Return the shards that are read to their end and whose claim names no children."""
         return sorted(key for key, state in self.states.items() if state.is_finished and not state.children)
 
     def find_recreated_leases(self, rows: Mapping[str, Lease]) -> frozenset[str]:
         """Return the shards whose leases may have been deleted and created again since the query got them.
 
-        A new row is known by its counter, even before the coordinator has reported the loss. A lost lease that was only
-        taken by another worker still has the query's claim. If the query never had a claim on it, it counts as created again.
+        The counter of such a row shows this even before the coordinator has reported the loss. A lost lease that was only taken
+        by another worker still has the query's claim; one on which the query never had a claim counts as created again.
 
         Args:
             rows: Current leases of a batch's shards, before `on_fresh_rows` handles them.
@@ -419,7 +419,7 @@ class QueryShards:
         return frozenset(key for key, held in self._held.items() if held.stop_reason is StopWhy.LOST)
 
     def lost_positions(self) -> dict[str, TipMark]:
-        """Return the positions of shards whose leases were lost or deleted, each with its moment at the tip, until their release."""
+        """Return the position and tip moment of each shard whose lease was lost or deleted; none while a batch is under way."""
         lost = self._lost_shards() if self.is_settled else ()
         states = {key: self.states[key] for key in lost if key in self.states}
         return {key: TipMark(state.position, state.tip_seen_ms) for key, state in states.items()}
@@ -430,12 +430,12 @@ class QueryShards:
         """Release the shards that are read to their end. The coordinator creates the children and then ends the leases.
 
         Args:
-            listed_children: The children of some of the `childless_shards` shards; the other ones are not released yet.
+            listed_children: Children of shards in `childless_shards`, from a listing. Those without an entry are not released.
         """
         events = []
-        childless_shards = set(self.childless_shards()) - listed_children.keys()
+        waiting = set(self.childless_shards()) - listed_children.keys()
         for key in sorted(
-            key for key, state in self.states.items() if state.is_finished and key not in childless_shards
+            key for key, state in self.states.items() if state.is_finished and key not in waiting
         ):
             held = self._held.pop(key)
             state = self.states.pop(key)
@@ -520,9 +520,9 @@ class QueryShards:
         )
 
     def probe_again(self) -> None:
-        """Make a probe of every shard without news due at once. Earlier probes, and one under way, do not count any more.
+        """Make a new probe of every shard without news due at once, since records may have arrived after the last one.
 
-        Records may have arrived after such a probe. The answer to a probe under way belongs to the old state.
+        The answer to a probe under way changes only the old state, so it does not count.
         """
         for key, state in self.states.items():
             if not state.has_news and not state.is_finished:

@@ -75,9 +75,9 @@ def find_missing_leases(
 
 
 def find_missing_parents(rows: Mapping[str, Lease], offset: StreamOffset) -> set[str]:
-    """Return ended shards of an offset that have no lease although a merged child waits for it.
+    """Return the ended shards of an offset that have no lease although a merged child waits for them.
 
-    A child that has not been read waits for both parents if one of them has a row.
+    An unread child waits for both its parents if one of them has a row.
     """
     missing = set()
     for row in rows.values():
@@ -88,9 +88,9 @@ def find_missing_parents(rows: Mapping[str, Lease], offset: StreamOffset) -> set
 
 
 def find_skipped_shards(rows: Mapping[str, Lease], offset: StreamOffset) -> dict[str, Position]:
-    """Return the unfinished shards of an offset whose leases were deleted since.
+    """Return the positions of unfinished shards of an offset that have no lease, and whose descendants have one.
 
-    Their descendants have leases, so these shards count as done. Nothing shows whether the rest of each was read.
+    Such a shard counts as done, although nothing shows whether its records after the position were read.
     """
     done = _ancestors_of_leases(rows, {})
     unfinished = ((key, position) for key, position in offset.shards.items() if not position.is_shard_end)
@@ -106,7 +106,7 @@ def _ancestors_of_leases(rows: Mapping[str, Lease], parents_of: Mapping[str, Ite
 def find_outdated_leases(
     rows: Mapping[str, Lease], offset: StreamOffset, parents_of: Mapping[str, Iterable[str]]
 ) -> list[str]:
-    """Return the unfinished leases of shards that an offset has as ended: the table is older than the offset.
+    """Return the shards that an offset has as ended and whose leases are unfinished: the table is older than the offset.
 
     Leases of other workers are left out.
     """
@@ -143,7 +143,7 @@ def plan_recreation(
     Args:
         earlier_rows: The leases of the earlier table, if the query used another one when the offset was written; None if it
             used the same table, or if the earlier table cannot be read.
-        now_ms: When the claims of unknown ends are made.
+        now_ms: The time at which empty claims are made, for shards in which the end of the last batch is unknown.
     """
     return _Plan(rows, offset, shards, stream, earlier_rows).plan_start(now_ms)
 
@@ -155,9 +155,9 @@ def plan_lost_leases(
     stream: StreamIdentity,
     marks: Mapping[str, TipMark] = _NO_MARKS,
 ) -> Recreation:
-    """Plan the leases to create again, if some were deleted while the query runs.
+    """Plan to create leases again that were deleted while the query runs.
 
-    These are the leases of shards in the offset, and of the children of vanished shards. The lease coordinator creates the
+    The plan has the leases of shards in the offset, and of the children of vanished shards. The lease coordinator creates the
     others.
 
     Args:

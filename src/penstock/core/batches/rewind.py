@@ -37,7 +37,7 @@ def plan_rewind(
     """Plan the reset of leases whose claims a checkpoint location has no record of.
 
     - A shard in the location's offset goes back to its position there.
-    - A later shard begins at TRIM_HORIZON, after its parents' end.
+    - A later shard, one that the offset does not have yet, begins at TRIM_HORIZON after its parents' end.
     - The claim of the location's last batch is kept if a lease still has it: Spark repeats that batch if it was not
       committed. If no lease has it, an empty claim of the previous batch takes its place. Either claim gets the name of this
       run: a driver that was paused during the reset finds a claim that it has not seen, and does not go on.
@@ -49,24 +49,24 @@ def plan_rewind(
         leases with a claim of the latest batch are last: a restart after some of the writes still finds that batch's number.
     """
     parents_of = {key: shard.parents for key, shard in shards.items()}
-    done = ancestors_of(offset.shards, parents_of)
-    unknown = find_unknown_claims(rows.values(), worker, offset.known_batches)
-    to_reset = [(row, claim) for row, claim in unknown if needs_reset(row, claim, offset)]
-    later = [row.key for row, _ in to_reset if row.key not in offset.shards]
-    unfinished = {key: place for key, place in offset.shards.items() if not place.is_shard_end}
-    places = unfinished | dict.fromkeys(_shards_between(offset, later, parents_of), TRIM_HORIZON)
+    done_shards = ancestors_of(offset.shards, parents_of)
+    unknown_claims = find_unknown_claims(rows.values(), worker, offset.known_batches)
+    to_reset = [(row, claim) for row, claim in unknown_claims if needs_reset(row, claim, offset)]
+    later_shards = [row.key for row, _ in to_reset if row.key not in offset.shards]
+    starts = {key: position for key, position in offset.shards.items() if not position.is_shard_end}
+    starts |= dict.fromkeys(_shards_between(offset, later_shards, parents_of), TRIM_HORIZON)
     writes: dict[str, LeaseWrite] = {
-        key: Create(new_lease(shards[key], place))
-        for key, place in places.items()
-        if key in shards and key not in rows and key not in done
+        key: Create(new_lease(shards[key], position))
+        for key, position in starts.items()
+        if key in shards and key not in rows and key not in done_shards
     }
-    batch_before = offset.batch - 1
-    planned_before = offset.known_batches.planner_of(batch_before)
+    previous_batch = offset.batch - 1
+    previous_planner = offset.known_batches.planner_of(previous_batch)
     for row, claim in sorted(to_reset, key=lambda found: found[1].batch):
         position = offset.shards.get(row.key, TRIM_HORIZON)
         kept = claim_of_last_batch(row, worker, offset, position)
         if kept is None:
-            kept = BatchClaim(worker, batch_before, run, position, position, planned_by=planned_before)
+            kept = BatchClaim(worker, previous_batch, run, position, position, planned_by=previous_planner)
         writes[row.key] = Reset(
             row.key,
             row.counter,
@@ -99,7 +99,11 @@ def _shards_between(
 def claim_of_last_batch(
     row: Lease, worker: str, offset: StreamOffset, position: Position
 ) -> BatchClaim | None:
-    """Return the claim of a location's last batch, from the row's claim or from the earlier ranges that this claim keeps."""
+    """Return the claim of the location's last batch that a row has, also among the earlier ranges of its claim; else None.
+
+    Args:
+        position: The last batch's start in the shard.
+    """
     claim, planner = row.claim_of(worker), offset.known_batches.planner_of(offset.batch)
     if claim is not None and claim.is_of(offset.batch, planner) and claim.start == position:
         return claim

@@ -32,7 +32,7 @@ class MultiStreamOffset(Struct, frozen=True):
     by_stream: Mapping[str, StreamOffset] = field(default_factory=dict)
 
     def offset_of(self, stream_id: str) -> StreamOffset:
-        """Return the offset of one stream."""
+        """Return the offset of one stream; an empty one before the stream's first batch."""
         return self.by_stream.get(stream_id, StreamOffset())
 
     @property

@@ -20,17 +20,18 @@ class ShardState(Struct):
 
     Args:
         position: Where the next batch starts.
-        has_news: Records are there to read.
-        is_whole_record: No user record follows `position` in its own Kinesis record.
+        has_news: The shard has unread records.
+        is_whole_record: The Kinesis record at `position` has no further user records.
         is_finished: The shard is closed and read to its end, so its lease can end.
+        children: The child shards of a finished shard; empty if they are not known yet.
         millis_behind_latest: Last reported age of the oldest unread record, 0 at the tip; None if it is not known.
         tip_seen_ms: Moment when no record was after `position`, by the service's clock, or None.
-        iterator: Kept for the next probe.
+        iterator: The shard iterator for the next probe; None if the probe has to fetch one.
         due_s: Earliest next probe, on the monotonic clock.
-        arrival_ms: Arrival of the first unread record, if a probe saw it.
-        bytes_count: Bytes of the last batch, as the shard's weight.
-        unread_since_ms: Earliest arrival of the records after `position`, by the service's clock: a probe has found the
-            record at `position`, and the iterator reads on from there. None if it is not known.
+        arrival_ms: Arrival of the first unread record; None unless a probe has returned that record.
+        bytes_count: Bytes of user data of the last batch, as the shard's weight.
+        unread_since_ms: Earliest possible arrival of the records after `position`, by the service's clock; None if it is not
+            known. It needs a probe that has found the record at `position`, and `iterator` to read on from there.
         is_probed: A probe of this run has shown whether there are records to read.
         is_foreign: `position` is the checkpoint of a worker that does not record tip marks.
     """
@@ -51,22 +52,22 @@ class ShardState(Struct):
     is_foreign: bool = False
 
     def has_records_before(self, until_ms: int | None) -> bool:
-        """Whether there are unread records that arrived before a moment, as far as known; None for any moment."""
+        """Return whether unread records arrived before a moment (None: at any time); True if their arrival is not known."""
         return self.has_news and (until_ms is None or self.arrival_ms is None or self.arrival_ms < until_ms)
 
     @property
     def tip(self) -> TipMark | None:
-        """Return the tip mark for the lease; None if it is not known."""
+        """Return the tip mark for the lease; None if `position` is not a record, or was not seen at the tip."""
         if self.tip_seen_ms is None or not self.position.is_record:
             return None
         return TipMark(self.position, self.tip_seen_ms)
 
 
 def state_at_start(next_start: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
-    """Return the state of a shard that has its start in the next batch and was not probed yet.
+    """Return the state of a shard at its start in the next batch, before a probe.
 
     Args:
-        next_start: The start, with the note of the task that claimed it as its end.
+        next_start: The start. If a task claimed it as its end, the task's note has further fields of the state.
         row: The shard's lease, for its tip mark and the writer of its checkpoint; None if the lease is missing.
         now_ms: Time of day, to which a LATEST without a moment is pinned.
     """
@@ -96,14 +97,14 @@ def state_at_start(next_start: BatchStart, row: Lease | None, now_ms: int) -> Sh
 
 
 class Settlement(Struct, frozen=True):
-    """Result of a done batch.
+    """Result of a batch that is done.
 
     Args:
         record_count: User records of the batch, from its claims.
         bytes_count: Bytes of user data.
-        claim_count: Shards whose end its tasks claimed.
-        kept_iterator_count: Of those, how many began with an iterator that was kept from an earlier batch.
-        unexpected_starts: Shards that do not start at the end of the previous batch, and why.
+        claim_count: Shards in which a task claimed the batch's end.
+        kept_iterator_count: Of these, shards whose task began with an iterator from an earlier batch.
+        unexpected_starts: Each shard that does not start at the end of the previous batch, with the reason.
         progress: For the coordinator, which reports stalled shards and balances by throughput.
         queries: Spark's ids of the queries whose tasks made the claims of this worker.
         processes: The processes that made the claims.
@@ -127,9 +128,9 @@ class SettledShard(Struct, frozen=True):
     """One shard after a batch.
 
     Args:
-        note: The note of its claim, if the batch read it.
-        unexpected_start: Why it does not start at the end of the previous batch; None if it does.
-        bytes_count: Bytes of user data that the batch read of it.
+        note: The note of the batch's claim in the shard; None if the batch did not read the shard.
+        unexpected_start: Why the shard does not start at the end of the previous batch; None if it does.
+        bytes_count: Bytes of user data that the batch read of the shard.
     """
 
     state: ShardState
@@ -176,7 +177,7 @@ def settlement_of(settled: Mapping[str, SettledShard], progress: tuple[ReaderPro
         record_count=sum(note.record_count for note in notes),
         bytes_count=sum(note.bytes_count for note in notes),
         claim_count=len(notes),
-        kept_iterator_count=sum(note.kept_iterator for note in notes),
+        kept_iterator_count=sum(note.began_with_kept_iterator for note in notes),
         unexpected_starts=tuple(
             (key, each.unexpected_start) for key, each in settled.items() if each.unexpected_start is not None
         ),

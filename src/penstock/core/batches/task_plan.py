@@ -32,9 +32,9 @@ class TaskSlots:
         self._batches_until_trial = 0  # until more tasks are tried
 
     def plan_count(self, shard_count: int) -> int:
-        """Return how many tasks to make for this many shards.
+        """Return the number of tasks for a batch of this many shards: as many as the cluster seems to run at once.
 
-        At least one task per 32 shards; when more tasks are tried, at least the square root of the number of shards.
+        At least one task for each 32 shards; when more tasks are tried, at least the square root of the number of shards.
         """
         count = self._slot_count
         if self._batches_until_trial == 0:
@@ -42,11 +42,7 @@ class TaskSlots:
         return min(shard_count, max(count, -(-shard_count // SHARDS_PER_TASK_MAX)))
 
     def on_batch_done(self, task_count: int, process_count: int) -> None:
-        """Handle a batch that is done.
-
-        Args:
-            process_count: The processes that have claimed in it, at least 1.
-        """
+        """Handle a batch that is done: its numbers of tasks and of processes (at least 1) that ran them change the estimate."""
         if process_count < task_count:
             self._slot_count, self._batches_until_trial = process_count, _BATCHES_BETWEEN_TRIALS
         elif task_count < self._slot_count:
@@ -73,9 +69,9 @@ def plan_tasks(weights: Mapping[str, int], task_count: int) -> list[list[str]]:
     # Of tasks with equal bytes, the one with fewer shards takes the next: an empty shard costs calls too.
     loads = [(0, 0, place) for place in range(task_count)]
     for shard in sorted(weights, key=lambda key: (-weights[key], key)):
-        load, held, place = heapq.heappop(loads)
+        load, shard_count, place = heapq.heappop(loads)
         tasks[place].append(shard)
-        heapq.heappush(loads, (load + weights[shard], held + 1, place))
+        heapq.heappush(loads, (load + weights[shard], shard_count + 1, place))
     return [task for task in tasks if task]
 
 
@@ -85,37 +81,37 @@ PERMIT_S: Final = SUBSCRIBE_AGAIN_S + 1.0
 """From one permission to the next. Tasks begin at different times after their plan, so a second is added."""
 
 
-class _Permit(Struct):
+class _ShardPermit(Struct):
     planned_s: float
-    """When its last task was planned."""
+    """When the shard's last task was planned."""
     used_s: float
-    """When its last permission was used, at the latest."""
+    """The latest moment at which a task can have used the shard's last permission."""
 
 
 class SubscriptionPermits:
-    """When a task may subscribe to a shard: no sooner than five seconds after the last subscription of any task. Not thread-safe.
+    """Permits tasks to subscribe to shards, for each shard at most once in about five seconds. Not thread-safe.
 
     The service refuses a second subscription within five seconds. Each worker process keeps to that for its own
-    subscriptions, but Spark gives the next batch's task to any process. So the driver, which plans all tasks, decides. It does
-    not learn from a task whether it has subscribed, and counts each permission as used.
+    subscriptions, but Spark gives the next batch's task to any process. So the driver, which plans all tasks, decides. Tasks do
+    not report whether they have subscribed, so each permission counts as used.
     """
 
     def __init__(self) -> None:
-        self._shards: dict[str, _Permit] = {}
+        self._shards: dict[str, _ShardPermit] = {}
 
     def plan_delay_s(self, shard_id: str, now_s: float) -> float:
-        """Return how many seconds after now the shard's task of the next batch may subscribe.
+        """Return how many seconds from now the shard's task of the next batch has to wait before it subscribes.
 
-        That is 0, or `PERMIT_S` if another task may have subscribed within the last `PERMIT_S`. A task that ends sooner does
-        not subscribe.
+        That is 0, or `PERMIT_S` if another task may have subscribed within the last `PERMIT_S` seconds. A task that ends
+        before the wait is over does not subscribe.
         """
         shard = self._shards.get(shard_id)
         if shard is None:
-            self._shards[shard_id] = _Permit(now_s, now_s)
+            self._shards[shard_id] = _ShardPermit(now_s, now_s)
             return 0.0
         had_to_wait = shard.planned_s != shard.used_s
         if had_to_wait and now_s - shard.planned_s >= PERMIT_S:
-            # The last task may have lasted long enough to subscribe then.
+            # The last task had to wait, and may have lasted until its wait was over.
             shard.used_s = shard.planned_s + PERMIT_S
         shard.planned_s = now_s
         if now_s - shard.used_s < PERMIT_S:

@@ -235,7 +235,7 @@ class Planner:
             self._settle(start)
         self._poller.probe_due_shards(shards.states.items(), retention_ms=query.retention_ms)
         self._settler.recreate_lost_leases(query)
-        query.query_worker.report(
+        query.query_worker.post(
             [*shards.release_finished(self._list_missing_children()), *shards.release_stopped()]
         )
         return [shard for shard, state in shards.states.items() if state.has_records_before(self._until_ms)]
@@ -341,7 +341,7 @@ class Planner:
         if not self._settle_last():
             query.query_worker.abandon()
         else:
-            query.query_worker.report([*query.shards.release_finished(), *query.shards.release_all()])
+            query.query_worker.post([*query.shards.release_finished(), *query.shards.release_all()])
             query.metrics.close()
             if not query.query_worker.stop(STOP_S):
                 _log.warning(
@@ -412,7 +412,7 @@ class Planner:
         self._settlement = settlement
         self._tasks.on_settled(start.batch, settlement, query.shards)
         send_metrics(query, settlement)
-        query.query_worker.report(settlement.progress)
+        query.query_worker.post(settlement.progress)
 
     def _list_missing_children(self) -> dict[str, tuple[ChildShard, ...]]:
         """List the shards, and return the children of ended shards whose claims do not name them; at most once a probe interval."""
@@ -454,4 +454,4 @@ class Planner:
         now_s = self._clock.monotonic_s()
         if now_s >= self._tips_due_s:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6
-            self._query.query_worker.report(self._query.shards.progress_of_idle_shards())
+            self._query.query_worker.post(self._query.shards.progress_of_idle_shards())

@@ -112,7 +112,7 @@ class QueryWorker:
             with self._changed:
                 self._commands.popleft()
 
-    def report(self, events: Sequence[Event]) -> None:
+    def post(self, events: Sequence[Event]) -> None:
         """Post the planner's events to the coordinator."""
         with self._changed:
             for event in events:

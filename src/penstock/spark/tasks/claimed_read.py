@@ -360,7 +360,7 @@ class ClaimedRead:
             millis_behind_latest=so_far.millis_behind_latest,
             last_arrival_ms=so_far.last_arrival_ms,
             children=so_far.children,
-            kept_iterator=self._shard.began_with_kept_iterator,
+            began_with_kept_iterator=self._shard.began_with_kept_iterator,
             query=self._query,
             process=self._process,
             pushed_count=so_far.pushed_count,
