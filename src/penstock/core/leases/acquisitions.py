@@ -206,7 +206,7 @@ class Acquisitions:
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
     def _check_overdue(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
-        """Return whether this worker need not wait any longer for the reader to release a requested lease.
+        """Return whether to take a requested lease now, without its release by the reader.
 
         A reader that has renewed through the whole hand-over time counts from now on as one that ignores requests.
 
@@ -233,7 +233,7 @@ class Acquisitions:
         return not any(row is not None and not row.is_ended and row.reader == self.me for row in rows)
 
     def on_rows(self, rows: Iterable[Lease], now_s: float) -> None:
-        """Reacquire the leases in this worker's name that are among some rows that were read."""
+        """Handle rows that were read: reacquire the leases in this worker's name."""
         for lease in rows:
             self._own_leases_not_held.discard(lease.key)
             if self.me in (lease.owner, lease.checkpoint_owner):

@@ -98,7 +98,7 @@ def plan_kcl2(
 def _steal(
     fleet: Sequence[FleetLease], me: str, counts: dict[str, int], *, target: int, need: int, seed: str
 ) -> list[Acquisition]:
-    """Steal a lease from the worker with the most leases: more than the target, or as many if this worker needs several."""
+    """Steal a lease from the worker with the most: it must have more than the target, or as many if this one needs several."""
     others = {worker: count for worker, count in counts.items() if worker != me}
     if not others:
         return []

@@ -297,12 +297,12 @@ class Coordinator:
         self._stop.advance(now_s)
 
     def _on_fleet_event(self, event: FleetEvent, now_s: float) -> None:
-        """Handle an answer about KCL 3 workers. Scans begin once it is known whether those have a leader."""
-        was_known = self._membership.is_mode_known
+        """Handle an answer about KCL 3 workers. Scans begin once it is known whether these have a leader."""
+        was_mode_known = self._membership.is_mode_known
         is_full = not self.options.has_room(len(self.held_leases))
         if self._membership.handle(event, now_s, is_full=is_full):
             self._scans.request_whole_scan()
-        if self._membership.is_mode_known and not was_known:
+        if self._membership.is_mode_known and not was_mode_known:
             self._scans.on_table_ready(now_s)
         if self._membership.is_refused:
             self._stop.begin(now_s)
@@ -571,8 +571,8 @@ class Coordinator:
     def _on_acquisition(
         self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float
     ) -> None:
-        is_forestalled = self._acquisitions.on_answer(pending, reason, outcome, now_s)
-        if is_forestalled and not self._planner.is_settled(now_s):
+        is_request_refused = self._acquisitions.on_answer(pending, reason, outcome, now_s)
+        if is_request_refused and not self._planner.is_settled(now_s):
             # Another newcomer: RequestHandover of the same lease. This worker: its own request, refused. The others count this
             # worker only once it has requested a lease, so it soon scans to find another lease to request.
             self._scans.request_whole_scan_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_scan_s)

@@ -1,4 +1,4 @@
-"""The effects of the lease coordinator: plain values. Those without an answer in their docstring have none."""
+"""The effects of the lease coordinator: plain values. An effect whose docstring names no answer has none."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class LeaveFleet(Struct, frozen=True):
 
 
 class FindOwnLeases(Struct, frozen=True):
-    """Find the leases in this worker's name by the index, and read their rows; answer `OwnLeasesFound` or `FindOwnLeasesFailed`.
+    """Read the rows that the index lists under this worker's name; answer `OwnLeasesFound` or `FindOwnLeasesFailed`.
 
     Args:
         known_keys: Leases whose rows are not read, because this worker holds or has requested them.
@@ -226,7 +226,7 @@ class ForeignLease(Struct, frozen=True):
 
 
 class TableRefused(Struct, frozen=True):
-    """The lease table belongs to another stream: this worker stops, and has taken no lease since it saw that."""
+    """The lease table belongs to another stream: this worker takes no more leases, and stops."""
 
     foreign_lease: ForeignLease
 

@@ -25,7 +25,7 @@ class Problem(Enum):
 
 
 class Tick(Struct, frozen=True):
-    """Time has passed. Due at `Coordinator.next_wake_s`; additional ticks do no harm."""
+    """Time has passed. The shell sends one at `Coordinator.next_wake_s`; further ones do no harm."""
 
 
 class TableReady(Struct, frozen=True):
@@ -111,7 +111,7 @@ class WriteDone(Struct, frozen=True):
 
 
 class LeaseFetched(Struct, frozen=True):
-    """The answer to a `FetchLease`; None when the row does not exist."""
+    """The answer to a `FetchLease`; `lease` is None if the row does not exist."""
 
     key: str
     lease: Lease | None
@@ -155,7 +155,7 @@ class FleetLeft(Struct, frozen=True):
 
 
 class OwnLeasesFound(Struct, frozen=True):
-    """The answer to a `FindOwnLeases`: leases of this worker that were not among the known ones."""
+    """The answer to a `FindOwnLeases`: the rows of this worker's leases that are not among its `known_keys`."""
 
     leases: tuple[Lease, ...]
 
@@ -218,7 +218,7 @@ class ReaderProgress(Struct, frozen=True):
         progress_text: A text that changes when reading or delivery advances.
         millis_behind_latest: The last known lag, or None.
         throughput_kbps: Kilobytes per second delivered since the previous event of this kind.
-        tip: The last moment at which no record was behind the done position; written with the next renewal.
+        tip: The last position at which the reader was at the tip, and when; written with the next renewal.
     """
 
     key: str

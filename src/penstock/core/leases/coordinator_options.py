@@ -67,8 +67,8 @@ class CoordinatorOptions(Struct, frozen=True):
         round_interval_s: Mean time between two scans of the lease table. None: 0.8 of the lease duration.
         scanned_rows_per_s_max: Rows that all workers together may read per second by scanning. In a large fleet each
             worker scans a part of the table each round, and the whole table as rarely as this limit requires.
-        part_watchers_min: At least this many workers watch each part of the table; fewer, but at least two, if that would
-            exceed the limit.
+        part_watchers_min: At least this many workers watch each part of the table; fewer, but at least two, if so many would
+            read more rows than `scanned_rows_per_s_max`.
         max_leases: The most unfinished leases that this worker holds. None: no limit.
         leases_to_acquire: The most takes and hand-overs begun per round. None: the whole share.
         handover: Whether a live owner is asked to finish before a lease moves; False takes the lease as KCL 2.x does.
@@ -176,7 +176,7 @@ class CoordinatorOptions(Struct, frozen=True):
         return self.lease_duration_s / 3
 
     def renew_interval_of(self, held_count: int) -> float:
-        """Return the seconds between two renewals of each lease.
+        """Return the seconds between two renewals of each lease of a worker that holds this many.
 
         Claims, not time, fence a worker with `keeps_claims`. So it may give its leases a longer duration (`LeaseTerm`) and renew
         them less often.

@@ -232,7 +232,7 @@ class FailingCalls:
             self._on_failed(answer, now_s)
 
     def _fail_if_late(self, answer: CallAnswer, sent_s: float | None, now_s: float) -> CallAnswer:
-        """Return the answer to a write; a failure in its place if it was too late to keep a lease."""
+        """Return the answer to a write, or a failure in its place if the answer was too late to keep a lease."""
         if sent_s is None or now_s - sent_s < self._answer_due_s:
             return answer
         slow = (

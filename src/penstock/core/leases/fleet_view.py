@@ -44,7 +44,7 @@ class FleetLease(NamedTuple):
         lease: The row. A hand-over that will not be answered is removed from it: `owner` is the worker for which the lease counts.
         unchanged_s: Seconds since the row was seen to change.
         waits_for_parents: The shard may not be read before its parents are finished.
-        free_s: Seconds since the lease became free.
+        free_s: Seconds since the lease became free; 0 while it has a live owner.
         ignores_handovers: The owner has not answered a hand-over request: the lease is taken without one.
     """
 
@@ -89,8 +89,8 @@ class BalanceLimits(Struct, frozen=True):
         max_leases: The most leases of this worker; the other workers are assumed to have the same limit.
         leases_to_acquire: The most acquisitions per plan.
         handover: Whether a live lease is requested from its owner; False takes it at once.
-        left_over_s: A worker that has not taken a lease of its share for this long has no room for it; after twice the time
-            any worker with room takes it.
+        left_over_s: A worker that leaves a free lease of its share for this long counts as full; after twice this time any
+            worker with room takes the lease.
     """
 
     max_leases: int | None = None
@@ -190,9 +190,10 @@ class CoordinatorStats(Struct, frozen=True):
 
     Args:
         total_leases: Unfinished leases in the table.
-        ended_leases: Finished ones that are not deleted yet.
-        unclaimed_leases: Unfinished ones without a live owner.
+        ended_leases: Finished leases that are not deleted yet.
+        unclaimed_leases: Unfinished leases without a live owner.
         worker_count: Live owners, this worker included.
+        held_leases: Leases that this worker holds now.
         lost_leases: The number of leases lost since the start.
         take_counts: The number of acquired leases since the start, by reason.
     """

@@ -254,9 +254,9 @@ class HeldLease(Struct):
 
         - `Release` once the reader has stopped.
         - `End` once the shard is drained and its children's leases exist.
-        - `Checkpoint` if a renewal is due, or a checkpoint is urgent, and the reader is past the row's checkpoint. A worker that
-          keeps claims never writes it: it would end a claim.
-        - `Renew` if there is nothing to checkpoint, and a renewal is due or the row has another reason why its reader stopped.
+        - `Checkpoint` if the reader is past the row's checkpoint, and a renewal is due or a checkpoint is urgent. A worker that
+          keeps claims never writes one, since it would end a claim.
+        - `Renew` if there is nothing to checkpoint, and a renewal is due or the row's stop reason is not the current one.
         """
         lease, key = self.lease, self.key
         if self.phase is LeasePhase.STOPPED:
@@ -288,9 +288,9 @@ class HeldLease(Struct):
         )
 
     def _tip_mark_at(self, new_checkpoint: Position | None) -> TipMark | None:
-        """Return the tip mark of a write, or None if the reader had not been at the tip by the write's checkpoint.
+        """Return the tip mark of a write; None unless the reader has been at the tip at or before the write's checkpoint.
 
-        The mark also holds for a checkpoint beyond the tip, since the records between them arrived later.
+        The mark also holds for a checkpoint beyond the tip: at the mark's moment no record was after either.
 
         Args:
             new_checkpoint: None for a write that leaves the checkpoint as it is.

@@ -345,7 +345,7 @@ class HeldLeases:
         self._advance(held, now_s)
 
     def on_other_answer(self, key: str, now_s: float) -> None:
-        """Handle the answer to a write of a lease's row by another part: the held lease's next write was waiting for it."""
+        """Handle the answer to another part's write of a lease: if the lease is held, its next write has waited for this."""
         held = self._held.get(key)
         if held is not None:
             self._advance(held, now_s)
@@ -368,7 +368,7 @@ class HeldLeases:
         """Compare a scanned row with the held lease: the row may show a hand-over request or another owner.
 
         Args:
-            began_s: When the scan began. A row that it read before the held lease's last write is older than that.
+            began_s: When the scan began; None if unknown. A row that may be older than the held lease's last write is ignored.
         """
         held = self._held.get(row.key)
         if held is None or self._writes.is_busy(row.key) or held.unknown_write is not None:
@@ -514,7 +514,7 @@ class HeldLeases:
         """Compare held leases with the living readers: stop a reader without its lease, and start a missing reader again.
 
         Args:
-            living_readers: Key and epoch of each reader whose last event has not been handled yet. No other reader sends an event.
+            living_readers: Key and epoch of each reader whose last event has not arrived yet. No other reader sends events.
         """
         for key, epoch in sorted(living_readers):
             if self._find_with_reader(key, epoch) is None and self._earlier_readers.get(key) != epoch:

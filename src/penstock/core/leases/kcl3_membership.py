@@ -75,7 +75,9 @@ class Kcl3Membership:
         self._is_reporting = False
         self._has_reported = False
         self._reports_refused = 0  # in a row
-        self._is_listed = False  # the leader may know this worker
+        self._is_listed = (
+            False  # the table may have metrics of this worker, so that a leader assigns leases to it
+        )
         self._is_stopping = False
         self._is_leaving = False  # its row for the leader is being deleted
         self._reported_mode = ""  # of the last report in the log
@@ -216,7 +218,8 @@ class Kcl3Membership:
         """Report the fleet's mode if it has changed.
 
         Args:
-            was_known: Whether an earlier read has shown a mode. If not, it is reported only if KCL 3 workers have used the table.
+            was_known: Whether an earlier read has shown a mode. The first mode is reported only if KCL 3 workers have used the
+                table.
         """
         rows = self._rows
         leader = rows.leader.owner if self.has_leader and rows.leader is not None else ""
@@ -261,7 +264,7 @@ class Kcl3Membership:
         """Return a plan of those moves alone that the fleet's mode allows this worker.
 
         A leader assigns every lease, so this worker only releases some, and needs no extra scan for leases to take. Without a
-        leader it also takes leases that have no live reader; live ones stay where they are until there is one.
+        leader it also takes leases that have no live reader; other leases do not move until there is a leader.
         """
         match self.mode:
             case FleetMode.LED:

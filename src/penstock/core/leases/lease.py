@@ -19,7 +19,7 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 class PastClaim(Struct, frozen=True):
-    """The range of an earlier batch: a driver that was paused may still execute it after another driver has planned later ones.
+    """The range of an earlier batch in a shard. A paused driver may still execute this batch after others were planned.
 
     Args:
         planned_by: The run of the driver that planned the batch, or None if unknown (early versions).
@@ -83,7 +83,7 @@ class BatchClaim(Struct, frozen=True):
         )
 
     def past_claims(self, count_max: int) -> tuple[PastClaim, ...]:
-        """Return this claim and the earlier ones, the latest first and at most `count_max`: the next claim's `earlier`."""
+        """Return the ranges of this claim and of the earlier ones, the latest first; the next claim keeps them as `earlier`."""
         return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
 
@@ -104,10 +104,7 @@ class SeenClaim(Struct, frozen=True):
     counter: int | None = None
 
     def expected_claim_on(self, row: Lease) -> SeenClaim:
-        """Return the claim that a row must have for a late checkpoint.
-
-        It is this one; or a `SeenClaim` without identity, which means no claim, if the row was deleted and created again.
-        """
+        """Return the claim that a row must have for a late checkpoint: this one, or none (no identity) if the row was recreated."""
         return SeenClaim(self.worker) if self.predates(row) else self
 
     def predates(self, row: Lease) -> bool:
@@ -374,7 +371,7 @@ class TablePart(Struct, frozen=True):
         return self.count == 1
 
     def holds(self, key: str) -> bool:
-        """Return whether a row is in this part, for tables that are not in DynamoDB, which divides by a hash of its own."""
+        """Return whether a row is in this part. Only for tables that are not in DynamoDB, which has parts of its own."""
         return number_of_part(key, self.count) == self.number
 
 

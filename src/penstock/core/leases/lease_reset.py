@@ -12,7 +12,7 @@ from penstock.errors import OptionError
 
 
 class ResetPlan(Struct, frozen=True):
-    """The writes of a reset, or of a restore.
+    """The writes of a reset, or of a restore from a backup.
 
     Args:
         targets: The new checkpoint of each lease that exists, by key.
@@ -46,8 +46,8 @@ def plan_reset(
         their descendants start at their beginnings, and shards that ended before the moment are not read.
 
     Raises:
-        OptionError: A lease is not of the listed stream; or a moment in the past without the listing: which shards were open then
-            is unknown.
+        OptionError: A lease is not of the listed stream; or the position is a moment in the past and there is no listing to
+            show which shards were open then.
     """
     _refuse_other_stream(leases, shards or ())
     if shards is None:

@@ -154,7 +154,7 @@ def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
 
 
 def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
-    """Refuse a claim unless its worker reads the shard; checkpoint, last claim and claims to drop must be as the task read them.
+    """Return why a row refuses a claim; None if its worker reads the shard and the row is as the task read it.
 
     A forfeit, which claims that the batch holds nothing of the shard, needs neither the lease nor an unchanged checkpoint.
     """
@@ -173,9 +173,9 @@ def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
 
 
 def _refusal_unless_ahead(row: Lease, position: Position) -> Refusal | None:
-    """Refuse a new checkpoint unless it is a record that is ahead of the row's checkpoint."""
-    forwards = is_forward(row.checkpoint, position) and not position.is_shard_end
-    return None if forwards else Refusal.BACKWARDS
+    """Return BACKWARDS, the refusal of a new checkpoint, unless this is a record ahead of the row's checkpoint."""
+    is_ahead = is_forward(row.checkpoint, position) and position.is_record
+    return None if is_ahead else Refusal.BACKWARDS
 
 
 def _row_after(row: Lease, write: LeaseUpdate) -> Lease | None:

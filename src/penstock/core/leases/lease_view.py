@@ -265,7 +265,7 @@ class LeaseView:
         return False
 
     def on_row_found_by_index(self, lease: Lease, now_s: float) -> None:
-        """Handle one row that was found by the index: perhaps the last scan was before its parents' rows were created."""
+        """Handle a row that was found by the index. Its parents' rows may be newer than the last scan."""
         self._found_by_index.add(lease.key)
         self.on_row(lease, now_s)
 

@@ -56,7 +56,7 @@ class Take(Struct, frozen=True):
     Model: `Take`, `TakeOverdue`.
 
     Args:
-        pin_ms: The moment that a bare LATEST means, written beside it; then the checkpoint must be a bare LATEST. None
+        pin_ms: The moment to write beside a checkpoint of LATEST without a moment; the row must have such a checkpoint. None
             leaves the checkpoint as it is.
         stream: The taker's stream; a row of another stream is refused. None: no check.
         run: The taker's run; the sender of the write adds it.
@@ -219,7 +219,7 @@ class Claim(Struct, frozen=True):
 
     @property
     def is_forfeit(self) -> bool:
-        """Whether this only states that the batch holds nothing of the shard, and no task has read it: that needs no lease."""
+        """Whether the claim only states that the batch holds nothing of the shard. No task has read the shard for it."""
         return self.is_empty and not self.claim.note
 
     @property

@@ -44,7 +44,7 @@ class FleetSettling:
     def on_workers(
         self, workers: Iterable[str], now_s: float, round_s: float, whole_scan_s: float = 0.0
     ) -> None:
-        """Handle the live workers of a scan: a new one begins a wait, or lengthens it up to a limit.
+        """Handle the live workers of a scan: a new worker begins a wait, or lengthens it up to a limit.
 
         Args:
             workers: All live workers, this one included.
@@ -52,11 +52,11 @@ class FleetSettling:
                 `_ABSENCE_ROUNDS` times this or `round_s`, whichever is longer.
         """
         is_first = not self._last_seen_s
-        known_s = now_s - _ABSENCE_ROUNDS * max(round_s, whole_scan_s)
-        seen = set(workers)
-        has_newcomers = any(self._last_seen_s.get(worker, -math.inf) < known_s for worker in seen)
-        self._last_seen_s = {worker: at_s for worker, at_s in self._last_seen_s.items() if at_s >= known_s}
-        self._last_seen_s.update(dict.fromkeys(seen, now_s))
+        known_since_s = now_s - _ABSENCE_ROUNDS * max(round_s, whole_scan_s)
+        last_seen_s = {worker: at_s for worker, at_s in self._last_seen_s.items() if at_s >= known_since_s}
+        live_workers_now = dict.fromkeys(workers, now_s)
+        has_newcomers = not live_workers_now.keys() <= last_seen_s.keys()
+        self._last_seen_s = last_seen_s | live_workers_now
         if has_newcomers:
             if self.is_settled(now_s):
                 self._began_s = self.due_s = now_s

@@ -149,9 +149,9 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
 
 
 def _ready_children(graph: ShardGraph, starts: Mapping[str, Position], read: AbstractSet[str]) -> list[str]:
-    """Return the children all of whose parents start at SHARD_END or count as read; at least one starts there.
+    """Return the children of shards that start at SHARD_END; if a child has another parent, this must start there or be read.
 
-    They need leases now: no worker reads these parents, so none creates the children's leases at their end.
+    They need leases now: no worker reads their parents, so none creates the children's leases at a parent's end.
     """
     ended = {key for key, position in starts.items() if position.is_shard_end}
     children = {child.shard_id for key in ended for child in graph.children(key)}

@@ -174,7 +174,7 @@ class ShardSyncer:
         return now_s <= self._remembered_s + _MEMORY_SCANS * pause_s
 
     def on_no_rows(self, now_s: float) -> None:
-        """Create the remembered leases again, or list the shards for the first leases; wait before that if other workers may do it.
+        """Create the remembered leases again, or list the shards for the first leases; first wait for other workers to do so.
 
         The memory is kept until leases are seen again: an application that had leases is never new.
         """

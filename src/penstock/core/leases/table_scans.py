@@ -360,7 +360,7 @@ class TableScans:
         self._state_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self._turn.draw())
 
     def on_table_missing(self) -> bool:
-        """Handle a call that found no table; return whether no earlier one has found that."""
+        """Handle a call that found no table; return whether it is the first such call since the table was usable."""
         if self._state is not TableState.READY:
             return False
         self._turn.report(
@@ -384,7 +384,7 @@ class TableScans:
         """Handle a failed scan: the same kind of scan is tried again after a back-off.
 
         Returns:
-            Whether the table is missing, and no earlier call has found that.
+            Whether this is the first call that found no table, as `on_table_missing` returns it.
         """
         self._is_scanning = False
         self._failures += 1
@@ -438,14 +438,14 @@ class TableScans:
     # --- single rows --------------------------------------------------------------------------------------
 
     def on_owner_unknown(self, key: str, now_s: float) -> None:
-        """Handle a lease whose owner became unknown: only a read that begins later resolves it."""
+        """Handle a lease whose owner became unknown: only a read that begins later shows the owner."""
         self._of_unknown_owner.add(key)
         self._resolved_by_scan.discard(key)
         if self.part is None:
             self.request_whole_scan_by(now_s + self.options.interval_s)
 
     def on_owner_known(self, key: str) -> None:
-        """Handle a row that was read by its key."""
+        """Handle a row that was read by its key, which shows the lease's owner."""
         self._of_unknown_owner.discard(key)
 
 
@@ -480,10 +480,10 @@ class RowFetches:
             self._turn.emit(FetchLease(key))
 
     def on_answer(self, key: str) -> bool:
-        """Handle a row that was read; True if it was requested here."""
-        is_wanted = key in self._keys_in_flight
+        """Handle a row that was read; return True if this part requested the read."""
+        is_requested = key in self._keys_in_flight
         self._keys_in_flight.discard(key)
-        return is_wanted
+        return is_requested
 
     def on_failed(self, key: str, now_s: float) -> None:
         """Handle a row that could not be read: it is read again a little later."""
