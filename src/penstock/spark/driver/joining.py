@@ -1,4 +1,4 @@
-"""Joining the application: checks in a fixed order, and then the query's worker.
+"""Joining the application: checks in a fixed order, and then the query's worker. Leaving it again.
 
 Any check may raise, and then no thread has started. The order matters:
 
@@ -29,7 +29,7 @@ from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.stream_name_check import StreamNameCheck
 from penstock.spark.driver.driver_ports import DriverPorts
 from penstock.spark.driver.lease_recreation import LeaseRecreation
-from penstock.spark.driver.query_worker import QueryWorker, coordinator_options
+from penstock.spark.driver.query_worker import STOP_S, QueryWorker, coordinator_options
 from penstock.spark.driver.startup_checks import (
     check_named_shards,
     refuse_former_option,
@@ -136,7 +136,19 @@ def join(
     return JoinedQuery(stream, name_check, summary.retention_ms, query_worker, shards, consumer_arn, metrics)
 
 
-def deregister_consumer(ports: DriverPorts, options: SourceOptions, query: JoinedQuery) -> None:
+def leave(query: JoinedQuery, ports: DriverPorts, options: SourceOptions, *, is_settled: bool) -> None:
+    """Release the query's leases at once; if its last batch is not settled, keep them until they expire."""
+    if not is_settled:
+        query.query_worker.abandon()
+    else:
+        query.query_worker.post([*query.shards.release_finished(), *query.shards.release_all()])
+        query.metrics.close()
+        if not query.query_worker.stop(STOP_S):
+            _log.warning("not all leases could be released within %g s; they expire by themselves", STOP_S)
+    _deregister_consumer(ports, options, query)
+
+
+def _deregister_consumer(ports: DriverPorts, options: SourceOptions, query: JoinedQuery) -> None:
     """Deregister the query's consumer if option deregisterConsumer is set. Its leases are released; a failure is a warning."""
     fan_out, name = ports.fan_out, options.consumer_name
     if not options.deregisters_consumer or fan_out is None or name is None or query.consumer_arn is None:

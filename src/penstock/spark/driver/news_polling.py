@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeAlias
 
 from msgspec import Struct
@@ -33,6 +33,8 @@ from penstock.core.reading.resume import (
     plan_iterator,
 )
 from penstock.core.reading.service_clock import ServiceClock, SteadyServiceClock
+from penstock.core.shard import ChildShard
+from penstock.core.shard_graph import find_children
 from penstock.errors import PenstockError, ServiceError, Throttled, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RawRecord, RecordPage
@@ -104,7 +106,8 @@ class NewsPoller:
         chance: Chance = _CHANCE,
         read_cost_s: float = READ_COST_S,
     ) -> None:
-        self._kinesis = kinesis.without_retries()
+        self._kinesis = kinesis
+        self._probing_kinesis = kinesis.without_retries()
         self._stream = stream
         self._interval_s = interval_s
         self._clock = clock
@@ -120,6 +123,7 @@ class NewsPoller:
         self._failing: dict[str, _FailureSeries] = {}
         self._read_cost_s = read_cost_s
         self._paces: dict[str, ProbePace] = {}
+        self._children_due_s = -math.inf  # when the children of ended shards are listed next
         self._counted_states: _States = {}  # by shard: the last state whose batch its pace has counted
         self._service_clock = ServiceClock()
         self._steady_clock = SteadyServiceClock()
@@ -183,9 +187,13 @@ class NewsPoller:
         """Whether an answer has shown the service's time."""
         return self._steady_clock.has_answer
 
-    def on_service_time(self, server_ms: int | None) -> None:
-        """Handle the service's time in an answer to another call than a probe, which has just arrived."""
-        self._on_answer_time(*self._moment(), server_ms)
+    def fetch_now_ms(self) -> int:
+        """Return the present moment by the service's clock; list the shards if no probe has shown it."""
+        # No shard is probed if each has more to read. This machine's clock may be wrong by hours.
+        if not self.has_service_clock:
+            server_ms = self._kinesis.fetch_shards(self._stream).server_ms
+            self._on_answer_time(*self._moment(), server_ms)
+        return self.steady_now_ms()
 
     def steady_now_ms(self) -> int:
         """Return the present moment by the service's clock, even if this machine's clock was set since the last answer."""
@@ -194,6 +202,14 @@ class NewsPoller:
     def _service_now_ms(self) -> int:
         """Return the present moment by the service's clock, if this machine's clock was not set since the last answer."""
         return self._service_clock.now_ms(self._clock.wall_ms())
+
+    def list_children(self, ended_shards: Sequence[str]) -> dict[str, tuple[ChildShard, ...]]:
+        """List the shards, and return the children of ended ones as `find_children`; empty if an interval has not passed."""
+        now_s = self._clock.monotonic_s()
+        if not ended_shards or now_s < self._children_due_s:
+            return {}
+        self._children_due_s = now_s + self._interval_s
+        return find_children(ended_shards, self._kinesis.fetch_shards(self._stream).shards)
 
     def close(self) -> None:
         """End the threads after their calls."""
@@ -212,8 +228,8 @@ class NewsPoller:
         self._probes[key] = self._clock.monotonic_s()
         try:
             if iterator is None:
-                iterator = self._kinesis.fetch_iterator(self._stream, key, start)
-            page = self._kinesis.fetch_records(self._stream, iterator, 1)
+                iterator = self._probing_kinesis.fetch_iterator(self._stream, key, start)
+            page = self._probing_kinesis.fetch_records(self._stream, iterator, 1)
         except Exception as error:  # noqa: BLE001 - raised again, or judged, by the thread that sent the probe
             return _Answer(key, state, iterator, *self._moment(), error=error)
         return _Answer(key, state, iterator, *self._moment(), page=page)

@@ -16,10 +16,9 @@ the service has bounded retries and a deadline: an exception here ends the query
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from penstock.core.batches.known_batches import KnownBatches
@@ -27,8 +26,6 @@ from penstock.core.batches.offsets import NO_LIMITS, Limits, StreamOffset
 from penstock.core.batches.shard_state import Settlement
 from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.reading.service_clock import service_bound_ms
-from penstock.core.shard import ChildShard
-from penstock.core.shard_graph import find_children
 from penstock.core.starting import with_moment
 from penstock.errors import PenstockError, Unavailable
 from penstock.spark.driver.batch_settling import BatchSettler, refuse_another_driver
@@ -40,10 +37,10 @@ from penstock.spark.driver.figures import (
     progress_report,
     send_metrics,
 )
-from penstock.spark.driver.joining import JoinedQuery, deregister_consumer, draw_name, join
+from penstock.spark.driver.joining import JoinedQuery, draw_name, join, leave
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
-from penstock.spark.driver.query_worker import STOP_S
+from penstock.spark.driver.search import Search
 from penstock.spark.driver.startup_checks import refuse_shared_default_name
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import check_stream
@@ -52,28 +49,6 @@ from penstock.spark.tasks.shard_read import BatchPart
 _log: Final = logging.getLogger("penstock.spark")
 _PATIENT_WAIT_S_MIN: Final = 60.0
 _FIRST_SHARD_S: Final = 60.0  # until then, another worker may hand over a shard after its batch
-
-
-class Search(Struct):
-    """A search for records to read after a batch.
-
-    Args:
-        start: The offset of the batch, which is done.
-        may_be_only_batch: The next batch may be the only one of the run.
-        is_patient: A search without records ends only when every shard has answered, or at its deadline.
-        wait_s: Longest duration of the search.
-        deadline_s: Its end, on the monotonic clock.
-        wanted_shards: The shards with records to read, as of the last call of `Planner.search_once`.
-        wake_s: When to call that again, on the monotonic clock.
-    """
-
-    start: StreamOffset
-    may_be_only_batch: bool
-    is_patient: bool
-    wait_s: float
-    deadline_s: float
-    wanted_shards: Sequence[str] = ()
-    wake_s: float = float("-inf")
 
 
 class Planner:
@@ -127,8 +102,6 @@ class Planner:
         self._planned: PlannedBatch | None = None
         # When to warn that this query has got no shard; inf after the warning.
         self._warn_due_s = float("inf")
-        self._tips_due_s = float("-inf")  # when tip marks are passed to the leases next
-        self._children_due_s = float("-inf")  # when the children of ended shards are listed next
         self._until_ms: int | None = None  # the end of an AvailableNow query's records
         self._settlement: Settlement | None = None  # of the last batch, for the report
         self._known_batches = KnownBatches()  # up to the last offset that Spark has passed
@@ -207,7 +180,7 @@ class Planner:
             return True
         shards = self._query.shards
         self._settler.promote(shards, at_once=search.is_patient)  # the run may end with this search
-        self._report_tip_marks()
+        self._query.query_worker.post_tip_marks(shards)
         is_complete = search.is_patient and self._await_every_answer()
         now_s = self._clock.monotonic_s()
         if is_complete or now_s >= search.deadline_s:
@@ -236,7 +209,10 @@ class Planner:
         self._poller.probe_due_shards(shards.states.items(), retention_ms=query.retention_ms)
         self._settler.recreate_lost_leases(query)
         query.query_worker.post(
-            [*shards.release_finished(self._list_missing_children()), *shards.release_stopped()]
+            [
+                *shards.release_finished(self._poller.list_children(shards.childless_shards())),
+                *shards.release_stopped(),
+            ]
         )
         return [shard for shard, state in shards.states.items() if state.has_records_before(self._until_ms)]
 
@@ -263,7 +239,7 @@ class Planner:
         """Return the offset of a batch of the shards that the search found with records; `search.start` if it found none."""
         if not search.wanted_shards:
             return search.start
-        query, planned_ms = self._query, self._planned_ms()
+        query, planned_ms = self._query, self._poller.fetch_now_ms()
         shards = query.shards
         # Another stream of the same name refuses the position of a record, but not TRIM_HORIZON, LATEST or a timestamp.
         has_other_start = any(not shards.states[key].position.is_record for key in search.wanted_shards)
@@ -298,7 +274,7 @@ class Planner:
         self._known_batches = offset.known_batches
         self._await_first_leases()
         if self._planned is None or self._planned.offset.batch != offset.batch:
-            self._planned = PlannedBatch(offset, self._planned_ms())
+            self._planned = PlannedBatch(offset, self._poller.fetch_now_ms())
         self._query.shards.on_batch_start()
         return self._tasks.plan(self._planned, self._query, partitions_max)
 
@@ -332,22 +308,9 @@ class Planner:
         if self._joined is None:
             return
         try:
-            self._leave_application(self._joined)
+            leave(self._joined, self._ports, self._options, is_settled=self._settle_last())
         finally:
             self._joined = None
-
-    def _leave_application(self, query: JoinedQuery) -> None:
-        """Release the leases, or keep them until they expire if the last batch is not settled."""
-        if not self._settle_last():
-            query.query_worker.abandon()
-        else:
-            query.query_worker.post([*query.shards.release_finished(), *query.shards.release_all()])
-            query.metrics.close()
-            if not query.query_worker.stop(STOP_S):
-                _log.warning(
-                    "not all leases could be released within %g s; they expire by themselves", STOP_S
-                )
-        deregister_consumer(self._ports, self._options, query)
 
     def _settle_last(self) -> bool:
         """Settle the last done batch, if it is not settled yet; return False if a batch is under way or the service fails."""
@@ -414,14 +377,6 @@ class Planner:
         send_metrics(query, settlement)
         query.query_worker.post(settlement.progress)
 
-    def _list_missing_children(self) -> dict[str, tuple[ChildShard, ...]]:
-        """List the shards, and return the children of ended shards whose claims do not name them; at most once a probe interval."""
-        childless_shards, now_s = self._query.shards.childless_shards(), self._clock.monotonic_s()
-        if not childless_shards or now_s < self._children_due_s:
-            return {}
-        self._children_due_s = now_s + self._options.probe_interval_s
-        return find_children(childless_shards, self._kinesis.fetch_shards(self._options.stream).shards)
-
     def _await_every_answer(self) -> bool:
         """Return whether every shard of the stream has an answer: a patient search may then end.
 
@@ -437,21 +392,3 @@ class Planner:
         self._apply_commands()
         is_same = before == set(shards.states) and query_worker.is_at_rest
         return is_same and query_worker.describe_unread_part() is None
-
-    def _planned_ms(self) -> int:
-        """Return the moment of a plan by the service's clock: records that arrive later belong to a later batch."""
-        # Probes return the service's time, but no shard is probed if each has more to read. This machine's clock may be wrong
-        # by hours.
-        if not self._poller.has_service_clock:
-            self._poller.on_service_time(self._kinesis.fetch_shards(self._options.stream).server_ms)
-        return self._poller.steady_now_ms()
-
-    def _report_tip_marks(self) -> None:
-        """Report the tip marks of idle shards to the coordinator, at most six times in a lease duration.
-
-        A tip mark is a position and a moment at which no record followed it. The next renewals write it to the leases.
-        """
-        now_s = self._clock.monotonic_s()
-        if now_s >= self._tips_due_s:
-            self._tips_due_s = now_s + self._options.lease_duration_s / 6
-            self._query.query_worker.post(self._query.shards.progress_of_idle_shards())

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from penstock.core.batches.query_shards import QueryShards
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader
 from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained, StopRequested
@@ -59,6 +60,8 @@ class QueryWorker:
     ) -> None:
         self.worker = worker
         self._name_check = name_check
+        self._clock = ports.clock
+        self._tips_interval_s, self._tips_due_s = options.lease_duration_s / 6, float("-inf")
         self._changed = ports.threads.condition()  # notified of commands, of rest and of errors
         self._commands: deque[StartReader | StopReader] = deque()
         self._unreleased: set[tuple[str, int]] = set()  # shard and epoch, until the planner releases it
@@ -120,6 +123,16 @@ class QueryWorker:
                 if isinstance(event, ShardDrained | ReaderStopped):
                     self._unreleased.discard((event.key, event.epoch))
                 self._loop.post(event)
+
+    def post_tip_marks(self, shards: QueryShards) -> None:
+        """Post the tip marks of idle shards to the coordinator, at most six times in a lease duration.
+
+        A tip mark is a position and a moment at which no record followed it. The next renewals write it to the leases.
+        """
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._tips_due_s:
+            self._tips_due_s = now_s + self._tips_interval_s
+            self.post(shards.progress_of_idle_shards())
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the coordinator has a command, or until the timeout."""

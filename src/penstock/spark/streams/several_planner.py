@@ -26,8 +26,9 @@ from penstock.errors import NotFound, OptionError, PenstockError, StreamChanged
 from penstock.ports.metrics import ClosableMetrics
 from penstock.runtime.metrics_tally import LabelledMetrics
 from penstock.spark.driver.joining import name_worker
-from penstock.spark.driver.planner import Planner, Search
+from penstock.spark.driver.planner import Planner
 from penstock.spark.driver.planner_opening import open_metrics, open_planner
+from penstock.spark.driver.search import Search
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.stream_names import naming_stream
 from penstock.spark.streams.several_report import add_reports, without_batch_figures
