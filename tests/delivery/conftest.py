@@ -32,6 +32,7 @@ class Batches:
             record=None,
             old_record=None,
             backfill_range=None,
+            opened_ms=0,
         )
         self._writer = self._new_writer()
         self.table, self.letters = f"{delivery.to}/**/*.parquet", delivery.dead_letter_folder

@@ -238,6 +238,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         record: The record that `save_record` writes.
         old_record: The record that earlier runs have saved; None if there were none.
         backfill_range: The range of a backfill; None if this is not a backfill.
+        opened_ms: The moment of the checks, by the service's clock.
     """
 
     delivery: Delivery
@@ -248,6 +249,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
     record: DeliveryRecord
     old_record: DeliveryRecord | None
     backfill_range: ArrivalRange | None
+    opened_ms: int
 
 
 def open_delivery(
@@ -320,6 +322,7 @@ def open_delivery(
         record=record,
         old_record=saved_record,
         backfill_range=backfill_range,
+        opened_ms=now_ms,
     )
 
 

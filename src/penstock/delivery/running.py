@@ -238,6 +238,8 @@ class DeliveryRun:
         """Whether `stop` ended a run before everything was delivered."""
         self._is_stopping = False  # a plain flag: a signal handler must not take an Event's lock
         self._error: BaseException | None = None
+        self._writers: dict[str, TableWriter] = {}  # by the state folders of the deliveries
+        self._last_batches: dict[str, BatchReport] = {}  # likewise
         self._is_redelivery = is_redelivery
         self._locks: dict[str, RunLock] = {}
         try:
@@ -321,14 +323,26 @@ class DeliveryRun:
                     time.sleep(_POLL_S)
                 self.is_cut |= any(each.isActive for each in queries)
             self._raise_failure(queries)
-            # With Spark 4.0 and 4.1 a run ends after one batch, so the queries are started again until a run reads nothing.
             left = [
                 each
                 for each, query in zip_longest(left, queries)
                 if query is None  # it was not started
-                or (not PASSES_START and any(progress["numInputRows"] for progress in query.recentProgress))
+                or self._may_have_left_records(each)
             ]
         self.is_cut |= bool(left)
+
+    def _may_have_left_records(self, opened: OpenDelivery) -> bool:
+        """Return whether a query that has ended may have left records that had arrived before this program's checks.
+
+        With Spark 4.0 and 4.1 a query ends after one batch. This may be an empty batch that a killed run had begun, and the records
+        of new shards are in a later batch.
+        """
+        if PASSES_START:
+            return False
+        batch = self._last_batches.pop(opened.delivery.state, None)
+        if batch is None:  # the query found nothing to read
+            return False
+        return batch.first_arrival_ms is None or batch.first_arrival_ms <= opened.opened_ms
 
     @contextmanager
     def _queries(self) -> Iterator[list[Any]]:
@@ -357,15 +371,18 @@ class DeliveryRun:
             )
 
     def _writer(self, opened: OpenDelivery) -> TableWriter:
-        return TableWriter(
-            opened.delivery,
-            opened.files,
-            opened.schema,
-            opened.target,
-            texts=opened.texts,
-            report=self._report,
-            at_step=self._at_step,
-        )
+        # A query that is started again goes on with the columns that the one before has added.
+        if opened.delivery.state not in self._writers:
+            self._writers[opened.delivery.state] = TableWriter(
+                opened.delivery,
+                opened.files,
+                opened.schema,
+                opened.target,
+                texts=opened.texts,
+                report=self._report,
+                at_step=self._at_step,
+            )
+        return self._writers[opened.delivery.state]
 
     def _start_query(self, opened: OpenDelivery, trigger: dict[str, Any]) -> Any:
         """Start a query, and return it when its source runs, when it has failed, or when `stop` is called.
@@ -396,7 +413,7 @@ class DeliveryRun:
 
         def write(batch: DataFrame, batch_id: int) -> None:
             try:
-                writer.write_batch(batch, batch_id)
+                self._last_batches[delivery.state] = writer.write_batch(batch, batch_id)
             except BaseException as error:
                 self._error = self._error or error
                 raise

@@ -48,6 +48,7 @@ class BatchReport(Struct, frozen=True):
         duration_s: Time that the delivery of the batch took.
         is_repeated: Whether the batch was committed by an earlier attempt.
         new_columns: Names of the columns that were added or widened.
+        first_arrival_ms: Arrival of the oldest record; None if unknown.
         last_arrival_ms: Arrival of the newest record; None if unknown.
         failed_compactions: Compactions of the table that failed in this program.
     """
@@ -60,6 +61,7 @@ class BatchReport(Struct, frozen=True):
     duration_s: float
     is_repeated: bool
     new_columns: tuple[str, ...] = ()
+    first_arrival_ms: int | None = None
     last_arrival_ms: int | None = None
     failed_compactions: int = 0
 
@@ -69,6 +71,7 @@ class _StagedBatch(NamedTuple):
 
     manifest: Manifest
     new_columns: tuple[str, ...]
+    first_arrival_ms: int | None
     last_arrival_ms: int | None
 
 
@@ -107,12 +110,13 @@ class TableWriter:
         self.store = BatchStore(files, delivery.state, target.commit)
         self._compaction = Compaction(delivery, files, target.compact)
 
-    def write_batch(self, batch: DataFrame, batch_id: int) -> None:
-        """Deliver a batch of the query; the function for `foreachBatch`."""
-        self.write(batch, batch_label(batch_id))
+    def write_batch(self, batch: DataFrame, batch_id: int) -> BatchReport:
+        """Deliver a batch of the query."""
+        report = self.write(batch, batch_label(batch_id))
         self.store.remove_old_manifest(batch_id)
         # No batch of this delivery is open here: Spark plans the next one after this function returns.
         self._compaction.run_if_due()
+        return report
 
     def write(self, batch: DataFrame, label: str, removes: Sequence[str] = ()) -> BatchReport:
         """Deliver rows of the source as one batch. A batch that was committed before is finished, and not delivered again.
@@ -138,7 +142,11 @@ class TableWriter:
         manifest = self.store.commit(staged.manifest)
         self._at_step("end")
         return self._report_batch(
-            manifest, began_s, new_columns=staged.new_columns, last_arrival_ms=staged.last_arrival_ms
+            manifest,
+            began_s,
+            new_columns=staged.new_columns,
+            first_arrival_ms=staged.first_arrival_ms,
+            last_arrival_ms=staged.last_arrival_ms,
         )
 
     def _report_batch(self, manifest: Manifest, began_s: float, **more: Any) -> BatchReport:
@@ -200,7 +208,7 @@ class TableWriter:
             state_before=placement.state_before,
             staged_count=placement.staged_count,
         )
-        return _StagedBatch(manifest, tuple(added), counts["last_ms"])
+        return _StagedBatch(manifest, tuple(added), counts["first_ms"], counts["last_ms"])
 
     @property
     def _has_no_columns(self) -> bool:
@@ -295,12 +303,13 @@ def _is_row() -> Column:
 
 @functools.cache
 def _counts() -> tuple[Column, ...]:
-    """Return the aggregates of a batch with verdicts: its positions, numbers of records, and the newest arrival."""
+    """Return the aggregates of a batch with verdicts: its positions, numbers of records, and the oldest and the newest arrival."""
     return (
         *_identity_columns(),
         F.count(F.lit(1)).alias("count"),
         F.count_if(~_is_row()).alias("dead"),
         F.count_if(F.col(json_rows.VERDICT) == json_rows.UNKNOWN).alias("unknown"),
+        F.min(F.unix_millis("approximateArrivalTimestamp")).alias("first_ms"),
         F.max(F.unix_millis("approximateArrivalTimestamp")).alias("last_ms"),
     )
 
