@@ -102,7 +102,7 @@ def test_a_producer_goes_on_with_the_threads_that_it_gets(stream, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    "name", ["plan_step", "_plan_request", "on_answers", "on_shards", "_check", "_recount_full"]
+    "name", ["plan_step", "_plan_request", "on_answers", "on_shards", "_check_counts", "_recount_full_bytes"]
 )
 @pytest.mark.parametrize("after", [False, True])
 def test_a_defect_of_the_batcher_ends_every_receipt_and_names_what_to_do(

@@ -39,7 +39,7 @@ def takes_no_answer_for_success(self, request, failure, why, now_s, u):
     for entry in request.entries:
         self._uncount(entry.records)
     for queue in {entry.shard_id or "": None for entry in request.entries}:
-        self._end_in_flight(queue)
+        self._end_queue_request(queue)
     return PutResult()
 
 

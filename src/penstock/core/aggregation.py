@@ -306,7 +306,7 @@ def deaggregate_record(
 def user_records(
     data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
 ) -> list[UserRecord]:
-    """Return the user records of one Kinesis record that must be delivered; see `deaggregate_record`."""
+    """Return the user records of one Kinesis record, or none if it is misplaced; arguments as for `deaggregate_record`."""
     taken = deaggregate_record(data, partition_key, counts, rule)
     return [] if taken.is_misplaced else taken.columns.to_records()
 
@@ -444,7 +444,7 @@ class AggregateBuilder:
         return PutEntry(blob, OUTER_KEY, placed_by)
 
     def _new_head(self, partition_key: str, explicit_hash_key: str | None) -> tuple[bytes, bytes, bytes]:
-        """Return the bytes before a record's data, and the additions of its keys to the tables (none if they are known).
+        """Return the bytes before a record's data, and its entries for the two key tables; an entry is empty if a table has it.
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is not Unicode text.

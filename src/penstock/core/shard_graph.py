@@ -45,7 +45,7 @@ class Cover(Struct, frozen=True):
 
 
 def cover_of(ranges: Iterable[HashRange]) -> Cover:
-    """Find the holes and overlaps of a set of ranges, in any order."""
+    """Return the holes and overlaps of ranges, which may be given in any order."""
     holes: list[HashRange] = []
     doubled: list[tuple[int, int]] = []
     reached = 0  # the keys below are covered, or in a hole
@@ -296,7 +296,7 @@ def find_cycles(parents_of: Mapping[str, AbstractSet[str]]) -> frozenset[str]:
 def _remove_roots(
     nodes: set[str], before: Mapping[str, AbstractSet[str]], after: Mapping[str, AbstractSet[str]]
 ) -> set[str]:
-    """Remove nodes without predecessors until there are none; return the rest."""
+    """Remove nodes without predecessors, repeatedly, until each remaining node has one; return the remaining nodes."""
     none: frozenset[str] = frozenset()
     counts = {node: len(before.get(node, none) & nodes) for node in nodes}
     bare = [node for node, count in counts.items() if not count]

@@ -427,7 +427,7 @@ class QueueLoop(Loop[QueueEvent]):
     def _on_end(self, end: EndedDelivery) -> None:
         self._records.pop(end.delivery, None)
         self._metrics.count("queue_records_ended", 1, {"end": end.end.value})
-        if end.is_unknown:
+        if end.may_be_acknowledged:
             self._metrics.count("queue_unknown_outcomes")
             log.warning(
                 "queue %s: the acknowledgement of record %s was sent and not answered; it ended as %s and may be delivered again",

@@ -186,7 +186,7 @@ def test_an_acknowledgement_without_an_answer_is_repeated_and_reported():
     assert again.handles == ("h-a",)
     delivery.on_answered(again.number, [VOID], 5.1, 0.5)  # the first one was applied, or the handle was lost
     (end,) = delivery.take_ends()
-    assert (end.end, end.is_unknown) == (DeliveryEnd.VOID, True)
+    assert (end.end, end.may_be_acknowledged) == (DeliveryEnd.VOID, True)
 
 
 def test_a_stalled_handler_is_renewed_for_a_bounded_time():

@@ -227,17 +227,17 @@ def test_a_reader_explains_refusals_by_its_own_calls_and_bytes_alone():
     own = OwnReads()
     for place in range(5):
         own.on_call(place * 0.2)
-    assert not own.explain_refusal(0.8)  # five a second are allowed
+    assert not own.explains_refusal(0.8)  # five a second are allowed
     own.on_call(0.9)
-    assert own.explain_refusal(0.9)
+    assert own.explains_refusal(0.9)
     own.on_call(3.0)
-    assert not own.explain_refusal(3.0)
+    assert not own.explains_refusal(3.0)
     own.on_bytes(3.0, 2 * SHARD_READ_BYTES_PER_S_MAX)
     own.on_bytes(3.5, SHARD_READ_BYTES_PER_S_MAX)
     own.on_call(5.9)
-    assert own.explain_refusal(5.9)
+    assert own.explains_refusal(5.9)
     own.on_call(6.2)
-    assert not own.explain_refusal(6.2)
+    assert not own.explains_refusal(6.2)
 
 
 def test_each_way_has_its_pace():

@@ -35,7 +35,7 @@ class HeldDelivery(Struct, eq=False):
         return_s: Seconds after which a returned record becomes visible.
         end: How the delivery ends once its return is applied.
         attempts: How often its current renewal, acknowledgement or return was sent and not applied.
-        is_unknown: Whether an acknowledgement of it was sent and not answered: it may have been applied.
+        may_be_acknowledged: Whether an acknowledgement was sent and not answered, so that it may have been applied.
         not_before_s: The earliest time at which a refused renewal is sent again.
         followers: Later deliveries of the same record, which get the result of this one.
         call: The service call that has the handle, or None. A handle is in one call at a time.
@@ -57,7 +57,7 @@ class HeldDelivery(Struct, eq=False):
     end: DeliveryEnd = DeliveryEnd.RETURNED
     attempts: int = 0
     not_before_s: float = float("-inf")
-    is_unknown: bool = False
+    may_be_acknowledged: bool = False
     followers: list[HeldDelivery] = field(default_factory=list)
 
     @property

@@ -342,7 +342,7 @@ class QueueDelivery:
 
     def take_due_calls(self, now_s: float) -> list[QueueCall]:
         """Return the calls to send now; each is answered by `on_answered`."""
-        self._expire(now_s)
+        self._end_expired_deliveries(now_s)
         while self._retry_heap and self._retry_heap[0][0] <= now_s:
             _, number = heapq.heappop(self._retry_heap)
             delivery = self._held.get(number)
@@ -402,7 +402,7 @@ class QueueDelivery:
         """
         visibility_s = self._options.visibility_s
         due: list[HeldDelivery] = []
-        if not self._has_passed(visibility_s * RENEWAL_SHARE, now_s):
+        if not self._has_oldest_timeout_lasted(visibility_s * RENEWAL_SHARE, now_s):
             return due
         for delivery in list(self._valid_handles):  # the oldest visibility timeout first
             if delivery.timeout_began_s + visibility_s * _EARLY_SHARE > now_s:
@@ -422,7 +422,7 @@ class QueueDelivery:
         return delivery.phase is Phase.OPEN or (self.holds_returns and delivery.phase is Phase.RETURNING)
 
     def _usable_delivery(self, number: int, phase: Phase, now_s: float) -> HeldDelivery | None:
-        """Return a delivery if its handle may be used for a call of this phase."""
+        """Return a delivery if its handle may be used for a call of this phase, else None. End it if its handle has expired."""
         delivery = self._held.get(number)
         if delivery is None or delivery.phase is not phase or delivery.call is not None:
             return None
@@ -475,7 +475,7 @@ class QueueDelivery:
                     delivery, DeliveryEnd.ACKNOWLEDGED if sent.is_acknowledgement else delivery.end, now_s
                 )
                 continue
-            delivery.is_unknown |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
+            delivery.may_be_acknowledged |= sent.is_acknowledgement and outcome is EntryOutcome.UNKNOWN
             if outcome is EntryOutcome.VOID or delivery.expires_s <= now_s:
                 self._end(delivery, DeliveryEnd.VOID, now_s)
             else:
@@ -504,14 +504,14 @@ class QueueDelivery:
 
     # --- the ends -------------------------------------------------------------------------------------
 
-    def _has_passed(self, share_s: float, now_s: float) -> bool:
-        """Return whether the oldest visibility timeout has lasted for `share_s` seconds."""
+    def _has_oldest_timeout_lasted(self, duration_s: float, now_s: float) -> bool:
+        """Return whether the oldest visibility timeout began this long ago or longer; False without one."""
         oldest = self._valid_handles.oldest
         # Compare the same sum that `next_wake_s` returns: a difference could round to less, and the loop would wake again at once.
-        return oldest is not None and oldest.timeout_began_s + share_s <= now_s
+        return oldest is not None and oldest.timeout_began_s + duration_s <= now_s
 
-    def _expire(self, now_s: float) -> None:
-        if not self._has_passed(self._options.visibility_s, now_s):
+    def _end_expired_deliveries(self, now_s: float) -> None:
+        if not self._has_oldest_timeout_lasted(self._options.visibility_s, now_s):
             return
         for delivery in list(self._valid_handles):
             if delivery.timeout_began_s + self._options.visibility_s > now_s:
@@ -535,7 +535,7 @@ class QueueDelivery:
                 delivery.arrival.record_id,
                 end,
                 now_s - delivery.received_s,
-                is_unknown=delivery.is_unknown,
+                may_be_acknowledged=delivery.may_be_acknowledged,
                 is_in_handler=delivery.running_count > 0,
             )
         )
@@ -547,12 +547,12 @@ class QueueDelivery:
             delivery.results.add(RecordResult.UNHANDLED)
             self._conclude(delivery, now_s, 0.0)
         elif was_open and delivery.unsettled_count > delivery.running_count:
-            self._drop_waiting(delivery)
+            self._drop_waiting_parts(delivery)
         elif not delivery.running_count:
             self._forget(delivery)
 
-    def _drop_waiting(self, delivery: HeldDelivery) -> None:
-        """Drop the user records of a delivery that wait for the handler; those that the handler has are finished."""
+    def _drop_waiting_parts(self, delivery: HeldDelivery) -> None:
+        """Drop the user records of a delivery that wait for the handler. It finishes those that it has."""
         if delivery.unsettled_count == delivery.running_count:
             return
         self._waiting_count -= delivery.unsettled_count - delivery.running_count
@@ -576,7 +576,7 @@ class QueueDelivery:
             if delivery.handler_began_s is not None and not is_failed:
                 continue  # an aggregate that has begun: its user records that are done would be repeated
             if delivery.running_count:
-                self._drop_waiting(delivery)
+                self._drop_waiting_parts(delivery)
                 continue
             delivery.results.add(RecordResult.UNHANDLED)
             if self._in_handler.get(delivery.arrival.record_id) is delivery:
@@ -594,7 +594,7 @@ class QueueDelivery:
         for delivery in list(self._held.values()):
             if delivery.phase is not Phase.OPEN:
                 continue
-            self._drop_waiting(delivery)
+            self._drop_waiting_parts(delivery)
             if delivery.running_count:
                 self._queue_last_call(delivery, RecordResult.UNHANDLED, now_s, 0.0)
             else:

@@ -100,7 +100,7 @@ class EndedDelivery(Struct, frozen=True):
 
     Args:
         held_s: Seconds from the receive to the end.
-        is_unknown: Whether an acknowledgement of it was sent and not answered: it may have been applied.
+        may_be_acknowledged: Whether an acknowledgement was sent and not answered, so that it may have been applied.
         is_in_handler: Whether the handler still has it.
     """
 
@@ -108,5 +108,5 @@ class EndedDelivery(Struct, frozen=True):
     record_id: str
     end: DeliveryEnd
     held_s: float
-    is_unknown: bool = False
+    may_be_acknowledged: bool = False
     is_in_handler: bool = False

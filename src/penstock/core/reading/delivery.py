@@ -119,7 +119,7 @@ class ShardDelivery:
     @property
     def low_watermark(self) -> Position:
         """Everything up to and including this is done: acknowledged, or skipped after acknowledged records."""
-        return self._low_watermark.done
+        return self._low_watermark.done_position
 
     @property
     def done_count(self) -> int:
@@ -144,12 +144,12 @@ class ShardDelivery:
     @property
     def is_idle(self) -> bool:
         """Whether no record waits for a call, is in one, or will be repeated."""
-        return not self._calls_under_way and not self._is_waiting()
+        return not self._calls_under_way and not self._has_waiting_records()
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether no call of user code is under way, and none is due for records that were read."""
-        return self.is_idle and self._next_lifecycle() is None
+        """Whether no call of user code is under way, paused or due."""
+        return self.is_idle and self._next_lifecycle_kind() is None
 
     @property
     def is_finished(self) -> bool:
@@ -201,7 +201,7 @@ class ShardDelivery:
         """Skip the records after the added ones, up to a position: they are not for user code.
 
         Args:
-            position: Of the last of them.
+            position: Of the last skipped record.
         """
         if self.phase is Phase.RUNNING:
             self._low_watermark.skip(self._added_count, position)
@@ -225,9 +225,9 @@ class ShardDelivery:
 
     def take_call(self, now_s: float) -> Call | None:
         """Return the next call of user code, which is under way from now on; None if there is none now."""
-        lifecycle = self._next_lifecycle()
+        lifecycle = self._next_lifecycle_kind()
         if lifecycle is not None:
-            return self._take_lifecycle(lifecycle, now_s)
+            return self._take_lifecycle_call(lifecycle, now_s)
         if self.phase is not Phase.RUNNING or len(self._calls_under_way) >= self.options.concurrency:
             return None
         if not self._is_started:
@@ -237,8 +237,8 @@ class ShardDelivery:
         if not self._ready_keys:
             return None
         if self._newest_taken + 1 - self._low_watermark.ordinal >= self.options.window_records_max:
-            return self._take_lowest()
-        return self._take_from(self._ready_keys.popleft())
+            return self._take_lowest_call()
+        return self._take_call_of(self._ready_keys.popleft())
 
     def next_wake_s(self, *, may_call: bool = True) -> float | None:
         """Return the next moment at which a call or a checkpoint may be due without a further event; None if there is none.
@@ -252,7 +252,7 @@ class ShardDelivery:
             if self._paused_keys and self.phase is Phase.RUNNING and is_calling
             else []
         )
-        next_kind = self._next_lifecycle() if is_calling else None
+        next_kind = self._next_lifecycle_kind() if is_calling else None
         if next_kind is not None and next_kind in self._lifecycle_at_s:
             times.append(self._lifecycle_at_s[next_kind])
         if self._checkpoint_due_since_s is not None and self.phase is not Phase.LOST:
@@ -302,7 +302,7 @@ class ShardDelivery:
         """Handle a call that raised.
 
         Returns:
-            The next step; None if the shard is not delivered any more.
+            The next step; None if the shard is not delivered any more, or all records of the call were acknowledged.
         """
         pending = self._calls_under_way.pop(call_id)
         if pending.records and self.phase is not Phase.RUNNING:
@@ -313,7 +313,7 @@ class ShardDelivery:
             # A LOST that failed is not repeated. After a STOP or an END that failed, LOST is called; after a START, nothing.
             self._lifecycle_states[pending.kind] = "done" if pending.kind is CallKind.LOST else "due"
             return None
-        pending = self._without_acknowledged(pending)
+        pending = self._without_acknowledged_records(pending)
         if pending.kind is CallKind.BATCH and not pending.records:
             self._free_queue(pending.key)  # everything was acknowledged before the failure
             return None
@@ -322,7 +322,7 @@ class ShardDelivery:
         if pending.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
             return self._halve_or_send(pending, error)
         self.waiting_bytes -= memory_bytes_of(pending.records)
-        return self._fail(self._describe(pending, error), error)
+        return self._fail(self._describe_failure(pending, error), error)
 
     # --- acknowledging ---
 
@@ -386,12 +386,12 @@ class ShardDelivery:
         """Stop the delivery: calls under way finish, then STOP is called. Waiting records are dropped unacknowledged."""
         if self.phase is Phase.RUNNING:
             self.phase = Phase.STOPPING
-            self._drop_waiting()
+            self._drop_waiting_records()
 
     def on_lease_lost(self) -> None:
         """Handle the loss of the lease: after the calls under way only LOST is called."""
         self.phase = Phase.LOST
-        self._drop_waiting()
+        self._drop_waiting_records()
 
     # --- inside: calls ---
 
@@ -409,7 +409,7 @@ class ShardDelivery:
             and self._lifecycle_states.get(CallKind.END) != "done"
         )
 
-    def _next_lifecycle(self) -> CallKind | None:
+    def _next_lifecycle_kind(self) -> CallKind | None:
         if not self.options.is_lifecycle_called or self._calls_under_way:
             return None
         next_kind: CallKind | None = None
@@ -423,21 +423,21 @@ class ShardDelivery:
             next_kind = CallKind.END
         return next_kind if next_kind is not None and self._must_call(next_kind) else None
 
-    def _is_waiting(self) -> bool:
+    def _has_waiting_records(self) -> bool:
         return self._taken_count < self._added_count or bool(self._paused_keys) or bool(self._ready_keys)
 
     def _is_delivered(self) -> bool:
-        return self.children is not None and not self._is_waiting()
+        return self.children is not None and not self._has_waiting_records()
 
-    def _take_lifecycle(self, kind: CallKind, now_s: float) -> Call | None:
+    def _take_lifecycle_call(self, kind: CallKind, now_s: float) -> Call | None:
         if now_s < self._lifecycle_at_s.get(kind, float("-inf")):
             return None
         self._lifecycle_at_s.pop(kind, None)
         self._lifecycle_states[kind] = "under way"
         attempt = self._lifecycle_attempt.get(kind, 1)
-        return self._begin(_PendingCall(kind, None, (), (), attempt))
+        return self._begin_call(_PendingCall(kind, None, (), (), attempt))
 
-    def _take_lowest(self) -> Call | None:
+    def _take_lowest_call(self) -> Call | None:
         # The window is full. Take only a call that the low watermark may be waiting for: a repeated one, or one of the queue with
         # the record right after the low watermark. With other calls the window could stay full for ever.
         for index, key in enumerate(self._ready_keys):
@@ -447,14 +447,14 @@ class ShardDelivery:
                 or (queue.ordinals or [self._taken_count])[0] == self._low_watermark.ordinal
             ):
                 del self._ready_keys[index]
-                return self._take_from(key)
+                return self._take_call_of(key)
         return None
 
-    def _take_from(self, key: Hashable) -> Call:
+    def _take_call_of(self, key: Hashable) -> Call:
         queue = self._queues[key]
         queue.is_busy = True
         if queue.repeated_calls:
-            return self._begin(queue.repeated_calls.pop(0))
+            return self._begin_call(queue.repeated_calls.pop(0))
         size = min(len(queue.new_records), self.options.batch_records_max)
         if size == len(queue.new_records):
             records = tuple(queue.new_records)
@@ -471,9 +471,9 @@ class ShardDelivery:
             ordinals = tuple([queue.ordinals.popleft() for _ in range(size)])
         self._taken_count += size
         self._newest_taken = max(self._newest_taken, ordinals[-1])
-        return self._begin(_PendingCall(CallKind.BATCH, key, records, ordinals))
+        return self._begin_call(_PendingCall(CallKind.BATCH, key, records, ordinals))
 
-    def _begin(self, pending: _PendingCall) -> Call:
+    def _begin_call(self, pending: _PendingCall) -> Call:
         call_id = next(self._ids)
         self._calls_under_way[call_id] = pending
         return Call(
@@ -498,7 +498,7 @@ class ShardDelivery:
             del self._queues[key]
             self.waiting_bytes -= self._queue_bytes
 
-    def _drop_waiting(self) -> None:
+    def _drop_waiting_records(self) -> None:
         self._ready_keys.clear()
         self._paused_keys.clear()
         for queue in self._queues.values():
@@ -547,12 +547,12 @@ class ShardDelivery:
 
     def _fail(self, message: str, cause: BaseException | None) -> StopDelivery:
         self.phase = Phase.FAILED
-        self._drop_waiting()
+        self._drop_waiting_records()
         self.failure = HandlerFailed(message)
         self.failure.__cause__ = cause
         return StopDelivery("worker" if self.options.on_failure == "stop_worker" else "shard", self.failure)
 
-    def _describe(self, pending: _PendingCall, error: BaseException) -> str:
+    def _describe_failure(self, pending: _PendingCall, error: BaseException) -> str:
         what = f"the notification that {pending.kind.value}"
         if pending.records:
             first, last = pending.records[0], pending.records[-1]
@@ -568,7 +568,7 @@ class ShardDelivery:
             f"nothing after {self.low_watermark} is acknowledged"
         )
 
-    def _without_acknowledged(self, pending: _PendingCall) -> _PendingCall:
+    def _without_acknowledged_records(self, pending: _PendingCall) -> _PendingCall:
         if pending.kind is not CallKind.BATCH:
             return pending
         left: list[tuple[Record, int]] = []

@@ -96,7 +96,7 @@ class Call(Struct, frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """The call is made again at `at_s`."""
+    """The call is made again at `at_s`, on the clock of the delivery, as this attempt."""
 
     at_s: float
     attempt: int

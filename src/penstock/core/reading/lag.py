@@ -22,7 +22,7 @@ NEAR_TIP_MS_MAX: Final = 10_000
 
 
 def age_ms(arrival_s: float, now_ms: int) -> int:
-    """Return how old a record is; never less than 1, since 0 is kept for "nothing is unread"."""
+    """Return the age of a record in milliseconds; at least 1, since 0 means that nothing is unread."""
     return max(1, now_ms - round(arrival_s * 1000))
 
 

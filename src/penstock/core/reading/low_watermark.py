@@ -32,8 +32,8 @@ class LowWatermark:
         self._skipped_through = start  # the end of the last skip that the low watermark has passed
 
     @property
-    def done(self) -> Position:
-        """The position up to which everything is acknowledged, or skipped after acknowledged records."""
+    def done_position(self) -> Position:
+        """The position up to which every record is acknowledged or skipped."""
         return max(self.position, self._skipped_through)
 
     @property

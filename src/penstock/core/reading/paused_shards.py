@@ -11,7 +11,7 @@ class PausedShards(Struct):
     """The effect of `pause` and `resume`, also on shards that the worker gets later.
 
     Args:
-        is_paused_by_default: Whether the shards are paused that are not exceptions.
+        is_paused_by_default: Whether every shard that is not an exception is paused.
         exceptions: Shards for which the opposite holds.
     """
 

@@ -143,7 +143,7 @@ class ListedShard(Struct, frozen=True):
 
 
 def find_listed_shard(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
-    """Return the state of a shard in a complete listing."""
+    """Return a shard's state and children in a complete listing."""
     state = ListedState.MISSING
     children: list[ChildShard] = []
     for shard in shards:
@@ -175,7 +175,7 @@ _POSITION_WORDS: Final = ("SequenceNumber", "equence number", "did not come from
 
 
 class FailureMeaning(Enum):
-    """The reactions to a failed call."""
+    """The meaning of a failed call, which decides the reader's reaction."""
 
     TRANSIENT = "nothing happened, and a later call may succeed"
     ITERATOR_EXPIRED = "the iterator is too old: fetch another one at the last record that was read"

@@ -59,8 +59,8 @@ class OwnReads:
         begin_s = max(self._busy_until_s, started_s)
         self._busy_until_s = begin_s + read_bytes / SHARD_READ_BYTES_PER_S_MAX
 
-    def explain_refusal(self, started_s: float) -> bool:
-        """Return whether this reader's own use of the quota explains that its last call, begun then, was refused."""
+    def explains_refusal(self, started_s: float) -> bool:
+        """Return whether this reader's own use of the quota explains the refusal of its last call, which began at `started_s`."""
         is_over_count = len(self._calls) > GET_RECORDS_PER_S_MAX
         return is_over_count or started_s < self._busy_until_s + _ARRIVAL_SLACK_S
 
@@ -98,14 +98,13 @@ class RetrievalChange(Struct, frozen=True):
 
 
 class AutoRetrieval(Struct, frozen=True):
-    """How both ways read, and when to change.
+    """The options of a reader that chooses between polling and fan-out.
 
     Args:
         polling: How a polled shard is read.
         fan_out: How a shard is read whose records are pushed.
-        contended_s: Records are pushed after reads were refused because of other readers for this time, and a random part of up to
-            half of it.
-        hold_s: Records are pushed for this time, and a random part of up to a quarter of it, before polling is tried again.
+        contended_s: Fan-out begins when reads were refused because of other readers for this time, plus up to half of it by chance.
+        hold_s: Fan-out lasts for this time, plus up to a quarter of it by chance, before polling is tried again.
 
     Raises:
         OptionError: A time is not above 0.
@@ -120,7 +119,7 @@ class AutoRetrieval(Struct, frozen=True):
         check_above_zero(self, "contended_s", "hold_s")
 
     def options_of(self, retrieval: Retrieval) -> ReaderOptions:
-        """Return how a shard is read in one of the ways."""
+        """Return the reader's options for a retrieval."""
         return self.polling if retrieval is Retrieval.POLLING else self.fan_out
 
 
@@ -143,7 +142,7 @@ class RetrievalChoice:
         self._behind_ms = 0  # as of the last event
         self._event_s = 0.0  # when that was
         self._push_failures = 0
-        self._has_push_failed = False  # finally, or too often: polling is due
+        self._has_push_failed = False  # for good, or too often in a row: polling is due
         self._begin_count(chance)
 
     def _begin_count(self, chance: float) -> None:
@@ -192,7 +191,7 @@ class RetrievalChoice:
     # --- polling ---
 
     def on_polled(self, started_s: float, read_bytes: int) -> None:
-        """Handle a call that brought a page."""
+        """Handle a call that returned a page."""
         self._own_reads.on_call(started_s)
         self._own_reads.on_bytes(started_s, read_bytes)
         self._count_call(started_s, is_refused=False)
@@ -201,7 +200,7 @@ class RetrievalChoice:
         """Handle a failed call for a page."""
         self._own_reads.on_call(started_s)
         if is_quota_refusal(error):
-            self._count_call(started_s, is_refused=not self._own_reads.explain_refusal(started_s))
+            self._count_call(started_s, is_refused=not self._own_reads.explains_refusal(started_s))
 
     def _count_call(self, started_s: float, *, is_refused: bool) -> None:
         if started_s - self._called_s > _FORGOTTEN_S:

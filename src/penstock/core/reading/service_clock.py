@@ -35,7 +35,7 @@ def service_bound_ms(local_ms: int, server_ms: int | None) -> int:
 
 
 class ServiceClock:
-    """How far the service's clock is ahead of this machine's, by the last answer. Not thread-safe."""
+    """An estimate of the service's clock, by this machine's clock and their difference at the last answer. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0
@@ -46,8 +46,8 @@ class ServiceClock:
         Args:
             local_ms: This machine's clock at the answer.
             server_ms: The service's, or None if the answer has none: then the earlier estimate stays.
-            call_ms: How long the call took. A slow answer may have been made at its beginning: its moment counts for the answer
-                and does not show that the clocks differ.
+            call_ms: How long the call took. The service may have dated the answer at the call's beginning: a difference of up to
+                this time does not show that the clocks differ.
         """
         if server_ms is None:
             return self.now_ms(local_ms)

@@ -256,10 +256,11 @@ class ShardReader:
             self._iterator = None
         if meaning is FailureMeaning.ITERATOR_EXPIRED and self._in_a_row.failures == 1:
             return  # request another one at once; if that one is expired too, pause
-        self._judge_final(error, meaning)
+        self._end_if_final(error, meaning)
         self._back_off(now_s, chance)
 
-    def _judge_final(self, error: PenstockError, meaning: FailureMeaning) -> None:
+    def _end_if_final(self, error: PenstockError, meaning: FailureMeaning) -> None:
+        """End the reading after a failure that waiting does not cure, or count a refusal, or plan a listing."""
         if isinstance(error, NotFound):
             self._on_unknown(error)
         elif meaning is FailureMeaning.POSITION_REFUSED and self.position.is_record:
@@ -299,7 +300,7 @@ class ShardReader:
         One such answer does not prove that they are gone.
 
         Returns:
-            False after enough reads without a record.
+            Whether to go on: False after enough reads without a record.
         """
         self._in_a_row.empty_rereads += 1
         self._iterator = None
@@ -327,7 +328,7 @@ class ShardReader:
         return position.whole_record
 
     def _read_through(self, page: Page[Rows_co]) -> Position | None:
-        """Return the position up to which a page was read before (a subscription may repeat events); None if all of it is new."""
+        """Return the position up to which a page was read before; None if all of it is new. A subscription may repeat events."""
         if self._skip_through is not None or page.first_sequence_number is None:
             return self._skip_through
         number = self.position.sequence_number
@@ -335,7 +336,7 @@ class ShardReader:
         return self.position if is_repeated else None
 
     def _advance(self, page: Page[Rows_co], read_through: Position | None) -> bool:
-        """Move past a page; return whether it has records that were not read before, which is up to `read_through`."""
+        """Move past a page; return whether it has new records. Those up to `read_through` were read before (None: none was)."""
         self._iterator = page.next_iterator
         is_progress = page.last is not None and (read_through is None or page.last > read_through)
         if page.last is not None:
@@ -356,7 +357,7 @@ class ShardReader:
     # --- inside: loss ---
 
     def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
-        """Judge a missing record: a new iterator's first page lacks the record at which it begins. Return None if none is missing."""
+        """Return what it means if a new iterator's first page lacks the record at which it begins; None if it has the record."""
         skip = self._skip_through
         if skip is None:
             return None

@@ -73,29 +73,29 @@ class CloseConnection(Struct, frozen=True):
 
 
 class DeliverIterator(Struct, frozen=True):
-    """The reader may ask for pages."""
+    """Give the reader its iterator: from now on it may request pages."""
 
 
 class DeliverPage(Struct, frozen=True):
-    """Deliver the page that the reader asked for."""
+    """Give the reader the page that it requested."""
 
     page: RecordPage
 
 
 class DeliverFailure(Struct, frozen=True):
-    """The reader's request failed."""
+    """Give the reader the failure of its request."""
 
     error: PenstockError
 
 
 class ReportRefusal(Struct, frozen=True):
-    """The service refused a connection, which is tried again. For the log and the metrics."""
+    """Report to log and metrics that the service refused a connection, which is tried again."""
 
     error: PenstockError
 
 
 class ReportTakeover(Struct, frozen=True):
-    """Another subscriber has the shard. For the log and the metrics."""
+    """Report to log and metrics that another subscriber has taken over the shard."""
 
     error: PenstockError
 
@@ -151,12 +151,12 @@ class Subscription:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it brings events, or may soon."""
+        """Whether a connection is open, or is being opened."""
         return self._phase in (_Phase.CONNECTING, _Phase.OPEN)
 
     @property
     def wake_s(self) -> float | None:
-        """When `on_time` is due; None while nothing is awaited."""
+        """When `on_time` must be called; None while the subscription waits for no moment."""
         if self._phase is _Phase.WAITING:
             return self._not_before_s
         if self.is_connected and self._requested is not _Request.NOTHING:
@@ -182,7 +182,7 @@ class Subscription:
         return self._connect(now_s)
 
     def on_close(self) -> list[Effect]:
-        """End the subscription: the reader wants nothing any more."""
+        """Close the connection, if there is one, because the reader needs no more pages from it."""
         effects: list[Effect] = [CloseConnection(self._number)] if self.is_connected else []
         self._phase = _Phase.IDLE
         self._requested = _Request.NOTHING
@@ -191,7 +191,7 @@ class Subscription:
     # --- the connection's events ---
 
     def on_opened(self, number: int, now_s: float) -> list[Effect]:
-        """Handle the service's acceptance."""
+        """Handle a connection that the service has accepted."""
         if not self._is_current(number):
             return []
         self._phase = _Phase.OPEN
@@ -205,7 +205,7 @@ class Subscription:
         return [RequestEvent(number)]
 
     def on_page(self, number: int, page: RecordPage, now_s: float) -> list[Effect]:
-        """Handle a requested event."""
+        """Handle the event that was requested: it is the reader's next page."""
         if not self._is_current(number):
             return []
         assert self._requested is _Request.PAGE, "an event arrived without a request"

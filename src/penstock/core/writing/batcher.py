@@ -139,7 +139,7 @@ class Batcher:
         # Whether it is counted is not known, so all are counted again.
         self.waiting_count = self.waiting_bytes = 0
         self._count([*kept, *(each for entry in entries for each in entry.records)])
-        self._check()
+        self._check_counts()
 
     def _place(self, record: PendingRecord, now_s: float) -> bool:
         """Add a record to the queue of its shard; return as `add`."""
@@ -211,11 +211,12 @@ class Batcher:
         return self._plan_request(now_s, flushes=flushes)
 
     def _plan_request(self, now_s: float, *, flushes: bool) -> Step:
+        """Plan a request from the queues that are due, in turn; if none is, wait. If a queue made no progress, return that."""
         settings = self.settings
         entries: list[PackedEntry] = []
         size_bytes = 0
         until_s: float | None = None
-        takes_all = flushes or (not self.aggregates and self._is_request_full())
+        takes_all = flushes or (not self.aggregates and self._can_fill_request())
         used: list[ShardQueue] = []
         for queue in self._active.values():
             if len(entries) >= settings.request_record_count_max:
@@ -249,7 +250,7 @@ class Batcher:
             del self._active[queue.shard_id]
             if queue:
                 self._active[queue.shard_id] = queue
-        self._recount_full()
+        self._recount_full_bytes()
         self._in_flight += 1
         self._planned_s = now_s
         return PutRequest(entries, now_s)
@@ -263,14 +264,14 @@ class Batcher:
             if queue.flow.ready_s > now_s:
                 has_pause = True
                 continue
-            count_here, bytes_here = queue.estimate_takeable()
+            count_here, bytes_here = queue.estimate_next_take()
             count += count_here
             size_bytes += bytes_here
             if count >= settings.request_record_count_max or size_bytes >= settings.request_bytes_max:
                 return False
         return has_pause
 
-    def _is_request_full(self) -> bool:
+    def _can_fill_request(self) -> bool:
         ready = 0
         for queue in self._active.values():
             ready += queue.ready_count
@@ -278,7 +279,7 @@ class Batcher:
                 return True
         return False
 
-    def _recount_full(self) -> None:
+    def _recount_full_bytes(self) -> None:
         self.full_bytes = sum(queue.size_bytes for queue in self._active.values() if queue.is_full)
 
     # --- answers ------------------------------------------------------------------------------------------
@@ -296,7 +297,7 @@ class Batcher:
         result = PutResult()
         by_shard = self._sort_answers(request, answers, result)
         for shard_id, found in by_shard.items():
-            queue = self._end_in_flight(shard_id)
+            queue = self._end_queue_request(shard_id)
             if found.accepted_cost_s:
                 queue.tried_s = None
                 queue.flow.on_accepted(found.accepted_cost_s, now_s)
@@ -307,7 +308,7 @@ class Batcher:
             if found.entries_to_retry:
                 queue.failed_s = request.planned_s
             self._put_back(queue, found.entries_to_retry)
-        self._check()
+        self._check_counts()
         return result
 
     def on_failed_call(
@@ -320,14 +321,14 @@ class Batcher:
         if failure is RequestFailure.UNKNOWN:
             result.possible_duplicate_count = request.user_record_count
         for shard_id, entries in _group_by_shard(request.entries).items():
-            queue = self._end_in_flight(shard_id)
+            queue = self._end_queue_request(shard_id)
             on_failure = (
                 queue.flow.on_refused if failure is RequestFailure.THROTTLED else queue.flow.on_failed
             )
             result.pauses[shard_id] = on_failure(now_s, chance)
             queue.failed_s = request.planned_s
             self._put_back(queue, entries)
-        self._check()
+        self._check_counts()
         return result
 
     def drop_request(self, request: PutRequest) -> list[PendingRecord]:
@@ -337,18 +338,18 @@ class Batcher:
             return []
         self._end_request(request)
         for shard_id in _group_by_shard(request.entries):
-            self._end_in_flight(shard_id)
+            self._end_queue_request(shard_id)
         records = [record for entry in request.entries for record in entry.records]
         self._uncount(records)
-        self._check()
+        self._check_counts()
         return records
 
     def drop_all(self) -> list[PendingRecord]:
         """Drop all waiting records; return them in the order of arrival. Records in flight stay."""
-        records = self._drain() + [record for each in self._misrouted for record in each.entry.records]
+        records = self._drain_queues() + [record for each in self._misrouted for record in each.entry.records]
         self._misrouted.clear()
         self._uncount(records)
-        self._check()
+        self._check_counts()
         return records
 
     def drop_expired(self, put_before_s: float) -> list[PendingRecord]:
@@ -358,19 +359,19 @@ class Batcher:
         """
         _, expired = self._drop_matching(lambda record: record.put_s < put_before_s)
         self._uncount(expired)
-        self._check()
+        self._check_counts()
         return expired
 
     def _drop_matching(
         self, is_dropped: Callable[[PendingRecord], bool]
     ) -> tuple[list[PendingRecord], list[PendingRecord]]:
-        """Drop records from the queues; return the remaining and the dropped records, each in the order of arrival."""
+        """Drop records from the queues; return the remaining records, then the dropped ones, both in the order of arrival."""
         kept: list[PendingRecord] = []
         dropped: list[PendingRecord] = []
         # If some records of a silent shard expire, the others are placed again: that must not give them a new deadline.
         failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
         waits_since_s = {shard_id: queue.waits_since_s for shard_id, queue in self._active.items()}
-        for record in self._drain():
+        for record in self._drain_queues():
             (dropped if is_dropped(record) else kept).append(record)
         for record in kept:
             self._place(record, record.put_s)
@@ -442,7 +443,7 @@ class Batcher:
             self._misrouted.append(accepted)
         return entry.is_aggregate
 
-    def _end_in_flight(self, shard_id: str) -> ShardQueue:
+    def _end_queue_request(self, shard_id: str) -> ShardQueue:
         queue = self._queues[shard_id]
         assert queue.in_flight > 0
         queue.in_flight -= 1
@@ -465,12 +466,12 @@ class Batcher:
             + HASH_KEY_BYTES * sum([record.explicit_hash_key is not None for record in records])
         )
 
-    def _check(self) -> None:
+    def _check_counts(self) -> None:
         """Assert the invariants after every event, and recount the waiting records of full queues."""
         assert self._in_flight >= 0
         assert self.waiting_count >= 0
         assert (self.waiting_count == 0) == (self.waiting_bytes == 0)
-        self._recount_full()
+        self._recount_full_bytes()
 
     # --- the shard map ------------------------------------------------------------------------------------
 
@@ -513,7 +514,7 @@ class Batcher:
         """Move every pending record to its queue by the present map, in the order of arrival; return as `on_shards`."""
         result = self._settle_misrouted()
         failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
-        records = self._drain()
+        records = self._drain_queues()
         router = self._map.router
         shard_ids = {_UNPREDICTED, *(() if router is None else router.shard_ids)}
         flows = {shard_id: queue.flow for shard_id, queue in self._queues.items() if shard_id in shard_ids}
@@ -528,10 +529,11 @@ class Batcher:
             # A shard that accepted nothing for long does not get a new deadline by a new listing.
             queue = self._active[shard_id]
             queue.tried_s, queue.failed_s = failing[shard_id]
-        self._check()
+        self._check_counts()
         return result
 
     def _settle_misrouted(self) -> PutResult:
+        """Decide by the present map which misrouted aggregates count as delivered; queue the records of the others again."""
         result = PutResult()
         records_to_resend: list[PendingRecord] = []
         for each in self._misrouted:
@@ -554,7 +556,7 @@ class Batcher:
             self._unrouted.extendleft(reversed(records_to_resend))
         return result
 
-    def _drain(self) -> list[PendingRecord]:
+    def _drain_queues(self) -> list[PendingRecord]:
         records = list(self._unrouted)
         self._unrouted.clear()
         for queue in self._queues.values():
@@ -566,7 +568,7 @@ class Batcher:
 
 
 class _QueueResult(Struct):
-    """The effect of one request on one queue.
+    """The outcome of one request's entries from one queue.
 
     Args:
         accepted_cost_s: Seconds of the shard's capacity that the accepted entries used.

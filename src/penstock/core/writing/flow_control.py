@@ -74,9 +74,9 @@ class ShardFlow:
 
     Args:
         rate_max: Share of the shard that this writer may use; None for no limit before the service refuses.
-        shard_count: How many shards it covers: 1, or all of a stream if the shard cannot be predicted.
+        shard_count: The number of shards that share this rate: 1, or all of a stream if shards cannot be predicted.
         is_brief: The writer has a bounded number of records.
-        rate: The present share; None is no limit.
+        rate: The present share of the shard that may be used; None for no limit.
         ready_s: Nothing may be sent before this moment.
         failure_streak: Refused and failed requests since records were accepted.
     """
@@ -183,6 +183,7 @@ class ShardFlow:
         self._window_cost_s += cost_s
 
     def _recent_rate(self, now_s: float) -> float:
+        """Return the share of the shard at which records were accepted lately; 0 if none were."""
         if self.is_brief and self._decreased_s == float("-inf"):
             # The shards have also accepted what they had saved up in a quiet second.
             return self._total_cost_s / (_BURST_S + max(0.0, now_s - self._began_s))

@@ -94,7 +94,7 @@ class ShardQueue:
             return 0
         return len(self._returned) + (len(self._ready) if self._keeps_key_order else len(self._queue))
 
-    def estimate_takeable(self) -> tuple[float, float]:
+    def estimate_next_take(self) -> tuple[float, float]:
         """Estimate how many entries and bytes a request would take now, by the rate and the mean size of the records."""
         if not self.count or (self.in_flight and self._keeps_key_order):
             return 0.0, 0.0

@@ -114,7 +114,7 @@ class PushedReading:
     def on_poll_failure(self, error: PenstockError, started_s: float) -> None:
         """Handle a failed GetRecords. A refusal that this process's reads explain is no sign of other readers."""
         self._own_reads.on_call(started_s)
-        self._is_needed |= is_quota_refusal(error) and not self._own_reads.explain_refusal(started_s)
+        self._is_needed |= is_quota_refusal(error) and not self._own_reads.explains_refusal(started_s)
 
     def wait(self, duration_s: float) -> None:
         """Wait for the duration, or until a subscription is accepted or refused."""
