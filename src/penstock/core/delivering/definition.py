@@ -80,7 +80,7 @@ _FIELDS: Final = {
 _FOLDERS: Final = {"checkpoint": "checkpoint", "dead-letters": "dead_letters", "state": "state_folder"}
 _LISTS: Final = ("partition-by", "metadata")
 KEYS: Final = (*_KINDS, *_LISTS, "options")
-_ENDS: Final = "/"
+_ROOT: Final = re.compile(r"(?!file:)[\w.+-]+://[^/]*")
 _FOLDERS_OF_DELTA: Final = ("_delta_log", "_change_data")
 """Folders of Delta's own files in the folder of a table."""
 
@@ -197,9 +197,9 @@ def parse_delivery(document: Mapping[str, Any], defaults: Mapping[str, Any] | No
     for key, what in (("stream", "the stream that is read"), ("to", "the table's folder")):
         if key not in values:
             raise OptionError(f"{key} is missing: {what}")
-    to = values["to"].rstrip(_ENDS)
-    if not to:
-        raise OptionError(f"to={values['to']}: a table needs a folder of its own")
+    for key in ("to", *_FOLDERS):
+        if key in values:
+            values[key] = _without_end(key, values[key])
     name = values.get("name") or values["stream"].rpartition("/")[2]
     if _NAME.fullmatch(name) is None:
         raise OptionError(
@@ -217,11 +217,11 @@ def parse_delivery(document: Mapping[str, Any], defaults: Mapping[str, Any] | No
     if schema == RAW and metadata:
         raise OptionError("metadata has no effect with schema=raw, whose table has all columns of the source")
     fields = {field: values[key] for key, field in _FIELDS.items() if key in values}
-    fields |= {field: values[key].rstrip(_ENDS) or None for key, field in _FOLDERS.items() if key in values}
+    fields |= {field: values[key] for key, field in _FOLDERS.items() if key in values}
     delivery = Delivery(
         name=name,
         stream=values["stream"],
-        to=to,
+        to=values["to"],
         schema=schema,
         partitions=parse_partitions(_read_texts("partition-by", document.get("partition-by"))),
         metadata=metadata,
@@ -238,8 +238,25 @@ def parse_delivery(document: Mapping[str, Any], defaults: Mapping[str, Any] | No
     return delivery
 
 
+def _without_end(key: str, place: str) -> str:
+    """Return a place without slashes at its end.
+
+    Raises:
+        OptionError: It is the root of a file system. Without its slashes it would be the name of a folder.
+    """
+    found = place.rstrip("/")
+    if not found or found.endswith(":"):
+        raise OptionError(f"{key}={place} is the root of a file system: name a folder in it")
+    return found
+
+
 def _check_target(delivery: Delivery) -> None:
     shown = f"to={delivery.to}"
+    if delivery.is_folder and _ROOT.fullmatch(delivery.to) is not None:
+        raise OptionError(
+            f"{shown}: a table needs a folder of its own, such as {delivery.to}/{delivery.name}, since its state is outside of it in the "
+            "same file system or bucket"
+        )
     if delivery.format == "iceberg" and _TABLE_NAME.fullmatch(delivery.to) is None:
         raise OptionError(f"{shown}: an Iceberg table is named by its catalog, such as lake.sales.orders")
     if not delivery.is_folder and delivery.state_folder is None:
