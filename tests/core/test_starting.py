@@ -51,7 +51,7 @@ def test_positions_shard_by_shard():
     start = parse_starting(
         '{"a": "123", "b": "LATEST", "c": ["77", 5], "d": "AT_TIMESTAMP 2026-01-31T12:00:00Z", "*": "LATEST"}'
     )
-    assert [start.of(shard) for shard in "abcde"] == [
+    assert [start.position_of(shard) for shard in "abcde"] == [
         at_record("123"),
         LATEST,
         at_record("77", 5),
@@ -71,7 +71,7 @@ def test_checkpoints_as_they_are_shown_are_positions_shard_by_shard():
         Position(sentinel=Sentinel.LATEST, timestamp_ms=NOON_MS),
     ]
     start = parse_starting(json.dumps(dict(zip("abcdefg", map(str, shown), strict=True))))
-    assert [start.of(shard) for shard in "abcdefg"] == shown
+    assert [start.position_of(shard) for shard in "abcdefg"] == shown
 
 
 @pytest.mark.parametrize("text", ['{"*": "123"}', '{"a": "1", "*": {"iteratorType": "SHARD_END"}}'])
@@ -81,7 +81,7 @@ def test_a_place_in_one_shard_is_no_position_for_all_the_others(text):
 
 
 def test_shards_that_are_not_named_start_at_the_oldest_record():
-    assert parse_starting('{"a": "123"}').of("b") == TRIM_HORIZON
+    assert parse_starting('{"a": "123"}').position_of("b") == TRIM_HORIZON
 
 
 def test_the_saved_positions_of_another_connector():
@@ -95,7 +95,7 @@ def test_the_saved_positions_of_another_connector():
         ' "f": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "56", "subSequenceNumber": -1},'
         ' "g": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "57", "subSequenceNumber": "-1"}}'
     )
-    assert [start.of(shard) for shard in "abcdefg"] == [
+    assert [start.position_of(shard) for shard in "abcdefg"] == [
         at_record("55", 2),
         SHARD_END,
         at_timestamp(NOON_MS),

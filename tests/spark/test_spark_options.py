@@ -219,7 +219,7 @@ def test_a_moment_without_a_zone_is_of_the_option_time_zone(zone):
     assert (options.starting.default, options.ending.default) == (NOON_IN_NEW_YORK, NOON_IN_NEW_YORK)
     start = '{"shardId-000000000000": "AT_TIMESTAMP 2026-01-31T12:00:00", "*": "LATEST"}'
     source, _ = parse_source({"streamName": "s", "timeZone": zone, "startingPosition": start})
-    assert source.starting.of("shardId-000000000000") == NOON_IN_NEW_YORK
+    assert source.starting.position_of("shardId-000000000000") == NOON_IN_NEW_YORK
 
 
 def test_a_moment_with_a_zone_needs_no_option():

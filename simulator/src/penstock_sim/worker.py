@@ -302,7 +302,7 @@ class SimWorker(SimProcess):
     # --- readers --------------------------------------------------------------------------------------
 
     def _start_reader(self, effect: effects.StartReader) -> None:
-        position = with_moment(effect.position, self.stream_of(effect.key).start.of(effect.key))
+        position = with_moment(effect.position, self.stream_of(effect.key).start.position_of(effect.key))
         reader = SimReader(self, replace(effect, position=position))
         self.readers[effect.key, effect.epoch] = reader
         self.world.record(reading.ReaderStarted(*reader.place, position))

@@ -75,7 +75,7 @@ class StreamReading:
 
     def with_moment(self, effect: StartReader) -> StartReader:
         """Add the moment to a position AT_TIMESTAMP of a lease. The KCL keeps the moment in its configuration, not in the lease table."""
-        position = with_moment(effect.position, self.stream.start.of(effect.key))
+        position = with_moment(effect.position, self.stream.start.position_of(effect.key))
         if position == effect.position:
             return effect
         if position == TRIM_HORIZON:

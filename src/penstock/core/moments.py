@@ -79,7 +79,7 @@ def _read(value: Any) -> int | datetime:
 
 
 def describe_moment(moment_ms: int, zone: tzinfo | None = UTC) -> str:
-    """Return a moment as a clock in a time zone (None: of this machine) shows it, followed by UTC if that differs."""
+    """Return a moment as clocks in a time zone (None: this machine's) show it, then as UTC clocks do if that differs."""
     there = _iso_text(moment_ms, zone)
     in_utc = _iso_text(moment_ms)
     return in_utc if there == in_utc else f"{there} ({in_utc})"

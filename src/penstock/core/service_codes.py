@@ -91,7 +91,7 @@ def kind_of(code: str) -> type[ServiceError] | None:
 
 
 def is_denial(code: str) -> bool:
-    """Return whether a code means that the policy forbids the call; others of `AccessDenied` mean the credentials or the clock."""
+    """Return whether a code means that the policy forbids the call. `AccessDenied` has also codes about credentials and clock."""
     return any(each in code for each in _DENIALS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def is_reported(number: int, first: int = 1) -> bool:
-    """Return whether an event is reported: those whose numbers are powers of two.
+    """Return whether to report an event: its number is a power of two.
 
     Args:
         number: The number of the event, from 1; 0 is none.

@@ -52,7 +52,7 @@ class StartingPosition(Struct, frozen=True):
     default: Position = LATEST
     by_shard: Mapping[str, Position] = field(default_factory=dict)
 
-    def of(self, shard_id: str) -> Position:
+    def position_of(self, shard_id: str) -> Position:
         """Return the position for one shard."""
         return self.by_shard.get(shard_id, self.default)
 

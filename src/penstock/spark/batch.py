@@ -98,8 +98,8 @@ def _plan_reads(options: BatchOptions) -> Iterator[BoundedRead]:
     now_ms = service_bound_ms(SystemClock().wall_ms(), listing.server_ms)
     check_not_in_future(options.starting, now_ms, "option startingPosition (startingTimestamp)")
     for shard in sorted(listing.shards, key=lambda each: each.shard_id):
-        start = options.starting.of(shard.shard_id)
-        end = options.ending.of(shard.shard_id)
+        start = options.starting.position_of(shard.shard_id)
+        end = options.ending.position_of(shard.shard_id)
         until_ms = now_ms if end.timestamp_ms is None else min(now_ms, end.timestamp_ms)
         is_late = start.timestamp_ms is not None and start.timestamp_ms >= until_ms
         if start.is_shard_end or start == LATEST or is_late:

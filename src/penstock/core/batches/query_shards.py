@@ -61,13 +61,13 @@ def list_ended_shards(
     parents_of_ended: Mapping[str, frozenset[str]],
     parents_of_unfinished: Mapping[str, frozenset[str]],
 ) -> dict[str, Position]:
-    """Return the finished shards that the next offset lists, at SHARD_END: those that have no child in it.
+    """Return the finished shards that the next offset lists at SHARD_END: those without a child in that offset.
 
-    If the lease table is lost, only the offset shows that such a shard must not be read again. A child of it shows the same.
+    If the lease table is lost, only this entry, or that of a child, shows that the shard must not be read again.
 
     Args:
         logged_positions: Positions in the previous offset.
-        parents_of_ended: The parents of each shard that was read to its end since then.
+        parents_of_ended: The parents of each shard that was read to its end since the previous offset.
         parents_of_unfinished: The parents of each unfinished shard in the next offset.
     """
     ended = parents_of_ended.keys() | {key for key, place in logged_positions.items() if place.is_shard_end}
@@ -243,7 +243,7 @@ class QueryShards:
         return claim if claim is not None and last is not None and claim.batch < last[0] else None
 
     def rows_to_read(self, start: StreamOffset) -> list[str]:
-        """Return the shards whose leases are read to settle a batch: those that it read, and those added since."""
+        """Return the shards whose leases are read to settle a batch: those in the batch, and those added since."""
         return sorted({*start.shares(), *(key for key in self._held if key not in self.states)})
 
     def find_unclaimed_shards(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:

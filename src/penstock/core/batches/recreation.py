@@ -203,7 +203,7 @@ class _Plan:
         """Plan for the start of the query: copy the earlier table's leases, create missing ones, and end outdated ones."""
         if not self._is_forked:
             self._copy_leases()
-        self._create_missing(claimed_ms=now_ms)
+        self._create_missing_leases(claimed_ms=now_ms)
         self._create_ended_parents(find_missing_parents(self._rows, self._offset))
         ends = [
             Reset(key, self._rows[key].counter, SHARD_END)
@@ -222,7 +222,7 @@ class _Plan:
         A vanished shard has left the stream unfinished, so nothing else would create its children's leases. Parents that a merged
         child waits for are created as ended.
         """
-        self._create_missing(marks)
+        self._create_missing_leases(marks)
         self._create_ended_parents(find_missing_parents(self._rows, self._offset))
         vanished = self._vanished.keys()
         self._create_children(
@@ -276,7 +276,7 @@ class _Plan:
                         Reset(key, current.counter, checkpoint, claim_worker=self._worker, claim=claim)
                     )
 
-    def _create_missing(
+    def _create_missing_leases(
         self, marks: Mapping[str, TipMark] = _NO_MARKS, *, claimed_ms: int | None = None
     ) -> None:
         """Create the missing leases of shards in the offset.
@@ -317,7 +317,7 @@ class _Plan:
         Args:
             keys: Children that may be created.
         """
-        ended = self._ended_without_lease()
+        ended = self._finished_leases_without_row()
         read = ancestors_of({**self._offset.shards, **self._rows}, self._parents_of)
         read |= ended.keys() - self._vanished.keys()
         start = StartingPosition(TRIM_HORIZON)
@@ -334,7 +334,7 @@ class _Plan:
             if lease.parents.isdisjoint(self._shards.keys() - self._rows.keys()):
                 self._write(Create(replace(lease, stream=self._stream)))
 
-    def _ended_without_lease(self) -> dict[str, Lease]:
+    def _finished_leases_without_row(self) -> dict[str, Lease]:
         """Return finished leases for the ended and the vanished shards that have no lease."""
         ended = {key for key, position in self._offset.shards.items() if position.is_shard_end}
         return {

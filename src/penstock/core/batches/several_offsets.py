@@ -130,7 +130,7 @@ def split_total(
 
     Args:
         shard_counts: For each stream, in the order in which it is served, the number of its shards to read, 1 or more.
-        least: The smallest part that is worth a read; the first stream gets the limit even if that is smaller.
+        least: The smallest part that is worth a read; a limit below it goes to the first stream as a whole.
 
     Returns:
         The part of each stream that is served, in the same order.

@@ -89,7 +89,7 @@ class Acquisitions:
     # --- taking -------------------------------------------------------------------------------------------
 
     def leave_to_others(self, key: str, now_s: float) -> None:
-        """Do not take a lease for ten lease durations, since its reader failed here: another worker's may succeed."""
+        """Do not take a lease for ten lease durations: its reader failed here, and another worker's reader may succeed."""
         self._left_to_others_until_s = {
             key: until_s for key, until_s in self._left_to_others_until_s.items() if until_s > now_s
         }
@@ -109,7 +109,7 @@ class Acquisitions:
         """Handle the answer to a write that acquires a lease, or requests one; the view has the row already.
 
         Returns:
-            Whether a request was refused: another worker has changed the lease first.
+            Whether a hand-over request was refused, since another worker changed the lease before.
         """
         row, write = row_of(outcome), pending.write
         if isinstance(write, RequestHandover):
@@ -258,7 +258,7 @@ class Acquisitions:
             self._writes.enqueue(self._reacquiring_write(lease, now_s), ForAcquisition(reason))
 
     def _reacquiring_write(self, lease: Lease, now_s: float) -> LeaseWrite:
-        """Return the write that makes a lease in this worker's name a held one, or completes its hand-over to another worker."""
+        """Return the write that reacquires a lease in this worker's name, or completes its hand-over to another worker."""
         key = lease.key
         is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
         # A query first repeats its interrupted batch, so it renews.

@@ -59,7 +59,7 @@ def plan_kcl2(
     that has no owner, or was not renewed for three lease durations, is taken by any worker, even beyond its share.
 
     Args:
-        limits: A lease is stolen without a hand-over request, whatever they say.
+        limits: Their `handover` has no effect: a lease is stolen without a request.
         chance: Replaces Java's random shuffles.
 
     Source:
@@ -303,11 +303,11 @@ def _own_acquisitions(  # noqa: PLR0917 - the inputs of a plan
     left_over: Container[str],
     limits: BalanceLimits,
 ) -> list[Acquisition]:
-    """Plan this worker's acquisitions: the free leases of its share, the live ones, and last any leases that were free for long.
+    """Plan this worker's acquisitions: first its free leases, then its live ones, then others that were free for long.
 
     Args:
         assigned: The new owner of every lease that moves.
-        left_over: Free leases that the workers to which they were assigned first have not taken for a round.
+        left_over: Free leases that were assigned to another worker first, which has not taken them for a round.
     """
     order = {key: place for place, (key, worker) in enumerate(assigned.items()) if worker == me}
     mine = [entry for entry in fleet if entry.lease.key in order] if order else []
@@ -345,7 +345,7 @@ def take(entry: FleetLease, me: str, reason: Reason | None = None) -> Acquisitio
     """Return the take of a lease.
 
     Args:
-        reason: None for a free lease that is taken since it has no owner, or has expired.
+        reason: None for a free lease: the reason is then that it has no owner, or has expired.
     """
     if reason is None:
         reason = Reason.UNOWNED if entry.owner_state is OwnerState.UNOWNED else Reason.EXPIRED

@@ -290,7 +290,7 @@ class HeldLease(Struct):
     def _tip_mark_at(self, new_checkpoint: Position | None) -> TipMark | None:
         """Return the tip mark of a write; None unless the reader has been at the tip at or before the write's checkpoint.
 
-        The mark also holds for a checkpoint beyond the tip: at the mark's moment no record was after either.
+        The mark also holds for a checkpoint beyond that tip: at the mark's moment no record was after the checkpoint.
 
         Args:
             new_checkpoint: None for a write that leaves the checkpoint as it is.

@@ -300,7 +300,7 @@ class Kcl3Membership:
     # --- leaving ------------------------------------------------------------------------------------------
 
     def _on_reported(self, problem: Problem | None, detail: str) -> None:
-        """Handle the answer to a report of metrics. If the first ones in a native fleet are refused, this worker stops."""
+        """Handle the answer to a report of metrics. If a native fleet refuses this worker's first reports, the worker stops."""
         self._is_reporting = False
         self._reports_refused = self._reports_refused + 1 if problem is Problem.REFUSED else 0
         if problem is None:

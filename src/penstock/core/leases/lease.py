@@ -258,18 +258,14 @@ class Lease(Struct, frozen=True):
     @property
     def stopped_reason(self) -> str | None:
         """Why the reader does not read the shard; None if it reads, or is about to."""
-        return (
-            self.stop_note.reason
-            if self.stop_note is not None and self.stop_note.worker == self.reader
-            else None
-        )
+        note = self.stop_note
+        return note.reason if note is not None and note.worker == self.reader else None
 
     @property
     def term_s(self) -> float:
         """The duration that the reader has given the lease, in seconds; 0 if the lease has the application's duration."""
-        return (
-            self.term.duration_ms / 1000 if self.term is not None and self.term.worker == self.reader else 0.0
-        )
+        term = self.term
+        return term.duration_ms / 1000 if term is not None and term.worker == self.reader else 0.0
 
     def claim_of(self, worker: str) -> BatchClaim | None:
         """Return the claim of one query, or None."""

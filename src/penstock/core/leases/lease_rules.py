@@ -173,7 +173,7 @@ def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
 
 
 def _refusal_unless_ahead(row: Lease, position: Position) -> Refusal | None:
-    """Return BACKWARDS, the refusal of a new checkpoint, unless this is a record ahead of the row's checkpoint."""
+    """Return BACKWARDS unless a new checkpoint is a record that is ahead of the row's checkpoint."""
     is_ahead = is_forward(row.checkpoint, position) and position.is_record
     return None if is_ahead else Refusal.BACKWARDS
 
@@ -200,7 +200,7 @@ _NO_OWNER_FIELDS: Final = {**_NO_PENDING, "checkpoint_owner": None, "stop_note":
 def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PLR0912 - one table
     """Return the new values of the `Lease` fields that a write sets.
 
-    Not among them are the claims (`claims_of`), and owner switches that depend on the row (`counts_switch`).
+    The claims (`claims_of`), and owner switches that depend on the row (`counts_switch`), are not among them.
     """
     counted: dict[str, Any] = {}
     if isinstance(write, _CountedWrite):

@@ -165,8 +165,8 @@ class LeaseView:
             part: The part that was scanned; None for the whole table.
 
         Returns:
-            Keys of known rows that the scan did not find, including those of held leases. Not among them are unreadable rows,
-            and rows that changed after the scan began or a moment before.
+            Keys of known rows that the scan did not find, including those of held leases. Unreadable rows, and rows that
+            changed after the scan began or a moment before, are not among them.
         """
         rows = self._rows
         is_whole_table = part is None or part.is_whole_table
@@ -204,7 +204,7 @@ class LeaseView:
         return [key for key in keys if key in self._rows]
 
     def _has_newer_row(self, lease: Lease, began_s: float | None) -> bool:
-        """Return whether a write's answer or a read has shown a newer row since the scan of this one began."""
+        """Return whether the known row of a lease is newer than `lease`: it was read, or written, after the scan began."""
         observed_row = self._rows.get(lease.key)
         return (
             observed_row is not None

@@ -198,7 +198,7 @@ class MovePlanner:
     ) -> list[Move]:
         """Return the moves without the acquisitions of live leases.
 
-        If this worker has no lease and no other move, one of these is kept: by its request the other workers see it.
+        If this worker has no lease and no other move, one of these is kept: by its request the others see this worker.
         """
         kept = [move for move in moves if not (isinstance(move, Acquisition) and move.is_live)]
         has_lease = any(
@@ -211,13 +211,15 @@ class MovePlanner:
 
 
 def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patience_s: float) -> list[Move]:
-    """Return the moves without those takes of free leases that are left to the watchers of the leases' part.
+    """Return the moves without the takes of leases that were not free for `patience_s` yet.
 
-    The watchers see a free lease first. If it is still free after `patience_s`, they have no room, and any worker takes it.
+    The watchers of a lease's part see first that it is free. After that time they have no room, and any worker takes it.
     """
-    left = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
+    long_free = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
     return [
-        move for move in moves if not isinstance(move, Acquisition) or move.is_live or move.write.key in left
+        move
+        for move in moves
+        if not isinstance(move, Acquisition) or move.is_live or move.write.key in long_free
     ]
 
 

@@ -149,7 +149,7 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
 
 
 def _ready_children(graph: ShardGraph, starts: Mapping[str, Position], read: AbstractSet[str]) -> list[str]:
-    """Return the children of shards that start at SHARD_END; if a child has another parent, this must start there or be read.
+    """Return the children of shards that start at SHARD_END, unless another parent of the child is still to be read.
 
     They need leases now: no worker reads their parents, so none creates the children's leases at a parent's end.
     """
@@ -305,7 +305,7 @@ def plan_missing_leases(
             whose leases exist already.
 
     Returns:
-        Leases to create one after the other, parents before children. A shard whose parent is unfinished, or missing
+        Leases to create one after the other, parents before children. A shard whose parent is unfinished, or needs a lease
         itself, is left out: its lease is created at its parent's end.
     """
     by_id = {shard.shard_id: shard for shard in shards}

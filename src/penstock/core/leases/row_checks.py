@@ -61,7 +61,7 @@ def find_foreign_lease(
 
 
 def why_foreign(row: Lease, shard: Shard) -> str | None:
-    """Return why a row cannot be the lease of a shard that has its id; None if it can."""
+    """Return why a row cannot be the lease of a listed shard with the same id; None if it can."""
     if row.hash_range is not None and row.hash_range != shard.hash_range:
         return (
             f"it covers the hash keys {row.hash_range.start}..{row.hash_range.end}, and the stream's shard "

@@ -232,7 +232,7 @@ class ShardSyncer:
         self._scans.request_whole_scan()
 
     def on_table_missing(self, now_s: float) -> None:
-        """Handle a deleted lease table: leases that a scan lacks from now on are created again, unless the memory is old."""
+        """Handle a deleted lease table: missing leases will be created again, unless the remembered rows are too old."""
         self._is_table_gone |= self._is_memory_recent(now_s)
 
     def on_shards_listed(self, shards: Iterable[Shard]) -> None:
@@ -304,7 +304,7 @@ class ShardSyncer:
     def on_lease_created(
         self, pending: PendingWrite, purpose: ForMissingLease, outcome: WriteOutcome
     ) -> None:
-        """Handle the answer to the creation of any other lease."""
+        """Handle the answer to the creation of a lease other than the first one."""
         if isinstance(outcome, Applied):
             key, why = pending.write.key, purpose.reason.value
             self._turn.report(Topic.CREATED, Level.INFO, f"lease {key} created ({why})", key, why)

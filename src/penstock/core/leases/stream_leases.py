@@ -198,7 +198,7 @@ class Streams:
         Args:
             workers: Live workers, this one included.
             needed_parents: Parents without a lease for which this worker's leases wait. This worker creates their leases itself:
-                others may not miss them, because they saw the parent leave the stream, or are Java workers, which do not check.
+                another worker may have seen the parent leave the stream, or may be a Java worker, which does not check.
 
         Returns:
             Whether a scan must confirm a possible hole.

@@ -418,7 +418,7 @@ class TableScans:
             self.view.watch_whole_table()
 
     def on_part_scanned(self, part_leases: Sequence[FleetLease], now_s: float) -> None:
-        """Handle a scan of a part: the second one of a new worker schedules its first scan of the whole table."""
+        """Handle a scan of a part: a new worker's second such scan schedules its first scan of the whole table."""
         own_part = self.plan.part
         if self.has_scanned_whole_table or own_part is None or self._is_whole_scheduled:
             return

@@ -202,7 +202,7 @@ class QueueDelivery:
         self._waiting_count += len(places)
 
     def take_handler_call(self, now_s: float) -> HandlerCall | None:
-        """Return the next call of the handler, which has begun then; None if no record waits or no slot is free."""
+        """Return the next call of the handler, which counts as begun; None if no record waits or no slot is free."""
         if self.running_calls >= self._options.concurrency:
             return None
         parts: list[Part] = []
@@ -552,7 +552,7 @@ class QueueDelivery:
             self._forget(delivery)
 
     def _drop_waiting_parts(self, delivery: HeldDelivery) -> None:
-        """Drop the user records of a delivery that wait for the handler. It finishes those that it has."""
+        """Drop the user records of a delivery that wait for the handler, which still finishes those that it has."""
         if delivery.unsettled_count == delivery.running_count:
             return
         self._waiting_count -= delivery.unsettled_count - delivery.running_count
@@ -567,7 +567,7 @@ class QueueDelivery:
     # --- the end of the consumer ----------------------------------------------------------------------
 
     def on_stop(self, now_s: float) -> None:
-        """Return to the queue the records that the handler does not have. Calls under way and aggregates that have begun are finished."""
+        """Return to the queue the records that the handler has not begun. It finishes its calls and the aggregates that it has begun."""
         self._is_stopping = True
         for delivery in list(self._held.values()):
             if delivery.phase is not Phase.OPEN:

@@ -247,20 +247,15 @@ class ShardDelivery:
             may_call: False while the shard is paused: then no call is due until the delivery stops.
         """
         is_calling = may_call or self.phase is not Phase.RUNNING
-        times = (
-            [self._paused_keys[0][0]]
-            if self._paused_keys and self.phase is Phase.RUNNING and is_calling
-            else []
-        )
+        times = []
+        if self._paused_keys and self.phase is Phase.RUNNING and is_calling:
+            times.append(self._paused_keys[0][0])
         next_kind = self._next_lifecycle_kind() if is_calling else None
         if next_kind is not None and next_kind in self._lifecycle_at_s:
             times.append(self._lifecycle_at_s[next_kind])
         if self._checkpoint_due_since_s is not None and self.phase is not Phase.LOST:
-            times.append(
-                max(
-                    self._checkpoint_due_since_s, self._checkpoint_sent_s + self.options.checkpoint_interval_s
-                )
-            )
+            interval_end_s = self._checkpoint_sent_s + self.options.checkpoint_interval_s
+            times.append(max(self._checkpoint_due_since_s, interval_end_s))
         return min(times, default=None)
 
     def on_returned(self, call_id: int, now_s: float) -> Verdict | None:
@@ -375,7 +370,7 @@ class ShardDelivery:
         return self.low_watermark
 
     def on_checkpoint_sent(self, position: Position, now_s: float) -> None:
-        """Handle a checkpoint on its way to the table: the next one keeps the interval."""
+        """Handle a checkpoint that was sent to the table: the next one follows after `checkpoint_interval_s` at the earliest."""
         self._checkpoint_sent_s = now_s
         self._sent_checkpoint = position
         self._checkpoint_due_since_s = None if position == self.low_watermark else now_s
@@ -442,10 +437,8 @@ class ShardDelivery:
         # the record right after the low watermark. With other calls the window could stay full for ever.
         for index, key in enumerate(self._ready_keys):
             queue = self._queues[key]
-            if (
-                queue.repeated_calls
-                or (queue.ordinals or [self._taken_count])[0] == self._low_watermark.ordinal
-            ):
+            first_ordinal = queue.ordinals[0] if queue.ordinals else self._taken_count
+            if queue.repeated_calls or first_ordinal == self._low_watermark.ordinal:
                 del self._ready_keys[index]
                 return self._take_call_of(key)
         return None
@@ -528,12 +521,8 @@ class ShardDelivery:
         size = len(pending.records)
         self._ready_keys.append(pending.key)
         if size == 1:
-            queue.repeated_calls.insert(
-                0,
-                _PendingCall(
-                    CallKind.DEAD_LETTER, pending.key, pending.records, pending.ordinals, error=error
-                ),
-            )
+            kind, key, records = CallKind.DEAD_LETTER, pending.key, pending.records
+            queue.repeated_calls.insert(0, _PendingCall(kind, key, records, pending.ordinals, error=error))
             return SendToDeadLetter()
         half = size // 2
         for part in (slice(half, size), slice(0, half)):

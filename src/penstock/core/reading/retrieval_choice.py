@@ -222,7 +222,7 @@ class RetrievalChoice:
         self._retry_s = _RETRY_S
 
     def on_push_failed(self, error: PenstockError) -> None:
-        """Handle a subscription that failed, or could not begin."""
+        """Handle a subscription that failed, or could not begin: polling is due if that is final, or the second time in a row."""
         self._push_failures += 1
-        may_pass = isinstance(error, Unavailable | Throttled | ExpiredIterator)
-        self._has_push_failed = not may_pass or self._push_failures >= _PUSH_FAILURES_MAX
+        is_final = not isinstance(error, Unavailable | Throttled | ExpiredIterator)
+        self._has_push_failed = is_final or self._push_failures >= _PUSH_FAILURES_MAX

@@ -130,7 +130,7 @@ class Batcher:
         """Undo an `add_record` that was interrupted at any point.
 
         Args:
-            record: Is not sent any more, unless a request has it.
+            record: The record, which is not sent any more unless a request has taken it.
             requests: All planned requests; those that have ended are ignored.
         """
         kept, _ = self._drop_matching(lambda each: each is record)
@@ -388,6 +388,7 @@ class Batcher:
     def _on_entry_error(
         self, entry: PackedEntry, answer: EntryAnswer, queue_result: _QueueResult, result: PutResult
     ) -> None:
+        """Handle an entry that was refused or not answered: it is sent again, or refused finally by its error code."""
         code = answer.error_code or _NO_ANSWER
         self.last_error = f"{code} {answer.error_message or ''}".strip()
         kind = kind_of(code)

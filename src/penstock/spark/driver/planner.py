@@ -362,7 +362,7 @@ class Planner:
             if isinstance(command, StartReader):
                 refuse_another_driver(self._known_batches, shards, [command.lease])
                 self._settler.refuse_reset_lease(shards, command.lease)
-                begin = with_moment(command.position, self._options.starting.of(command.key))
+                begin = with_moment(command.position, self._options.starting.position_of(command.key))
                 shards.on_start_reader(replace(command, position=begin), self._clock.wall_ms())
             else:
                 shards.on_stop_reader(command)
