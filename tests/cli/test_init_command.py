@@ -1,11 +1,15 @@
 """`penstock init`: the files of a project, and its answers to names that cannot be used."""
 
+import os
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 import yaml
 
+import penstock
 from penstock.cli.main import main
 
 FILES = {
@@ -121,3 +125,28 @@ def test_a_kind_is_required_and_the_nearest_one_is_named(capsys):
     with pytest.raises(SystemExit):
         main(["init", "pipelines", "lake"])
     assert "pipeline" in capsys.readouterr().err
+
+
+def test_a_package_in_a_zip_archive_finds_its_own_files(tmp_path):
+    archive, package = tmp_path / "penstock.zip", Path(penstock.__file__).parent
+    with zipfile.ZipFile(archive, "w") as file:
+        for each in package.rglob("*"):
+            if each.suffix != ".pyc":
+                file.write(each, each.relative_to(package.parent))
+    program = (
+        "import penstock.cli.overview.page_frame\n"  # the dashboard's style and script
+        "from penstock.cli.main import main\n"
+        "main(['init', 'pipeline', 'lake'])"
+    )
+    environment = os.environ | {"PYTHONPATH": str(archive)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(files(tmp_path / "lake")) == FILES

@@ -5,17 +5,21 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
 from string import Template
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import OptionError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from importlib.resources.abc import Traversable
 
 DESCRIPTION = "Write a project to start from: a pipeline for Spark Declarative Pipelines."
 _PIPELINE: Final = (
     "Write a project for `spark-pipelines run`: a stream, quality rules, tables, a sink and a test."
 )
-_TEMPLATES: Final = Path(__file__).parent / "pipeline_project"
 _SUFFIX: Final = ".template"
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{2,99}")
 _STREAM: Final = re.compile(r"[a-zA-Z0-9_.-]{1,122}")
@@ -94,10 +98,18 @@ def write_pipeline(folder: Path, name: str, stream: str) -> list[str]:
         "storage": json.dumps(f"file://{state}/checkpoints", ensure_ascii=False),
     }
     written = []
-    for template in sorted(_TEMPLATES.rglob(f"*{_SUFFIX}")):
-        relative = str(template.relative_to(_TEMPLATES)).removesuffix(_SUFFIX)
+    for relative, text in _read_templates(files("penstock.cli") / "pipeline_project"):
         path = folder / (".gitignore" if relative == "gitignore" else relative)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(Template(template.read_text(encoding="utf-8")).substitute(words), encoding="utf-8")
+        path.write_text(Template(text).substitute(words), encoding="utf-8")
         written.append(str(path.relative_to(folder)))
     return written
+
+
+def _read_templates(folder: Traversable, parent: str = "") -> Iterator[tuple[str, str]]:
+    """Yield path and text of each template below a folder of the package, which may be in an archive."""
+    for each in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if each.is_dir():
+            yield from _read_templates(each, f"{parent}{each.name}/")
+        elif each.name.endswith(_SUFFIX):
+            yield parent + each.name.removesuffix(_SUFFIX), each.read_text(encoding="utf-8")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from importlib.resources import files
 from itertools import repeat
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -16,8 +16,9 @@ from penstock.cli.overview.snapshot import moment_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
-_SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
+_FILES: Final = files("penstock.cli.overview")
+_STYLE: Final = (_FILES / "dashboard.css").read_text(encoding="utf-8")
+_SCRIPT: Final = (_FILES / "dashboard.js").read_text(encoding="utf-8")
 _NUMBERS: Final = RIGHT - {"shards", "workers"} | {"leases", "in trouble", "bytes", "figure", "quota"}
 _KINDS: Final = dict.fromkeys(_NUMBERS, " number") | {
     "why": " long",
