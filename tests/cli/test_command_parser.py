@@ -1,5 +1,9 @@
 """How the command line takes what people type."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from penstock.cli.main import build_parser
@@ -84,3 +88,19 @@ def test_only_what_is_required_is_said_to_be(capsys):
         build_parser()[0].parse_args(["put"])
     assert "the following arguments are required: STREAM\n" in capsys.readouterr().err
     assert build_parser()[0].parse_args(["put", "orders"]).files == []
+
+
+@pytest.mark.parametrize("words", [["--version"], ["put", "--help"]])
+def test_help_that_cannot_be_written_is_an_error(words):
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}  # otherwise `main` writes it at its end
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert b"No space left on device" in done.stderr

@@ -86,6 +86,12 @@ class CommandParser(argparse.ArgumentParser):
                     f"unknown option {name}: {did_you_mean(name, known)}`{self.prog} --help` lists the options"
                 )
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:  # help or version: argparse would ignore that they cannot be written
+            file.write(message)
+        else:
+            super()._print_message(message, file)
+
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         if action.nargs != argparse.PARSER:  # its words are parsed by the subcommand
             arg_string = arg_string.removeprefix(_NO_OPTION)
