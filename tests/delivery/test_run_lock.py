@@ -673,6 +673,8 @@ ImportError: no pandas
         == "Job aborted: Task 0 failed; caused by org.PythonException: ImportError: no pandas"
     )
     assert error_reason("[STREAM_FAILED] no disk\n") == "[STREAM_FAILED] no disk"
+    cut = "[STREAM_FAILED] Query terminated: Traceback (most recent call last):\n  File ..."
+    assert error_reason(cut) == "[STREAM_FAILED] Query terminated"
 
 
 def test_a_stream_that_was_created_again_is_delivered_under_another_name():

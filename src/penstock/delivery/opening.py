@@ -649,7 +649,7 @@ def error_reason(error: Any) -> str:
         if line.strip().startswith(_CAUSED_BY)
     ]
     reason = first if not causes or causes[-1] in first else f"{first}; caused by {causes[-1]}"
-    return reason.replace(_TRACEBACK, _python_error(trace))
+    return reason.replace(_TRACEBACK, _python_error(trace)).removesuffix(": ")  # a cut trace has no error
 
 
 def _python_error(trace: str) -> str:
