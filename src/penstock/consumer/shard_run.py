@@ -401,7 +401,7 @@ class ShardRun:
             page = replace(page, service_ms=service_ms)
             kept = self._reader.on_page(page, started_s, now_s, self._chance.random())
             if kept.warning is not None:
-                log.warning("%s", kept.warning)
+                log.warning(kept.warning)
             if kept.loss is not None:
                 self._report_loss(kept.loss)
                 if page.records and not kept.rows:
@@ -495,9 +495,9 @@ class ShardRun:
     def _report_loss(self, loss: DataLossError) -> None:
         self._metrics.count("possible_data_loss", 1, self.labels)
         if self._reader.has_ended:
-            log.debug("%s", loss)  # the shard stops, and reports the reason
+            log.debug(str(loss))  # the shard stops, and reports the reason
         else:
-            log.error("%s", loss)
+            log.error(str(loss))
 
     # --- results of calls of user code ---
 

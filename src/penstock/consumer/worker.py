@@ -224,7 +224,7 @@ class Worker:
         """Stop the worker, because it holds only stopped shards, and shards that wait for stopped parents."""
         self._fail_at_standstill()
         if self.failure is not None:
-            log.critical("%s", self.failure)
+            log.critical(str(self.failure))
             self.request_stop()
 
     def _fail_at_standstill(self) -> None:

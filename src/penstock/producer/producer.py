@@ -328,7 +328,7 @@ class Producer:
         try:  # records put before the block's error are delivered; then that error is raised
             self.close()
         except DeliveryFailed as failure:
-            _log.error("%s", failure)
+            _log.error(str(failure))
 
     @property
     def is_open(self) -> bool:
@@ -499,6 +499,6 @@ def _close_at_end(producer: Producer, home: HomeProcess) -> EndHook:
             try:
                 producer.close(_END_S)
             except DeliveryFailed as error:
-                _log.error("%s", error)
+                _log.error(str(error))
 
     return EndHook(close)

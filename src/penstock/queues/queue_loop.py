@@ -518,7 +518,7 @@ class QueueLoop(Loop[QueueEvent]):
         self._metrics.gauge("queue_handler_calls", self._delivery.running_calls)
         is_high = in_flight >= _IN_FLIGHT_HIGH
         if is_high and not self._has_warned_of_in_flight:
-            log.warning("%s", self._in_flight_problem(in_flight))
+            log.warning(self._in_flight_problem(in_flight))
         self._has_warned_of_in_flight = is_high
 
     def _in_flight_problem(self, in_flight: int) -> str:

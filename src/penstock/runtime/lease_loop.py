@@ -288,7 +288,7 @@ class LeaseLoop(Loop[Event]):
                 self._run_reader_effect(effect)
 
     def _refuse(self, error: PenstockError) -> None:
-        log.error("%s", error)
+        log.error(str(error))
         if self.on_unusable_table is not None:
             self.on_unusable_table(error)
 
@@ -377,7 +377,7 @@ class LeaseLoop(Loop[Event]):
     # --- logs and metrics ---
 
     def _report(self, report: Report) -> None:
-        log.log(_LEVELS[report.level], "%s", report.message)
+        log.log(_LEVELS[report.level], report.message)
         if report.level is not Level.INFO:
             self._metrics.count("reports", 1, {"topic": report.topic.name.lower()})
 

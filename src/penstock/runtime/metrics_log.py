@@ -28,7 +28,7 @@ class LoggingMetrics(MetricsTally, PeriodicReports):
         """Log the measurements since the last report."""
         text = format_snapshot(self.take())
         if text:
-            self._logger.info("%s", text)
+            self._logger.info(text)
 
 
 def format_snapshot(snapshot: Snapshot) -> str:

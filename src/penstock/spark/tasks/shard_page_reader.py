@@ -384,7 +384,7 @@ class ShardPageReader:
         )
         judged = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
         if judged.warning is not None:
-            _log.warning("%s", judged.warning)
+            _log.warning(judged.warning)
         self._report_loss(reader, judged.loss)
         if self._pushed_reading is not None:
             if not is_pushed:
