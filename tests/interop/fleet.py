@@ -17,14 +17,13 @@ from company import TABLE
 from company_checks import CompanyHistory, Processed, place, processed, takeovers
 from counterparts import PENSTOCK, Counterpart
 from harness import put_numbers
-from worker_process import WorkerProcess
+from worker_process import WAIT_S, WorkerProcess
 
 import lease_logs
 from lease_logs import create_table, lease_log
 from penstock.core.position import Position
 from penstock_local import Handle, LocalKinesis
 
-WAIT_S = 240.0
 SHARDS = 6
 LEFT_THE_FLEET = "left by a worker that was killed or stopped"
 TAKEN_BY_THE_KCL = "taken by the KCL from a live worker"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from company import TABLE
 from company_checks import Began, CompanyHistory, Processed
+from counterparts import Counterpart
 from fleet import (
     HANDED_OVER,
     LEFT_THE_FLEET,
@@ -14,6 +15,7 @@ from fleet import (
     everything_wrong,
     moved_back,
 )
+from worker_process import WorkerProcess
 
 from lease_logs import create_table, lease_log
 from penstock.core.leases.lease import Lease
@@ -99,3 +101,16 @@ def test_the_log_of_a_table_holds_the_leases_of_kcl_3_and_leaves_out_its_other_r
         ("shardId-000000000000", (4, TRIM_HORIZON)),
         ("shardId-000000000000", None),
     ]
+
+
+def test_a_worker_that_does_not_end_fails_with_its_log(tmp_path, monkeypatch):
+    script = "echo reason >&2; echo stopped; exec sleep 60"
+    sleeper = Counterpart("sleeper", "penstock_worker", (), lambda _: [], lambda _: ["sh", "-c", script])
+    with (
+        LocalKinesis() as server,
+        WorkerProcess(sleeper, server, tmp_path, "kcl-1", "numbers", TABLE) as worker,
+    ):
+        worker.wait_for(lambda: worker.last_line == "stopped")
+        monkeypatch.setattr("worker_process.WAIT_S", 0.01)
+        with pytest.raises(pytest.fail.Exception, match=r"kcl-1 runs after 0.01 s.*\n.*reason"):
+            worker.wait()

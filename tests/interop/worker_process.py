@@ -10,13 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import pytest
 from company_checks import Began, Processed
 from counterparts import Counterpart, environment
 
 from penstock.core.position import parse_checkpoint
 from penstock_local import Handle
 
-WAIT_S = 150.0
+WAIT_S = 240.0
 
 
 class WorkerProcess:
@@ -104,8 +105,7 @@ class WorkerProcess:
     def stop(self) -> None:
         """Let it stop in order."""
         self._process.stdin.close()
-        self._process.wait(WAIT_S)
-        self._reader.join(WAIT_S)
+        self.wait()
 
     def kill(self) -> None:
         """End it at once (SIGKILL), and read what it had printed."""
@@ -114,8 +114,13 @@ class WorkerProcess:
         self._reader.join(WAIT_S)
 
     def wait(self) -> None:
-        """Wait until it ends by itself."""
-        self._process.wait(WAIT_S)
+        """Wait until it ends by itself; fails with the end of the worker's log."""
+        try:
+            self._process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            pytest.fail(
+                f"{self.name} runs after {WAIT_S:g} s; its last line was {self.last_line!r}:\n{self.log()}"
+            )
         self._reader.join(WAIT_S)
 
     def __enter__(self) -> Self:
