@@ -80,7 +80,7 @@ class RetryPlan(Struct, frozen=True):
             raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0, and finite")
 
     def delay_s(self, attempt: int, elapsed_s: float, chance: float) -> float | None:
-        """Return the seconds to wait before a failed attempt is repeated; None if a bound is reached: it is not repeated.
+        """Return the seconds to wait before the next attempt; None if a bound is reached, so that there is no next one.
 
         Args:
             attempt: How many attempts have failed, from 1.

@@ -232,14 +232,14 @@ class Promote(Struct, frozen=True):
     """Make the claimed end of a finished batch the checkpoint.
 
     It applies to that claim alone: a delayed promotion never affects the claim of a later batch. Counter and owner stay, so
-    it needs no place in the order of the owner's writes. The claim stays too: the batch may be repeated.
+    its order among the owner's writes does not matter. The claim stays too: the batch may be repeated.
 
     Model: `Promote` and `Arrive` of `model/Batches.tla`.
 
     Args:
         worker: The query's worker id; must be the reader.
         batch: Number of the finished batch.
-        position: The end that it claimed; a record, ahead of the checkpoint.
+        position: The end in the claim: a record, ahead of the checkpoint.
         tip_ms: Moment at which no record was after `position`, or None.
     """
 

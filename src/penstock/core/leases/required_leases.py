@@ -358,7 +358,7 @@ def _why_missing(
 
 
 def _unleased_ancestors(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
-    """Return the unleased shards from which a leased one descends: they were read before, or never needed."""
+    """Return the shards without a lease that have a descendant with one: they were read before, or never needed."""
     # Rows have their parents too: a listing may lack the shards in between.
     parents_of = {key: shard.parents for key, shard in by_id.items()} | {
         key: tuple(lease.parents) for key, lease in leases.items()

@@ -176,11 +176,7 @@ class ShardDelivery:
     # --- feeding ---
 
     def add(self, records: Sequence[Record], millis_behind_latest: int) -> None:
-        """Add records that were read, in order.
-
-        Args:
-            records: Each after everything added before.
-        """
+        """Add records that were read, in their order and after those added before."""
         self.millis_behind_latest = millis_behind_latest
         if self.phase is not Phase.RUNNING or not records:
             return
