@@ -189,7 +189,7 @@ def knows_no_claim(self, key):
     return
 
 
-@planted("what came later is skipped with an unread batch", SPARK, 14, batch_settling, "_ending_before")
+@planted("what came later is skipped with an unread batch", SPARK, 14, batch_settling, "_with_earlier_end")
 def skips_what_came_later(task, moment_ms):
     """An unread batch is fixed to end at the tip: records that arrived after its plan are skipped too."""
     return task

@@ -71,7 +71,7 @@ def open_settler(table, clock, *, read_shard=lambda *_: (), tasks=()):
     return BatchSettler(
         options,
         table,
-        SimpleNamespace(recreate_lost=lambda *_: False),
+        SimpleNamespace(recreate_missing=lambda *_: False),
         clock=clock,
         threads=SYSTEM_THREADS,
         read_shard=read_shard,

@@ -139,9 +139,9 @@ class BatchSettler:
     def _fetch_batch_leases(
         self, start: StreamOffset, query: JoinedQuery
     ) -> tuple[dict[str, Lease], Collection[str] | None]:
-        """Return the leases of a done batch's shards, with their keys; or all leases of the table, with None.
+        """Fetch the leases of a done batch's shards; return them by key, and the keys that were read.
 
-        All leases are read after a start, and when some are missing, which are then created again.
+        None in place of the keys: the whole table was read, after a start or because leases were missing. Those are created again.
         """
         keys = None if self._full_scans_left > 0 else query.shards.rows_to_read(start)
         rows = self.fetch_leases(keys)
@@ -150,7 +150,7 @@ class BatchSettler:
         if keys is not None:  # some are missing, and only the whole table shows which ones to create again
             rows = self.fetch_leases(None)
         self._full_scans_left -= 1
-        if self._recreation.recreate_lost(rows, start, query.stream):
+        if self._recreation.recreate_missing(rows, start, query.stream):
             rows = self.fetch_leases(None)
         return rows, None
 
@@ -200,7 +200,7 @@ class BatchSettler:
         no_shares = SharedLimits(None, None, shards=())  # no batch is under way: no shard has a part of one
         offset = StreamOffset(worker=shards.worker, shards=positions, limit=no_shares)
         tip_marks = {key: mark for key, mark in deleted.items() if mark.position.is_record}
-        self._recreation.recreate_lost(self.fetch_leases(None), offset, query.stream, tip_marks)
+        self._recreation.recreate_missing(self.fetch_leases(None), offset, query.stream, tip_marks)
 
     def _claim_ends(
         self,
@@ -226,19 +226,19 @@ class BatchSettler:
             batch = PlannedBatch(start, self._clock.wall_ms())
             parts = [replace(part, share=_EMPTY_SHARE) for part in self._parts_of(batch, query)]
         else:
-            self._warn_of_unread(start, unclaimed)
+            self._warn_of_unread_rows(start, unclaimed)
             # Records that arrived after the plan belong to the next batch.
             parts = [
                 replace(part, share=_EMPTY_SHARE)
                 if part.shard_id in recreated
-                else _ending_before(part, planned.planned_ms)
+                else _with_earlier_end(part, planned.planned_ms)
                 for part in self._parts_of(planned, query)
             ]
         parts = [part for part in parts if part.shard_id in unclaimed]
         for _ in map_on_pool(self._pool, self._condition(), self._claim_end, parts):
             pass
 
-    def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
+    def _warn_of_unread_rows(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
         if self._has_warned_of_unread:
             return
         self._has_warned_of_unread = True
@@ -319,7 +319,7 @@ def _refuse_replaced_claims(start: StreamOffset, shards: QueryShards, rows: Mapp
         )
 
 
-def _ending_before(part: BatchPart, moment_ms: int) -> BatchPart:
-    """Return a part that also leaves records that arrived at or after a moment for a later batch."""
+def _with_earlier_end(part: BatchPart, moment_ms: int) -> BatchPart:
+    """Return the part with an earlier end: records that arrived at this moment or later stay for a later batch."""
     until_ms = moment_ms if part.until_ms is None else min(part.until_ms, moment_ms)
     return replace(part, until_ms=until_ms)

@@ -68,7 +68,7 @@ def send_metrics(query: JoinedQuery, settlement: Settlement) -> None:
 
 
 def describe_unread_part(query: JoinedQuery, options: SourceOptions, wait_s: float) -> str:
-    """Describe a search that ended without an answer from every shard, so that unread records may be left: for an error or a warning.
+    """Return the message for a search that ended before every shard had answered. Unread records may be left.
 
     Args:
         wait_s: How long the search lasted.

@@ -149,7 +149,7 @@ def leave(query: JoinedQuery, ports: DriverPorts, options: SourceOptions, *, is_
 
 
 def _deregister_consumer(ports: DriverPorts, options: SourceOptions, query: JoinedQuery) -> None:
-    """Deregister the query's consumer if option deregisterConsumer is set. Its leases are released; a failure is a warning."""
+    """Deregister the query's consumer if option deregisterConsumer is set. If the call fails, log a warning."""
     fan_out, name = ports.fan_out, options.consumer_name
     if not options.deregisters_consumer or fan_out is None or name is None or query.consumer_arn is None:
         return

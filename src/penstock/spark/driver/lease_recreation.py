@@ -84,14 +84,14 @@ class LeaseRecreation:
         plan = plan_recreation(rows, offset, shards, stream, earlier_rows, now_ms=self._clock.wall_ms())
         return self._apply_plan(plan, rows, shards, offset, why_no_rows)
 
-    def recreate_lost(
+    def recreate_missing(
         self,
         rows: Mapping[str, Lease],
         offset: StreamOffset,
         stream: StreamIdentity,
         marks: Mapping[str, TipMark] | None = None,
     ) -> bool:
-        """Create the missing leases of shards in a running query's offset; return True if any were missing.
+        """Create the missing leases of the shards in a running query's offset; return whether any were missing.
 
         Args:
             rows: The lease table.

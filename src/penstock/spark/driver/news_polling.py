@@ -204,7 +204,7 @@ class NewsPoller:
         return self._service_clock.now_ms(self._clock.wall_ms())
 
     def list_children(self, ended_shards: Sequence[str]) -> dict[str, tuple[ChildShard, ...]]:
-        """List the shards, and return the children of ended ones as `find_children`; empty if an interval has not passed."""
+        """List the shards, at most once per interval, and return the children by ended shard. Unlisted children: no entry."""
         now_s = self._clock.monotonic_s()
         if not ended_shards or now_s < self._children_due_s:
             return {}
@@ -386,7 +386,7 @@ class NewsPoller:
         first = page.records[0] if page.records else None
         if first is not None and first.sequence_number == state.position.sequence_number:
             state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
-            if _is_done(state, first):
+            if _is_record_done(state, first):
                 # It shows nothing about later records, so the next probe begins after it.
                 state.is_whole_record = True
                 state.iterator = page.next_iterator
@@ -414,8 +414,8 @@ class NewsPoller:
             state.tip_seen_ms = now_ms
 
 
-def _is_done(state: ShardState, record: RawRecord) -> bool:
-    """Return whether all user records of the position's record are done."""
+def _is_record_done(state: ShardState, record: RawRecord) -> bool:
+    """Return whether the state's position is at or after the last user record of this Kinesis record."""
     user_records = None if state.is_whole_record else deaggregate(record.data)
     return user_records is None or state.position.sub_sequence_number >= len(user_records) - 1
 

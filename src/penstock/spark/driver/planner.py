@@ -186,7 +186,7 @@ class Planner:
         if is_complete or now_s >= search.deadline_s:
             self._has_late_leases = False
             if search.is_patient and not is_complete:
-                self._report_unread(search)
+                self._report_unread_part(search)
             self._report_missing_shards(now_s)
             return True
         idle = (state for state in shards.states.values() if not state.has_news)
@@ -216,7 +216,7 @@ class Planner:
         )
         return [shard for shard, state in shards.states.items() if state.has_records_before(self._until_ms)]
 
-    def _report_unread(self, search: Search) -> None:
+    def _report_unread_part(self, search: Search) -> None:
         """Warn that the search may have missed records; with AvailableNow, raise Unavailable."""
         unread = describe_unread_part(self._query, self._options, search.wait_s)
         if self._until_ms is not None:

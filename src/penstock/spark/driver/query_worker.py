@@ -239,13 +239,13 @@ class QueryWorker:
         """Do nothing: promotions are the planner's own writes."""
 
     def live_readers(self) -> frozenset[tuple[str, int]]:
-        """Return the shards that the planner has not released."""
+        """Return the key and epoch of each lease that the planner has not released."""
         with self._changed:
             return frozenset(self._unreleased)
 
     def _after_turn(self, *, is_at_rest: bool) -> None:
         with self._changed:
-            is_at_rest = is_at_rest and not self._loop.has_events  # `report` posts under this lock
+            is_at_rest = is_at_rest and not self._loop.has_events  # `post` holds this lock
             if is_at_rest != self._is_at_rest:
                 self._is_at_rest = is_at_rest
                 self._changed.notify_all()

@@ -139,7 +139,7 @@ def _refuse_planted_link(path: Path) -> None:
 
 
 def _move_over(system: Any, draft: str, final: str) -> None:
-    """Replace a file by another one, also on HDFS, which moves a file only to a free name."""
+    """Rename the file `draft` to `final`, and replace a file of that name. HDFS moves a file only to a free name."""
     try:
         system.move(draft, final)
     except OSError:

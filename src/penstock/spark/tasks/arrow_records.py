@@ -97,7 +97,7 @@ def _kinesis_records(
 
 
 def without_misplaced(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the rows without those that are misplaced, in Spark's schema."""
+    """Return the rows in Spark's schema: without those of misplaced aggregates, and without the column `MISPLACED`."""
     if rows.num_columns == len(SCHEMA):
         return rows
     return rows.filter(pc.invert(rows.column(MISPLACED))).select(SCHEMA.names)

@@ -147,7 +147,7 @@ class ClaimedRead:
                     if lease is not None and self._claim_nothing(lease, reason.value):
                         return
                 case ClaimedElsewhere(claim):
-                    raise self._another_driver(claim)
+                    raise self._another_driver_error(claim)
                 case ReadFreely():
                     # The claim is written last. An attempt that claimed first and failed midway would have fixed an end
                     # whose rows Spark never got; one that reads and fails leaves the batch open for the next attempt.
@@ -158,7 +158,7 @@ class ClaimedRead:
                     self._warn_unclaimed()
                     yield from self._read_freely()
                     return
-        raise self._too_many_changes()
+        raise self._lease_changes_error()
 
     def keep_subscription(self) -> None:
         """Keep the shard's subscription for the next batch; only after the end of this one is claimed."""
@@ -187,7 +187,7 @@ class ClaimedRead:
             self._batch,
         )
 
-    def _another_driver(self, claim: BatchClaim) -> AnotherDriver:
+    def _another_driver_error(self, claim: BatchClaim) -> AnotherDriver:
         if claim.run == self._execution.run and claim.batch < self._batch:
             return AnotherDriver(
                 f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: its lease in table {self._table.name} was "
@@ -202,7 +202,7 @@ class ClaimedRead:
             "location, and give a second one a location of its own"
         )
 
-    def _too_many_changes(self) -> ClaimConflict:
+    def _lease_changes_error(self) -> ClaimConflict:
         return ClaimConflict(
             f"shard {self._shard_id}, batch {self._batch}: the lease changed {_CLAIMS_MAX} times while its end was being "
             "claimed; the task is repeated"
@@ -439,7 +439,7 @@ class ClaimedRead:
             ):
                 return
             self._raise_refusal(meaning, lease, end)
-        raise self._too_many_changes()
+        raise self._lease_changes_error()
 
     def _claim_lost_shard(self, lease: Lease | None) -> bool:
         """Claim that the batch holds nothing of the shard; return False if rows were emitted, or the claim was refused."""
@@ -454,7 +454,7 @@ class ClaimedRead:
             assert claim is not None, (
                 f"shard {self._shard_id}: another driver's claim was seen and is not there"
             )
-            raise self._another_driver(claim)
+            raise self._another_driver_error(claim)
         if meaning is ClaimRefusal.REPEAT:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another execution of the batch claimed its end at {end}, before "
