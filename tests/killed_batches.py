@@ -87,7 +87,7 @@ class World:
         identity = Identity(str(min(rows)), str(max(rows)), min(rows), max(rows))
         earlier = store.read(label)
         if earlier is not None:
-            store.check_same(earlier, identity)
+            store.check_same_records(earlier, identity)
             store.finish(earlier)
             return
         folder = store.new_staging(label)

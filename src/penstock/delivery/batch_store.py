@@ -105,7 +105,7 @@ class BatchStore:
                 raise AnotherDriver(
                     f"batch {manifest.batch}: its manifest was created and removed by another driver"
                 )
-            self.check_same(first, manifest.identity)
+            self.check_same_records(first, manifest.identity)
             manifest = first
         self.finish(manifest)
         return manifest
@@ -114,7 +114,7 @@ class BatchStore:
         """Put the rows of a committed batch into the table, move its remaining files, and mark it as done."""
         if not self.is_done(manifest.batch):
             if manifest.rows is not None:
-                with self.unfinished_by_others(manifest.batch):
+                with self.detect_another_driver(manifest.batch):
                     self._commit_rows(manifest)
             for move in manifest.moves:
                 self._finish_move(manifest.batch, move)
@@ -124,12 +124,8 @@ class BatchStore:
         self._files.remove(f"{self._staging}/{manifest.batch}")
 
     @contextmanager
-    def unfinished_by_others(self, label: str) -> Iterator[None]:
-        """Run a part of an unfinished batch. Another driver that finishes the batch removes the staged rows, so the part may fail.
-
-        Raises:
-            AnotherDriver: The part failed, and the batch is done.
-        """
+    def detect_another_driver(self, label: str) -> Iterator[None]:
+        """Raise AnotherDriver if the block fails because another driver has finished the batch, and so removed its staged rows."""
         try:
             yield
         except PenstockError:
@@ -160,7 +156,7 @@ class BatchStore:
             case Step.DONE:
                 pass
 
-    def check_same(self, manifest: Manifest, identity: Identity) -> None:
+    def check_same_records(self, manifest: Manifest, identity: Identity) -> None:
         """Raise AnotherDriver if a batch in the table has other records than this attempt of it."""
         if manifest.identity != identity:
             raise AnotherDriver(

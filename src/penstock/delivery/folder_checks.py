@@ -68,12 +68,12 @@ def check_other_names(
         begin: Where this run's query starts, or the range of its backfill.
     """
     folder = delivery.state.rpartition("/")[0]
-    for name, other in _records_in(files, folder):
+    for name, other in _delivery_records_in(files, folder):
         if name != delivery.name:
             check_other_delivery(delivery, record, (name, other), begin)
 
 
-def _records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord]]:
+def _delivery_records_in(files: Files, folder: str) -> Iterator[tuple[str, DeliveryRecord]]:
     """Yield the name and the record of each delivery whose state is in a folder."""
     for name in files.folders(folder):
         path = f"{folder}/{name}/delivery.json"

@@ -132,12 +132,12 @@ def _added_columns(
     return (
         *added,
         (_KEYS, F.json_object_keys(text)),
-        (_FIELDS, F.from_json(_with_end(F.col(TEXT), end, keys), outer, options)),
+        (_FIELDS, F.from_json(_with_end_field(F.col(TEXT), end, keys), outer, options)),
         (VERDICT, verdict),
     )
 
 
-def _with_end(record: Column, name: str, keys: Column) -> Column:
+def _with_end_field(record: Column, name: str, keys: Column) -> Column:
     """Append a field to a JSON object. If the parser finds the field, it has read the whole object. Text that is no object becomes invalid."""
     # Bytes are cut in one step. In a text, Spark would count characters.
     last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
@@ -191,7 +191,7 @@ def with_new_fields(verdicts: DataFrame, schema: StructType, names: ColumnNameRu
     structs = dict(_structs(schema))
     if not structs:
         return schema
-    has_new = functools.reduce(operator.or_, (_has_new(path, known) for path, known in structs.items()))
+    has_new = functools.reduce(operator.or_, (_has_new_field(path, known) for path, known in structs.items()))
     rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & has_new).select(TEXT).limit(SAMPLE_COUNT).collect()
     found = infer_fields((bytes(row[0]).decode() for row in rows), structs, names.inner_refusal)
     for path, fields in found.items():
@@ -199,7 +199,7 @@ def with_new_fields(verdicts: DataFrame, schema: StructType, names: ColumnNameRu
     return schema
 
 
-def _has_new(path: tuple[str, ...], known_names: list[str]) -> Column:
+def _has_new_field(path: tuple[str, ...], known_names: list[str]) -> Column:
     names = [*(each.lower() for each in known_names), ""]
     return F.coalesce(F.exists(_keys_at(path), lambda key: ~F.lower(key).isin(names)), F.lit(False))
 
@@ -301,13 +301,13 @@ def _equals_json(value: Column, kind: Any) -> Column | None:
     elif isinstance(kind, ArrayType):
         if _equals_json(F.lit(None), kind.elementType) is None:
             return None
-        is_equal = F.forall(value, lambda each: _all_equal_json(each, kind.elementType))
+        is_equal = F.forall(value, lambda each: _element_equals_json(each, kind.elementType))
     elif isinstance(kind, MapType):
         keys = F.map_keys(value)
         is_equal = F.size(keys) == F.size(F.array_distinct(keys))
         if _equals_json(F.lit(None), kind.valueType) is not None:
             is_equal = is_equal & F.forall(
-                F.map_values(value), lambda each: _all_equal_json(each, kind.valueType)
+                F.map_values(value), lambda each: _element_equals_json(each, kind.valueType)
             )
     elif isinstance(kind, StructType):
         parts = [_equals_json(value.getField(each.name), each.dataType) for each in kind.fields]
@@ -320,7 +320,7 @@ def _equals_json(value: Column, kind: Any) -> Column | None:
     return F.coalesce(is_equal, F.lit(True))
 
 
-def _all_equal_json(value: Column, kind: Any) -> Column:
+def _element_equals_json(value: Column, kind: Any) -> Column:
     is_equal = _equals_json(value, kind)
     assert is_equal is not None
     return is_equal

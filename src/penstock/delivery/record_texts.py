@@ -155,13 +155,13 @@ def open_texts(texts: RecordTexts) -> Callable[[bytes], str]:
         OptionError: A package is missing.
     """
     try:
-        return _kept_function(texts)
+        return _cached_reader(texts)
     except ModuleNotFoundError as error:
         raise OptionError(_PACKAGE_TEXT.format(error.name)) from error
 
 
 @functools.lru_cache(maxsize=16)
-def _kept_function(texts: RecordTexts) -> Callable[[bytes], str]:
+def _cached_reader(texts: RecordTexts) -> Callable[[bytes], str]:
     return texts.open()
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from penstock.core.delivering.manifest import next_redelivery, redelivery_label
+from penstock.core.delivering.manifest import next_redelivery_number, redelivery_label
 from penstock.core.delivering.record import has_files_of
 from penstock.delivery import json_rows
 from penstock.delivery.files import read_uri
@@ -25,7 +25,7 @@ def redeliver(spark: SparkSession, opened: OpenDelivery, writer: TableWriter) ->
     delivery = opened.delivery
     # The label is chosen before the files are listed. If another redelivery ends in between, it has used this label, and its batch
     # is adopted.
-    label = redelivery_label(next_redelivery(writer.store.labels()))
+    label = redelivery_label(next_redelivery_number(writer.store.labels()))
     paths = [
         path
         for path, _ in opened.files.walk(delivery.dead_letter_folder)

@@ -130,13 +130,13 @@ class TableWriter:
         self._at_step("begin")
         earlier = self.store.read(label)
         if earlier is not None:
-            self.store.check_same(
+            self.store.check_same_records(
                 earlier, _identity_of(batch.agg(*_identity_columns()).collect()[0].asDict())
             )
             self.store.finish(earlier)
             return self._report_batch(earlier, began_s, is_repeated=True)
         set_session_options(batch.sparkSession, self._delivery)
-        with self.store.unfinished_by_others(label):
+        with self.store.detect_another_driver(label):
             staged = self._stage(batch, label, tuple(removes))
         self._at_step("commit")
         manifest = self.store.commit(staged.manifest)

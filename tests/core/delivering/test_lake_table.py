@@ -34,7 +34,7 @@ def plan(*wanted, columns=TABLE, way=None):
 
 def test_columns_that_the_table_lacks_are_added_and_narrower_ones_are_widened():
     assert plan(("id", "bigint"), ("price", "double"), ("country", "string")) == TableChange(
-        added=(TableColumn("country", "string"),), widened=(TableColumn("id", "bigint"),)
+        added_columns=(TableColumn("country", "string"),), widened_columns=(TableColumn("id", "bigint"),)
     )
 
 

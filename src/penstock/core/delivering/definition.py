@@ -199,7 +199,7 @@ def parse_delivery(document: Mapping[str, Any], defaults: Mapping[str, Any] | No
             raise OptionError(f"{key} is missing: {what}")
     for key in ("to", *_FOLDERS):
         if key in values:
-            values[key] = _without_end(key, values[key])
+            values[key] = _without_end_slashes(key, values[key])
     name = values.get("name") or values["stream"].rpartition("/")[2]
     if _NAME.fullmatch(name) is None:
         raise OptionError(
@@ -238,7 +238,7 @@ def parse_delivery(document: Mapping[str, Any], defaults: Mapping[str, Any] | No
     return delivery
 
 
-def _without_end(key: str, place: str) -> str:
+def _without_end_slashes(key: str, place: str) -> str:
     """Return a place without slashes at its end.
 
     Raises:

@@ -160,10 +160,10 @@ def _explain(data: bytes, columns: TableColumns, is_unknown: bool) -> str:
     half_pair = "a text has half a surrogate pair, which is not valid Unicode"
     return (
         _explain_values(pairs, columns.types)
-        or _explain_new(pairs, columns, is_unknown)
-        or _explain_inside(pairs, columns.structs, columns.inner_refusal, "", is_unknown)
+        or _explain_new_field(pairs, columns, is_unknown)
+        or _explain_field_in_struct(pairs, columns.structs, columns.inner_refusal, "", is_unknown)
         or (half_pair if re.search(HALF_PAIR, text) else None)
-        or _explain_unsure(pairs, columns.types)
+        or _explain_unsure_values(pairs, columns.types)
         or _UNREADABLE.format("it")
     )
 
@@ -182,7 +182,7 @@ def _explain_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
     return None
 
 
-def _explain_new(pairs: _Pairs, columns: TableColumns, is_unknown: bool) -> str | None:
+def _explain_new_field(pairs: _Pairs, columns: TableColumns, is_unknown: bool) -> str | None:
     """Explain a field without a column.
 
     Args:
@@ -191,15 +191,15 @@ def _explain_new(pairs: _Pairs, columns: TableColumns, is_unknown: bool) -> str 
     for name, _ in pairs:
         if name in columns.types:
             continue
-        reason = _differs_in_case(name, columns.types, "column") or columns.refusal(name)
+        reason = _case_conflict(name, columns.types, "column") or columns.refusal(name)
         if reason is None and is_unknown and len(columns.types) >= COLUMNS_MAX:
             reason = f"a table has at most {COLUMNS_MAX:,} columns"
         if reason is not None or is_unknown:
-            return _is_no_column(name, reason)
+            return _no_column_text(name, reason)
     return None
 
 
-def _explain_inside(
+def _explain_field_in_struct(
     pairs: _Pairs,
     structs: Mapping[str, Any],
     refusal: Callable[[str, str], str | None],
@@ -217,16 +217,16 @@ def _explain_inside(
             if counts[name] > 1:
                 return f"field {shown} is there twice"
             if name not in known:
-                reason = _differs_in_case(name, known, "field") or refusal(name, shown)
+                reason = _case_conflict(name, known, "field") or refusal(name, shown)
                 if reason is not None or is_unknown:
-                    return _is_no_column(shown, reason)
-        reason = _explain_inside(value, known, refusal, f"{path}{column}.", is_unknown)
+                    return _no_column_text(shown, reason)
+        reason = _explain_field_in_struct(value, known, refusal, f"{path}{column}.", is_unknown)
         if reason is not None:
             return reason
     return None
 
 
-def _explain_unsure(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
+def _explain_unsure_values(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
     """Name the fields whose values only Spark can judge; the record does not fit, so one of them does not."""
     unsure = [
         (name, value)
@@ -242,12 +242,12 @@ def _explain_unsure(pairs: _Pairs, types: Mapping[str, str]) -> str | None:
     return f"field {name}: {_describe_value(value)} does not fit {types[name].upper()}{_OR_UNREADABLE}"
 
 
-def _differs_in_case(name: str, names: Collection[str], noun: str) -> str | None:
+def _case_conflict(name: str, names: Collection[str], noun: str) -> str | None:
     near = next((each for each in names if each.lower() == name.lower()), None)
     return None if near is None else f"{noun} {near} differs in case"
 
 
-def _is_no_column(name: str, reason: str | None) -> str:
+def _no_column_text(name: str, reason: str | None) -> str:
     return f"field {name} is not a column{'' if reason is None else f': {reason}'}"
 
 

@@ -51,8 +51,8 @@ class TableColumn(Struct, frozen=True):
 class TableChange(Struct, frozen=True):
     """Changes of a table's columns before a batch is written."""
 
-    added: tuple[TableColumn, ...] = ()
-    widened: tuple[TableColumn, ...] = ()
+    added_columns: tuple[TableColumn, ...] = ()
+    widened_columns: tuple[TableColumn, ...] = ()
 
 
 def is_wider(kind: str, other: str) -> bool:
@@ -164,20 +164,19 @@ def check_owner(table: str, delivery: Delivery, id_in_table: str | None, own_id:
         )
 
 
-def check_batches(delivery: Delivery, in_table: Collection[str], in_state: Collection[str]) -> None:
+def check_batches(delivery: Delivery, table_labels: Collection[str], state_labels: Collection[str]) -> None:
     """Refuse a state folder that is older than the table: other records would get the numbers of batches that the table has.
 
     Args:
-        in_table: Labels of the delivery's batches in the table, of the query's batches the newest one.
-        in_state: Labels of the batches that have a manifest. Old manifests of the query are removed, so the table's newest batch lacks its
-            own if the later batches had dead letters only, or if the table was rolled back.
+        table_labels: Labels of the delivery's batches in the table, of the query's batches the newest one.
+        state_labels: Labels of the batches that have a manifest. Old manifests of the query are removed, so an old batch may have none.
 
     Raises:
         DeliveryFailed: The table has a later batch of the query than the state, or another batch without a manifest.
     """
-    newest = max((label for label in in_state if label.isdecimal()), default="")
+    newest = max((label for label in state_labels if label.isdecimal()), default="")
     missing = sorted(
-        label for label in set(in_table) - set(in_state) if not (label.isdecimal() and label < newest)
+        label for label in set(table_labels) - set(state_labels) if not (label.isdecimal() and label < newest)
     )
     if missing:
         raise DeliveryFailed(
@@ -207,7 +206,7 @@ def transaction_of(delivery_id: str, label: str) -> tuple[str, int]:
 
 
 def batch_of(delivery_id: str, application: str, version: int) -> str | None:
-    """Return the label of the batch of a transaction; None if it is not this delivery's. For the query's batches it is the newest one."""
+    """Return the label of the newest batch that Delta Lake's application id and version stand for; None for another writer's id."""
     own, _, label = application.removeprefix("penstock/").partition("/")
     return (label or batch_label(version)) if own == delivery_id else None
 
@@ -228,7 +227,7 @@ class Snapshot(Struct, frozen=True):
 
 
 def history_of(snapshots: Collection[Snapshot], current: int | None) -> list[int]:
-    """Return the current snapshot and those from which it descends, newest first: not those that a rollback has left out."""
+    """Return the ids of the current snapshot and its ancestors, newest first; those that a rollback left out are not among them."""
     parents = {each.id: each.parent for each in snapshots}
     found = []
     while current is not None and current in parents:

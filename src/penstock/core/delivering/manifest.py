@@ -138,7 +138,7 @@ def redelivery_label(number: int) -> str:
     return f"redelivery.{number:06d}"
 
 
-def next_redelivery(labels: Iterable[str]) -> int:
+def next_redelivery_number(labels: Iterable[str]) -> int:
     """Return the number after the last redelivery's."""
     numbers = [int(label.rpartition(".")[2]) for label in labels if label.startswith("redelivery.")]
     return max(numbers, default=0) + 1

@@ -169,7 +169,7 @@ def plan_start(position: StartingPosition, now_ms: int, ranges: list[ArrivalRang
 def plan_backfill(
     wanted_ms: tuple[int, int | None], now_ms: int, running: DeliveryRecord | None, ranges: list[ArrivalRange]
 ) -> ArrivalRange:
-    """Return the range of a backfill. Without an end, it is that of an earlier backfill with the same begin, if there is one.
+    """Return the range of a backfill. If no end was typed, that of an earlier backfill with the same begin counts, or the present.
 
     Args:
         wanted_ms: Its begin, and its end if one was typed.

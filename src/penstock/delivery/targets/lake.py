@@ -150,9 +150,13 @@ class LakeTarget(Target):
         if not self._table.exists():
             return (f"the first batch creates {self._table.name}",)
         change = self._plan(self._rows_schema(schema))
-        added = [f"{self._table.name} gets a column {each.name} {each.kind.upper()}" for each in change.added]
+        added = [
+            f"{self._table.name} gets a column {each.name} {each.kind.upper()}"
+            for each in change.added_columns
+        ]
         widened = [
-            f"column {each.name} of {self._table.name} becomes {each.kind.upper()}" for each in change.widened
+            f"column {each.name} of {self._table.name} becomes {each.kind.upper()}"
+            for each in change.widened_columns
         ]
         return (*added, *widened)
 
@@ -224,10 +228,10 @@ class LakeTarget(Target):
             if self._table.property(owner) != self._id:
                 self._sql(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
         change = self._plan(rows.schema)
-        if change.added:
-            columns = ", ".join(f"{quote_name(each.name)} {each.kind}" for each in change.added)
+        if change.added_columns:
+            columns = ", ".join(f"{quote_name(each.name)} {each.kind}" for each in change.added_columns)
             self._sql(f"ADD COLUMNS ({columns})")
-        for each in change.widened:
+        for each in change.widened_columns:
             self._sql(f"ALTER COLUMN {quote_name(each.name)} TYPE {each.kind}")
         self._table.append(rows, self._id, manifest.batch, manifest.state_before)
         self._is_marked_as_own = True
