@@ -35,10 +35,10 @@ _REPORTS_APART_S: Final = 60.0
 
 
 class _Flush(Struct, eq=False):
-    """A flush under way. It waits until `left` more records with numbers up to `number_max` are settled."""
+    """A flush under way. It waits until `unsettled_count` more records with numbers up to `number_max` are settled."""
 
     number_max: int
-    left: int
+    unsettled_count: int
 
 
 class _ExpiredRecords(Struct, eq=False):
@@ -82,7 +82,7 @@ class Engine:
         self._buffer_bytes_max = buffer_bytes_max
         self._lock = threading.RLock()  # not entered twice; an RLock knows its owner
         self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
-        self._is_held_here: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
+        self._is_locked_here: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]  # noqa: SLF001
         self._work_is_due = threading.Condition(self._lock)  # notified if a request may be due
         self._records_settled = threading.Condition(self._lock)  # notified if records were settled
         self._open_count = 0
@@ -125,7 +125,7 @@ class Engine:
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
     ) -> Future[Acknowledgement] | None:
         """Add one checked record and return its future; None if there was no room for the record in time."""
-        if self._is_held_here():
+        if self._is_locked_here():
             self.check_not_interrupted()
         record = Receipt(data, partition_key, explicit_hash_key)
         batcher = self._batcher
@@ -175,7 +175,7 @@ class Engine:
             self._flushes.append(flush)
             self._work_is_due.notify_all()
             try:
-                return self._records_settled.wait_for(lambda: flush.left <= 0, bound_s)
+                return self._records_settled.wait_for(lambda: flush.unsettled_count <= 0, bound_s)
             finally:
                 self._flushes.remove(flush)
 
@@ -192,23 +192,23 @@ class Engine:
             self._is_closing = True
             self._work_is_due.notify_all()
             self._records_settled.notify_all()
-        left_count = self._drop_waiting()
+        left_count = self._drop_waiting_records()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
         # Requests that were in flight at the first drop may have put refused records back into the queues.
-        return left_count + self._drop_waiting()
+        return left_count + self._drop_waiting_records()
 
-    def _drop_waiting(self) -> int:
+    def _drop_waiting_records(self) -> int:
         """Fail the futures of the records that wait while the producer is closed; return their number."""
         if self._defect is not None:
-            return self._fail_lost()
+            return self._fail_lost_records()
         try:
             with self._lock:
                 left = self._batcher.drop_all()
         except Exception as error:  # noqa: BLE001 - given to the futures
             self._on_defect(error)
-            return self._fail_lost()
+            return self._fail_lost_records()
         self._fail(
             left,
             DeliveryFailed(
@@ -223,7 +223,7 @@ class Engine:
         Raises:
             UsageError: This thread holds the lock already, and would wait for itself.
         """
-        if self._is_held_here():
+        if self._is_locked_here():
             raise UsageError(
                 f"stream {self._stream}: a signal handler or a `__del__` has interrupted a call of the producer and calls it again: "
                 "put, flush and close on a thread of the program, or catch this error and do without the record"
@@ -250,7 +250,7 @@ class Engine:
         while self._make_step():
             pass
         # The thread that closes the producer may have returned before this thread's last request ended.
-        self._drop_waiting()
+        self._drop_waiting_records()
 
     def _make_step(self) -> bool:
         """Plan a step and carry it out; return False when no step follows."""
@@ -269,7 +269,7 @@ class Engine:
                 with self._lock:
                     self._requests.discard(step)
             if self._defect is not None:
-                self._fail_lost()
+                self._fail_lost_records()
         return step is not None
 
     def _recover(
@@ -282,7 +282,7 @@ class Engine:
         )
         try:
             if is_sound:
-                self._fail_pending(
+                self._fail_waiting_records(
                     DeliveryFailed(
                         f"stream {self._stream}: the sender failed: {describe_error(error)}; see the log, and put the records again"
                     ),
@@ -309,7 +309,7 @@ class Engine:
             "one, and report this defect with the log"
         )
 
-    def _fail_lost(self) -> int:
+    def _fail_lost_records(self) -> int:
         """After an internal error, fail the futures of all records outside requests in flight; return their number."""
         with self._lock:
             in_hand = {
@@ -334,7 +334,7 @@ class Engine:
         with self._lock:
             while self._takes_records:
                 now_s = clock.monotonic_s()
-                expired = self._take_expired(now_s)
+                expired = self._take_expired_records(now_s)
                 if expired:
                     return expired
                 step = self._batcher.plan_step(now_s, flushes=bool(self._flushes))
@@ -350,7 +350,7 @@ class Engine:
                 self._work_is_due.wait(None if until_s is None else max(1e-4, until_s - now_s))
         return None
 
-    def _take_expired(self, now_s: float) -> _ExpiredRecords | None:
+    def _take_expired_records(self, now_s: float) -> _ExpiredRecords | None:
         """Drop and return expired records, at most once per interval; None if it is too early or no record has expired."""
         ttl_s = self._record_ttl_s
         if ttl_s is None or now_s < self._expiry_due_s:
@@ -367,9 +367,9 @@ class Engine:
             case FetchShards():
                 self._fetch_shards(step)
             case NoProgress(why):
-                self._fail_pending(DeliveryFailed(f"stream {self._stream}: {why}"), None)
+                self._fail_waiting_records(DeliveryFailed(f"stream {self._stream}: {why}"), None)
             case _ExpiredRecords():
-                self._fail_expired(step)
+                self._fail_expired_records(step)
 
     def _send(self, request: PutRequest) -> None:
         if self._has_metrics:
@@ -385,7 +385,7 @@ class Engine:
         try:
             result = self._sender.fetch_shards(step)
         except PenstockError as error:
-            self._fail_pending(
+            self._fail_waiting_records(
                 DeliveryFailed(f"stream {self._stream}: the shards cannot be listed: {error}"), error
             )
         else:
@@ -416,11 +416,11 @@ class Engine:
                     f"stream {self._stream}: the service refused a record with key {key[:40]!r} for good: {refused.why}"
                 ),
             )
-        self._count_settled(settled)
+        self._count_settled_records(settled)
         if self._has_metrics:
             self._measure_result(result, now_s)
 
-    def _fail_expired(self, expired: _ExpiredRecords) -> None:
+    def _fail_expired_records(self, expired: _ExpiredRecords) -> None:
         self._ports.metrics.count("records_expired", len(expired.records))
         self._fail(
             expired.records,
@@ -439,7 +439,7 @@ class Engine:
         failure.__cause__ = error
         self._fail(records, failure)
 
-    def _fail_pending(self, failure: DeliveryFailed, cause: BaseException | None) -> None:
+    def _fail_waiting_records(self, failure: DeliveryFailed, cause: BaseException | None) -> None:
         failure.__cause__ = cause
         with self._lock:
             records = self._batcher.drop_all()
@@ -469,7 +469,7 @@ class Engine:
             except BaseException as trouble:  # noqa: BLE001 - one receipt's trouble is not the others'
                 self._log_settling_error(trouble)
                 raised = raised or trouble
-        self._count_settled(records)
+        self._count_settled_records(records)
         # Ctrl-C came while the closing thread failed the remaining records.
         if isinstance(raised, KeyboardInterrupt) and threading.current_thread() not in self._threads:
             raise raised
@@ -486,17 +486,17 @@ class Engine:
                 exc_info=error,
             )
 
-    def _count_settled(self, records: list[PendingRecord]) -> None:
+    def _count_settled_records(self, records: list[PendingRecord]) -> None:
         # The futures are resolved before the records are counted, so they are all done when a flush returns.
         with self._lock:
             self._open_count -= len(records)
             assert self._open_count >= 0 or self._defect is not None
-            self._forget_settled()
+            self._forget_settled_receipts()
             for flush in self._flushes:
-                flush.left -= sum(record.number <= flush.number_max for record in records)
+                flush.unsettled_count -= sum(record.number <= flush.number_max for record in records)
             self._records_settled.notify_all()
 
-    def _forget_settled(self) -> None:
+    def _forget_settled_receipts(self) -> None:
         receipts = self._open_receipts
         while receipts and receipts[0].done():
             receipts.popleft()

@@ -236,7 +236,7 @@ def warn_of_open_end(stream: str) -> None:
                 "the pool's initializer, or close it",
                 stream,
             )
-    elif (caller := _exiting_caller()) is not None:
+    elif (caller := _caller_that_may_exit()) is not None:
         _log.warning(
             "stream %s: %s has called this code and can end the process by os._exit, without any hook: use `with Producer(...)`, or "
             "the last records may be lost",
@@ -245,10 +245,10 @@ def warn_of_open_end(stream: str) -> None:
         )
 
 
-def _exiting_caller() -> str | None:
-    """Return the name of a caller whose code can still reach `os._exit`, if that caller or one above it has passed a fork.
+def _caller_that_may_exit() -> str | None:
+    """Return the function on this stack that may end this forked process by `os._exit`; None if there is none.
 
-    Forks are found in the callers' code. A counter of forks would be 0 in a child that first imports this module, such as RQ's.
+    The callers' code shows both. A counter of forks would be 0 in a child that first imports this module, such as RQ's.
     """
     found = None
     frame = inspect.currentframe()

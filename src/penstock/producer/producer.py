@@ -269,7 +269,7 @@ class Producer:
         self._flush(timeout_s, fate_of_rest="they go on being sent")
 
     def _flush(self, timeout_s: float | None, *, fate_of_rest: str) -> None:
-        """Wait until all records are acknowledged; the error says `fate_of_rest` of those that are not in time."""
+        """Wait until all records are acknowledged. `fate_of_rest` is the error's text about records that are late."""
         engine = self._engine
         if engine is None:
             return

@@ -160,7 +160,7 @@ class QueueLoop(Loop[QueueEvent]):
         for end in self._delivery.take_ends():
             self._on_end(end)
         if now_s - self._gauges_set_s >= self._options.metrics_interval_s:
-            self._report(now_s)
+            self._set_gauges(now_s)
         self._health = self._make_health(now_s)
         if self._stop_s is not None:
             self._continue_stop(now_s)
@@ -227,7 +227,7 @@ class QueueLoop(Loop[QueueEvent]):
             self._return_records([each.handle for each in received])
 
     def _arrival_of(self, received: ReceivedRecord) -> tuple[Arrival, list[QueueRecord]]:
-        """Return the machine's view of a received record, and the user records in it."""
+        """Return a received record as an event of `QueueDelivery`, and the user records in it."""
         counts = DecodeCounts()
         records = records_of(received, self._queue.name, counts)
         if counts.aggregates:
@@ -282,6 +282,7 @@ class QueueLoop(Loop[QueueEvent]):
     def _on_received(
         self, number: int, taken: list[tuple[Arrival, list[QueueRecord]]], took_s: float, now_s: float
     ) -> None:
+        """Handle the answer of the receive with this number, which took `took_s`; no records is an answer too."""
         self._pace.on_answered(number, len(taken), took_s, now_s)
         self._answered_s = now_s
         if self._receive_failure is not None:
@@ -396,9 +397,9 @@ class QueueLoop(Loop[QueueEvent]):
         except Exception as error:  # noqa: BLE001 - judged below and on the loop's thread
             failure, text = error, describe_error(error)
             outcomes = [_outcome_of(error)] * len(call.handles)
-        self.post(partial(self._on_answered, call, outcomes, failure, text))
+        self.post(partial(self._on_call_ended, call, outcomes, failure, text))
 
-    def _on_answered(
+    def _on_call_ended(
         self,
         call: QueueCall,
         outcomes: list[EntryOutcome],
@@ -488,7 +489,7 @@ class QueueLoop(Loop[QueueEvent]):
         awaits_handler = self._delivery.running_calls > 0 and not self._is_abandoned
         is_done = self._delivery.is_idle and not awaits_receives and not awaits_handler
         if is_done or passed_s >= timeout_s + _LAST_CALLS_S:
-            self._report(now_s)
+            self._set_gauges(now_s)
             self._health = self._make_health(now_s, has_ended=True)
             self.finish()
             self._pools.close()
@@ -506,7 +507,7 @@ class QueueLoop(Loop[QueueEvent]):
 
     # --- measuring ------------------------------------------------------------------------------------
 
-    def _report(self, now_s: float) -> None:
+    def _set_gauges(self, now_s: float) -> None:
         """Set the gauges; warn once when the records in flight approach the service's bound."""
         self._gauges_set_s = now_s
         in_flight = self._delivery.in_flight_count(now_s)
