@@ -247,7 +247,7 @@ def test_a_step_that_waited_while_its_lease_was_lost_leaves_nothing_behind(world
     while threads.let_go():
         world.run(5.0)
     assert open_shards(world) == []
-    assert first.runtime.delivery._streams[""]._pushed._choices == {}
+    assert first.runtime.delivery._streams[""]._fan_out_fetcher._choices == {}
 
 
 def counted(world: World, name: str) -> float:

@@ -63,8 +63,8 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
         application: Names the lease table; all workers of the application give the same.
         handler: A coroutine function, called with an `AsyncBatch` of one shard's records. Not with `processor_factory`, and
             not when the consumer is iterated.
-        processor_factory: Makes one `AsyncShardProcessor` per shard, which also learns of starts and ends. It is called on
-            the event loop, without arguments; with several streams, with the name or ARN of the shard's stream.
+        processor_factory: Makes one `AsyncShardProcessor` per shard, which is also called at the shard's start and end. The factory is
+            called on the event loop, without arguments; with several streams, with the name or ARN of the shard's stream.
         dead_letter: A coroutine function, called with records that failed for good and the last error; with
             `on_failure="dead_letter"`.
         options: How to work; `handler_threads` has no effect. Single options may also be given by name:

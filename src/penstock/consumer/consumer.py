@@ -73,7 +73,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         application: Names the lease table; all workers of the application give the same.
         handler: Called with a `Batch` of one shard's records. Not with `processor_factory`, and not when the
             consumer is iterated.
-        processor_factory: Makes one object per shard, which also learns of starts and ends. Called without arguments;
+        processor_factory: Makes one object per shard, which is also called at the shard's start and end. Called without arguments;
             with several streams, with the name or ARN of the shard's stream.
         dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.

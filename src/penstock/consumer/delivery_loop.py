@@ -116,7 +116,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._home = home
         self._on_checkpoint_begun = on_checkpoint_begun
         self._budget = MemoryBudget(options.buffer_bytes_max)
-        parts = ReadingParts(ports, pools.call, lambda: self._budget.has_room, self._on_answered)
+        parts = ReadingParts(ports, pools.call, lambda: self._budget.has_room, self._on_run_answered)
         self._streams = {
             stream.stream_id: StreamReading(stream, parts, options, subscriptions.get(stream.stream_id))
             for stream in streams
@@ -252,7 +252,7 @@ class DeliveryLoop(Loop[ShardRun]):
         for event in plan.events:
             self._report(run, event)
         if plan.is_over:
-            self._forget_run(run)
+            self._end_run(run)
         elif plan.events:
             self.post(run)  # after an answer a last call of user code may be due
         self._schedule(run)
@@ -308,7 +308,7 @@ class DeliveryLoop(Loop[ShardRun]):
             self._runs.pop((run.key, run.epoch), None)
         self._budget.remove(run)
 
-    def _forget_run(self, run: ShardRun) -> None:
+    def _end_run(self, run: ShardRun) -> None:
         self._drop_run(run)
         self._starved_runs.discard(run)
         run.wake_s = None
@@ -399,9 +399,9 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def _fetch(self, run: ShardRun, fetch: Fetch) -> None:
         self._reading_of(run.key).fetch(run, fetch)
-        self._on_answered(run)
+        self._on_run_answered(run)
 
-    def _on_answered(self, run: ShardRun) -> None:
+    def _on_run_answered(self, run: ShardRun) -> None:
         self._budget.update(run)
         self.post(run)
 
@@ -411,7 +411,7 @@ class DeliveryLoop(Loop[ShardRun]):
         is_paused = run.is_paused and call.kind in _CALLS_HELD_BY_PAUSE
         if call.kind is not CallKind.LOST and (is_paused or not run.may_deliver):
             run.on_not_begun(call)
-            self._on_answered(run)
+            self._on_run_answered(run)
             return
         self._calling.is_inside = True
         try:
@@ -436,7 +436,7 @@ class DeliveryLoop(Loop[ShardRun]):
             run.on_raised(call, error)
         if isinstance(error, UnusableHandlerError):
             self._on_worker_failure(error)
-        self._on_answered(run)
+        self._on_run_answered(run)
 
     @property
     def is_in_user_code(self) -> bool:

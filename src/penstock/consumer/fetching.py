@@ -119,9 +119,9 @@ class ShardFetcher:
         run.on_deaggregated(
             deaggregate_page(raw_records, room_bytes, run.shard_id, counts, rule, stream=self._stream)
         )
-        self._report(run.key, counts)
+        self._report_decoding(run.key, counts)
 
-    def _report(self, key: str, counts: DecodeCounts) -> None:
+    def _report_decoding(self, key: str, counts: DecodeCounts) -> None:
         """Count and log records that were not deaggregated or were dropped as misplaced."""
         for reason, number in counts.undecodable.items():
             self._metrics.count("undecodable_aggregates", number, {"reason": reason.name.lower()})

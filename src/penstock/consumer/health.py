@@ -94,7 +94,7 @@ def judge_health(
     """Return the health of a worker that was started.
 
     Args:
-        failure: What ended or is ending the worker.
+        failure: The error that has ended the worker, or is ending it; None if there is none.
         lease_duration_s: A renewal that is older than this is overdue.
     """
     renewed_s = min((lease.renewed_s for lease in leases.held_leases), default=None)

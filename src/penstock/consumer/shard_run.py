@@ -601,7 +601,7 @@ class ShardRun:
             return self._read_error if many and not isinstance(self._read_error, Throttled) else None
 
     def without_progress_s(self, now_s: float) -> float:
-        """Return for how long the shard has been behind without progress; `take_progress` notes progress."""
+        """Return for how long the shard has been behind without progress, as of the last `take_progress`."""
         with self.lock:
             return now_s - self._progress_s
 

@@ -57,21 +57,21 @@ class StreamReading:
             metrics=ports.metrics,
             name_check=name_check_of(stream, ports.kinesis, ports.clock),
         )
-        self._pushed: PushedFetcher | None = None  # None: the stream is polled
+        self._fan_out_fetcher: PushedFetcher | None = None  # None: the stream is polled
         auto = options.auto_retrieval(stream.retention_s)
         if subscriptions is not None and auto is None:
-            self._pushed = PushedFetcher(self._fetcher, subscriptions, parts)
+            self._fan_out_fetcher = PushedFetcher(self._fetcher, subscriptions, parts)
         elif subscriptions is not None and auto is not None:
-            self._pushed = AutoFetcher(self._fetcher, subscriptions, parts, auto)
+            self._fan_out_fetcher = AutoFetcher(self._fetcher, subscriptions, parts, auto)
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Do or begin one step of reading. The run gets the answer."""
-        (self._pushed or self._fetcher).fetch(run, fetch)
+        (self._fan_out_fetcher or self._fetcher).fetch(run, fetch)
 
     def end_subscription(self, run: ShardRun) -> None:
         """End a run's subscription if it has one. Called before the lease is released."""
-        if self._pushed is not None:
-            self._pushed.end_subscription(run)
+        if self._fan_out_fetcher is not None:
+            self._fan_out_fetcher.end_subscription(run)
 
     def with_moment(self, effect: StartReader) -> StartReader:
         """Add the moment to a position AT_TIMESTAMP of a lease. The KCL keeps the moment in its configuration, not in the lease table."""

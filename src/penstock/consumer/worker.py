@@ -92,7 +92,7 @@ class ThreadDriver:
 
 
 def _ignore(_: PendingCheckpoint) -> None:
-    """Default of `on_checkpoint_begun`."""
+    """Do nothing: the default of `on_checkpoint_begun`."""
 
 
 class Worker:
@@ -122,7 +122,7 @@ class Worker:
         on_checkpoint_begun: Callable[[PendingCheckpoint], None] = _ignore,
     ) -> None:
         self._stream = ", ".join(stream.name for stream in streams)
-        self._consumed = streams
+        self._streams = streams
         self._worker_id = worker_id
         self._options = options
         self._clock = ports.clock
@@ -182,7 +182,7 @@ class Worker:
                 pool=self._pools.read,
                 labels=stream.labels,
             )
-            for stream in self._consumed
+            for stream in self._streams
             if stream.registration is not None
         }
 
@@ -243,7 +243,7 @@ class Worker:
         Raises:
             UsageError: A key cannot be that of a shard of these streams.
         """
-        stream_ids = [stream.stream_id for stream in self._consumed]
+        stream_ids = [stream.stream_id for stream in self._streams]
         for key in keys:
             if stream_id_of(key) not in stream_ids or not _SHARD_ID.fullmatch(shard_id_of(key)):
                 forms = " or ".join(lease_key(stream_id, "shardId-<12 digits>") for stream_id in stream_ids)

@@ -185,7 +185,7 @@ class AsyncioConsumer(InOneProcess, Generic[_C, _T]):
     def _raise_failure(self) -> None:
         """Raise the failure of a consumer that should have ended, if it has one."""
         if not self._ended.is_set():
-            raise self._consumer._not_stopped()  # noqa: SLF001 - the consumer that this one wraps
+            raise self._consumer._stop_timeout_error()  # noqa: SLF001 - the consumer that this one wraps
         self._consumer.stop()
 
     async def _finish(self) -> None:

@@ -21,7 +21,7 @@ STOP_SLACK_S: Final = 10.0
 _T = TypeVar("_T")
 
 
-class Running(Protocol):
+class ConsumerThreads(Protocol):
     """The threads of a consumer that has started."""
 
     consumer: object
@@ -43,7 +43,7 @@ class Running(Protocol):
         """Begin a graceful stop; return at once."""
 
 
-_R = TypeVar("_R", bound=Running)
+_R = TypeVar("_R", bound=ConsumerThreads)
 
 
 class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
@@ -168,7 +168,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         self.request_stop()
         if is_started:
             if not self.wait(self._stop_within_s):
-                raise self._not_stopped()
+                raise self._stop_timeout_error()
             self._raise_failure()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -192,7 +192,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
     def _stop_within_s(self) -> float:
         return self._shutdown_timeout_s + STOP_SLACK_S
 
-    def _not_stopped(self) -> PenstockError:
+    def _stop_timeout_error(self) -> PenstockError:
         return PenstockError(
             f"worker {self.worker_id} did not stop within {self._shutdown_timeout_s} s; {self._leftover}"
         )

@@ -6,7 +6,7 @@ import json
 import logging
 from datetime import UTC, datetime
 
-from penstock.runtime.own_loggers import bounded_trace, without_most
+from penstock.runtime.own_loggers import bounded_trace, with_few_errors
 
 
 class JsonFormatter(logging.Formatter):
@@ -27,7 +27,7 @@ class JsonFormatter(logging.Formatter):
         }
         error = record.exc_info[1] if record.exc_info else None
         if error is not None:
-            shown = (type(error), without_most(error), error.__traceback__)
+            shown = (type(error), with_few_errors(error), error.__traceback__)
             # Not `exc_text`, which the formatter of another handler may have set.
             document["exception"] = bounded_trace(self.formatException(shown))
         return json.dumps(document)

@@ -195,7 +195,7 @@ class LeaseLoop(Loop[Event]):
                 self._handle(event)
                 if isinstance(event, ScanDone | OwnLeasesFound):
                     self._table_scanned_s = now_s
-                    self._measure()
+                    self._send_metrics()
             if not events or self._coordinator.next_wake_s <= now_s:
                 self._handle(Tick())
 
@@ -275,11 +275,11 @@ class LeaseLoop(Loop[Event]):
                 why = describe_foreign_table(
                     self._table.name, ", ".join(self._streams.values()), foreign_lease, self._table_option
                 )
-                self._refuse(OptionError(why))
+                self._report_unusable_table(OptionError(why))
             case FleetRefused(why, detail):
-                self._refuse(OptionError(describe_refusal(why, self._table.name, detail)))
+                self._report_unusable_table(OptionError(describe_refusal(why, self._table.name, detail)))
             case WorkerIdTaken(later_run):
-                self._refuse(
+                self._report_unusable_table(
                     WorkerIdInUse(describe_later_run(self._coordinator.worker, self._table.name, later_run))
                 )
             case Stopped():
@@ -287,7 +287,7 @@ class LeaseLoop(Loop[Event]):
             case _:
                 self._run_reader_effect(effect)
 
-    def _refuse(self, error: PenstockError) -> None:
+    def _report_unusable_table(self, error: PenstockError) -> None:
         log.error(str(error))
         if self.on_unusable_table is not None:
             self.on_unusable_table(error)
@@ -324,7 +324,7 @@ class LeaseLoop(Loop[Event]):
                 isinstance(error, Rejected | AccessDenied | NotFound | UnknownRefusal)
                 and self._table_scanned_s is None
             ):
-                self._refuse(error)
+                self._report_unusable_table(error)
             return TableFailed(describe_error(error), problem_of(error))
         return TableReady(self._table.row_count)
 
@@ -381,7 +381,7 @@ class LeaseLoop(Loop[Event]):
         if report.level is not Level.INFO:
             self._metrics.count("reports", 1, {"topic": report.topic.name.lower()})
 
-    def _measure(self) -> None:
+    def _send_metrics(self) -> None:
         stats = self._coordinator.stats
         self._metrics.gauge("total_leases", stats.total_leases)
         self._metrics.gauge("ended_leases", stats.ended_leases)

@@ -43,7 +43,7 @@ class OpenTelemetryMetrics(LabelledMetrics):
     """
 
     def __init__(self, provider: MeterProvider | None = None, prefix: str = "penstock.") -> None:
-        with _asking_for_the_extra():
+        with _missing_package_error():
             from opentelemetry import metrics
         provider = provider or metrics.get_meter_provider()
         with _instruments_lock:
@@ -128,7 +128,7 @@ class _Traces:
 
     def __init__(self, provider: TracerProvider, shared: Mapping[str, str]) -> None:
 
-        with _asking_for_the_extra():
+        with _missing_package_error():
             from opentelemetry import trace
         self._kind = trace.SpanKind.CONSUMER
         self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider=provider)
@@ -204,7 +204,7 @@ class QueueTraces(_Traces):
 
 
 @contextlib.contextmanager
-def _asking_for_the_extra() -> Iterator[None]:
+def _missing_package_error() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:

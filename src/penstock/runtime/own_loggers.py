@@ -121,14 +121,14 @@ def _bound_trace(record: logging.LogRecord) -> None:
     error = record.exc_info[1] if record.exc_info else None
     if error is None:
         return
-    shown = without_most(error)
+    shown = with_few_errors(error)
     trace = "".join(TracebackException.from_exception(shown).format()).rstrip("\n")
     bounded = bounded_trace(trace)
     if shown is not error or bounded != trace:
         record.exc_text = bounded
 
 
-def without_most(error: BaseException, depth: int = 1) -> BaseException:
+def with_few_errors(error: BaseException, depth: int = 1) -> BaseException:
     """Return a group of the first errors in place of a large group, and any other error itself. A group inside a group is cut too.
 
     `traceback` examines every error of a group and then shows 15: with 20,000 failed tasks, each log line would take a second.
@@ -140,7 +140,7 @@ def without_most(error: BaseException, depth: int = 1) -> BaseException:
         return error
     errors: tuple[BaseException, ...] = getattr(error, "exceptions", ())
     first = errors[: _GROUP_ERRORS_MAX if depth == 1 else _INNER_ERRORS_MAX]
-    cut = [without_most(each, depth + 1) if depth < _GROUP_DEPTH_MAX else each for each in first]
+    cut = [with_few_errors(each, depth + 1) if depth < _GROUP_DEPTH_MAX else each for each in first]
     is_large = len(first) < len(errors)
     if not is_large and all(new is old for new, old in zip(cut, errors, strict=True)):
         return error

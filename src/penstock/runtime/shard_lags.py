@@ -79,9 +79,9 @@ def measure_lags(
     """
 
     def measure(lease: Lease) -> ShardLag:
-        reads = _Reads(kinesis, streams[stream_id_of(lease.key)], clock, effort)
+        reads = _LagReads(kinesis, streams[stream_id_of(lease.key)], clock, effort)
         try:
-            lag_ms = reads.measure(shard_id_of(lease.key), lease.checkpoint)
+            lag_ms = reads.measure_ms(shard_id_of(lease.key), lease.checkpoint)
         except (ServiceError, PositionError) as error:
             return ShardLag(lease.key, None, str(error), reads.refused_count)
         return ShardLag(lease.key, lag_ms, refused_count=reads.refused_count)
@@ -90,8 +90,8 @@ def measure_lags(
     return map_on_daemons("penstock-lag", _THREADS, measure, unfinished)
 
 
-class _Reads:
-    """The reads of one measurement."""
+class _LagReads:
+    """Reads of one shard that measure its lag, and the count of those that the service has refused."""
 
     def __init__(self, kinesis: Kinesis, stream: str, clock: Clock, effort: ReadEffort) -> None:
         self.refused_count = 0
@@ -100,7 +100,7 @@ class _Reads:
         self._clock = clock
         self._effort = effort
 
-    def measure(self, shard_id: str, position: Position) -> int:
+    def measure_ms(self, shard_id: str, position: Position) -> int:
         iterator = self._kinesis.fetch_iterator(self._stream, shard_id, plan_iterator(position))
         behind_ms = 0
         for _ in range(self._effort.pages_max):
