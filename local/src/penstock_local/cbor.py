@@ -100,7 +100,7 @@ def decode(data: bytes, *, times_in_seconds: bool = False) -> Any:
     """
     reader = _CborReader(data, 1000 if times_in_seconds else 1)
     try:
-        value = reader.item(0)
+        value = reader.read_item(0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, OverflowError, ValueError) as error:
         raise serialization(f"the body is not CBOR: {error} at byte {reader.at}") from error
     if value is _BREAK or reader.at != len(data):
@@ -123,7 +123,7 @@ class _CborReader:
         if self.count > VALUES_MAX:
             raise ValueError(f"more than {VALUES_MAX} values")
 
-    def item(self, depth: int) -> Any:  # noqa: PLR0911 - one return per major type
+    def read_item(self, depth: int) -> Any:  # noqa: PLR0911 - one return per major type
         if depth > _DEPTH_MAX:
             raise ValueError(f"more than {_DEPTH_MAX} levels")
         self._counted()
@@ -190,7 +190,7 @@ class _CborReader:
         if amount is not None:
             return [self._value(depth) for _ in range(amount)]
         items = []
-        while (item := self.item(depth + 1)) is not _BREAK:
+        while (item := self.read_item(depth + 1)) is not _BREAK:
             items.append(item)
         return items
 
@@ -198,7 +198,7 @@ class _CborReader:
         found = {}
         left = amount
         while left is None or left > 0:
-            key = self.item(depth + 1)
+            key = self.read_item(depth + 1)
             if key is _BREAK:
                 if amount is None:
                     break
@@ -211,7 +211,7 @@ class _CborReader:
         return found
 
     def _value(self, depth: int) -> Any:
-        item = self.item(depth + 1)
+        item = self.read_item(depth + 1)
         if item is _BREAK:
             raise ValueError("a break where a value must be")
         return item

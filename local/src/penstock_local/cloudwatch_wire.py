@@ -89,7 +89,7 @@ def _carry_out(
     if operation == "GetMetricData":
         return _metric_data(request, plain, send, streams)
     if operation == "ListMetrics" and plain.get("Namespace") in (None, NAMESPACE):
-        return _metrics(request, plain, send, streams)
+        return _list_metrics(request, plain, send, streams)
     return _sent(operation, request, plain, send)
 
 
@@ -105,8 +105,8 @@ def _metric_data(request: Request, document: dict[str, Any], send: Send, streams
     return Response(200, msgspec.json.encode(body), [("Content-Type", _JSON)])
 
 
-def _metrics(request: Request, document: dict[str, Any], send: Send, streams: StreamFigures) -> Response:
-    """List the metrics of streams page by page, and then the others."""
+def _list_metrics(request: Request, document: dict[str, Any], send: Send, streams: StreamFigures) -> Response:
+    """List the metrics of streams page by page, and then those that moto has."""
     token = document.get("NextToken")
     if token is not None and not token.startswith(_OWN_PLACE):
         return _sent("ListMetrics", request, document, send)

@@ -65,7 +65,7 @@ class FrameFile:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    def create_if_missing(self, fresh: Callable[[], Iterable[Frame]]) -> bool:
+    def create_if_missing(self, new_frames: Callable[[], Iterable[Frame]]) -> bool:
         """Write a new file as `replace` does if there is none; return whether there was none.
 
         Raises:
@@ -74,7 +74,7 @@ class FrameFile:
         if os.path.lexists(self.path):  # also a link or folder, which is refused when it is opened
             return False
         try:
-            self.replace(fresh)
+            self.replace(new_frames)
         except OSError as error:
             raise OptionError(f"{self.path} cannot be written: {error}") from error
         return True
@@ -140,22 +140,22 @@ class FrameFile:
         self._checksum = checksum
         self.size += len(frame)
 
-    def replace(self, fresh: Callable[[], Iterable[Frame]]) -> None:
+    def replace(self, new_frames: Callable[[], Iterable[Frame]]) -> None:
         """Write a new file beside the old one, read it back, and put it in the old one's place.
 
         Args:
-            fresh: Returns all frames of the new file, once to be written and once to be compared with those read back.
+            new_frames: Returns all frames of the new file, once to be written and once to be compared with those read back.
 
         Raises:
-            OSError: It cannot be written. The old file stays.
+            OSError: The new file cannot be written. The old file stays.
             OptionError: The file read back differs from the one written. The old file stays.
         """
         aside = f"{self._name}.new"
         fd = self._folder.create(aside)
         try:
-            size, checksum = _write_all(fd, fresh())
+            size, checksum = _write_all(fd, new_frames())
             os.fsync(fd)
-            self._require_same(_FrameReader(fd, size, self._misread), fresh())
+            self._require_same(_FrameReader(fd, size, self._misread), new_frames())
             self._folder.rename(aside, self._name)
         except BaseException:
             os.close(fd)
@@ -167,7 +167,7 @@ class FrameFile:
         # last, because the file is the new one already, whether or not this succeeds
         self._folder.sync()
 
-    def compact(self, fresh: Callable[[], Iterable[Frame]]) -> bool:
+    def compact(self, new_frames: Callable[[], Iterable[Frame]]) -> bool:
         """Rewrite the file as `replace` does, if that is possible now; otherwise the old one stays in use.
 
         Returns:
@@ -176,7 +176,7 @@ class FrameFile:
         if time.monotonic() < self._retry_at_s:
             return False
         try:
-            self.replace(fresh)
+            self.replace(new_frames)
         except (OSError, OptionError):
             self._retry_at_s = time.monotonic() + _RETRY_S
             log.exception("%s could not be rewritten; it is tried again in a minute", self.path)
@@ -282,12 +282,12 @@ def _encode(kind: bytes, payload: bytes, before: int) -> tuple[bytes, int]:
     return head + _CHECKSUM.pack(checksum) + payload, checksum
 
 
-def _write_all(fd: int, fresh: Iterable[Frame]) -> tuple[int, int]:
+def _write_all(fd: int, new_frames: Iterable[Frame]) -> tuple[int, int]:
     """Write a file from its beginning; return its size and the checksum that the next frame continues."""
     size, checksum = len(_MAGIC), 0
     held = [_MAGIC]
     held_bytes = size
-    for kind, payload in fresh:
+    for kind, payload in new_frames:
         frame, checksum = _encode(kind, payload, checksum)
         held.append(frame)
         held_bytes += len(frame)

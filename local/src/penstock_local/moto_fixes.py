@@ -31,7 +31,7 @@ def install_fixes() -> list[str]:
 
 
 def _replace_method(owner: type, name: str, wrap: Callable[[Any], Any]) -> None:
-    """Replace a method by what `wrap` makes of it; a second call changes nothing."""
+    """Replace a method by the result of `wrap(method)`; a second call changes nothing."""
     original = getattr(owner, name)
     if getattr(original, "is_of_penstock", False):
         return

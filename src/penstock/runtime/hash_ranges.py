@@ -58,12 +58,12 @@ class HashRanges:
             else:  # most likely a child that is younger than the listing
                 is_due = now_s - self._unlisted_s.get(shard_id, float("-inf")) > _UNLISTED_AGAIN_S
             if is_due:
-                self._list(now_s)
+                self._list_shards(now_s)
                 if shard_id not in self._ranges:
                     self._unlisted_s[shard_id] = now_s
             return self._ranges.get(shard_id)
 
-    def _list(self, now_s: float) -> None:
+    def _list_shards(self, now_s: float) -> None:
         if now_s - self._denied_s < _DENIED_AGAIN_S:
             return
         try:

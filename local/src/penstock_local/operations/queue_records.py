@@ -36,7 +36,7 @@ class Receive(Awaitable[bytes]):
     async def _answer(self) -> bytes:
         polls = self._call.service.polls
         found = await polls.wait(self._queue, self._until_ms, self.attempt, dead=self._call.is_about_dead)
-        return found or _empty(self._call, self._queue)
+        return found or _empty_answer(self._call, self._queue)
 
     def attempt(self, now_ms: int) -> bytes | None:
         """Return the answer with the records that are visible now; None if none is.
@@ -67,7 +67,7 @@ class Receive(Awaitable[bytes]):
         )
 
 
-def _empty(call: ServiceCall, queue: Queue) -> bytes:
+def _empty_answer(call: ServiceCall, queue: Queue) -> bytes:
     """Return the answer without records."""
     if not call.is_about_dead:
         call.service.metrics.add_queue(queue, {"EmptyReceives": 1}, call.now_ms)
@@ -84,7 +84,7 @@ def ReceiveQueueRecords(call: ServiceCall, request: Document) -> bytes | Receive
     queue = call.delivering_queue(request["QueueARN"])
     call.admit(call.service.store.queues.stream_of(queue))
     if call.has("empty"):
-        return _empty(call, queue)
+        return _empty_answer(call, queue)
     receive = Receive(call, request, queue)
     return receive.attempt(call.now_ms) or receive
 
