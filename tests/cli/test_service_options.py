@@ -1,6 +1,9 @@
 """How long commands wait for the service."""
 
 import argparse
+import os
+import subprocess
+import sys
 
 from penstock.cli import service_options
 
@@ -18,3 +21,23 @@ def test_the_connection_is_repeated_for_another_command_without_a_password():
     given = argparse.Namespace(region=None, endpoint_url="http://me:secret@localhost:4567", profile="my own")
     expected = ("--endpoint-url", "http://localhost:4567", "--profile", "my own")
     assert service_options.connection_arguments_of(given) == expected
+
+
+def test_an_expired_login_is_one_line(tmp_path):
+    config = tmp_path / "config"
+    config.write_text(
+        "[profile dev]\nregion = us-east-1\nendpoint_url = http://127.0.0.1:9\nsso_start_url = https://x.awsapps.com/start\n"
+        "sso_region = us-east-1\nsso_account_id = 123456789012\nsso_role_name = dev\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "streams", "list", "--profile", "dev"],
+        env=environment | {"AWS_CONFIG_FILE": str(config), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert "log in again: aws sso login" in done.stderr

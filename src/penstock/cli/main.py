@@ -140,6 +140,8 @@ def _run(arguments: Sequence[str] | None) -> int:
     else:
         handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if args.verbose else logging.WARNING, handlers=[handler])
+    if not args.verbose:  # a failed refresh has a traceback there, and its reason is in the error of the call
+        logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
     try:
         return int(modules[args.command].run(args))
     except KeyboardInterrupt:
