@@ -106,6 +106,45 @@ def test_no_value_changes_on_its_way_into_a_column(write):
     assert read(table, "id, n, country, note")[-1] == (13, 1e300, "a/b=c", "\U0001f600 \\ud83d")
 
 
+def test_a_record_that_looks_like_its_fields_loses_nothing(write):
+    columns = "id BIGINT, n DOUBLE, ok BOOLEAN, s STRING, t STRING"
+    bad = [
+        '{"id": 1, "s": "x", "s": "x"}',
+        '{"id": 1, "s": "x", "u": "y"}',
+        '{"id":1,"s":"x","u":1}',
+        '{"u": 1, "id": 1}',
+        r'{"id": 1, "s": "x\", \"u\": \"y", "u": "y"}',
+        r'{"id": 1, "\u0073": "x", "s": "x"}',
+        '{"id": 1, "s": "\udcff"}',
+        '{"id": 1, "s": "\udced\udca0\udc80"}',
+        '{"id": 1, "s": "x"}}',
+        '{"id": 1, "s": "x"}\n{"id": 2}\n',
+        '{"id": 1, "s": "x"\n',
+        '{"id": 1, "n": Infinity}',
+        '{"id": 1, "n": 1e999}',
+        '{"id": 1.0}',
+        '{"id": 1, "ok": "true"}',
+        '{ } {"id": 1}',
+        "{",
+        "}",
+        "\n",
+        "",
+    ]
+    good = [
+        ('{"id": 10, "n": 0.5, "ok": true, "s": "ü \ufffd", "t": ""}', 0.5, True, "ü \ufffd", ""),
+        ('{"id":11,"n":1e7,"s":"a: b","t":"x"}', 1e7, None, "a: b", "x"),
+        ('{"id": 12, "s": 5, "t": {"a": 1}}', None, None, "5", '{"a":1}'),
+        ('{"id": 13, "n": null, "s": "x"}\n', None, None, "x", None),
+        ('{"t": "x", "id": 14}\n\n', None, None, None, "x"),
+        ('{"id":15,"n":-0.0,"ok":false}\n', -0.0, False, None, None),
+    ]
+    table, letters = write([*bad, *(line for line, *_ in good)], schema=columns, evolve="refuse")
+    assert sorted(reasons(letters)) == sorted(bad)
+    assert read(table, "id, n, ok, s, t") == [
+        (number, *values) for number, (_, *values) in enumerate(good, start=10)
+    ]
+
+
 def test_odd_names_of_columns_come_from_a_file(write, tmp_path):
     names = {
         "id": "BIGINT",

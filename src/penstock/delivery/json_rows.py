@@ -11,9 +11,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import (
     ArrayType,
+    BooleanType,
     DoubleType,
     FloatType,
     IntegerType,
+    IntegralType,
     MapType,
     StringType,
     StructField,
@@ -40,7 +42,9 @@ _CORRUPT: Final = "_penstock_corrupt"
 _END: Final = "_penstock_end"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
 _STRICT_OPTIONS: Final = {"allowNonNumericNumbers": "false"}  # JSON has no NaN
+_EMPTY_OBJECT: Final = r"\A[ \t\n\r]*\{[ \t\n\r]*\}"
 _READ: Final = "_penstock_read"
+_IS_PLAIN: Final = "_penstock_is_plain"
 _KEYS: Final = "_penstock_keys"
 _FIELDS: Final = "_penstock_fields"
 TEXT: Final = "_penstock_text"
@@ -110,7 +114,7 @@ def _added_columns(
     is_equal = None if allows_non_finite else _equals_json(parsed, schema)
     if is_equal is not None:
         is_whole = is_whole & is_equal
-    # If a record has as many known names as names, none is unknown and none is there twice. Most records have all names in the order
+    # If a record has as many known names as names, none is unknown and none is there twice. Many records have all names in the order
     # of the schema: that is compared first.
     known_names = _name_array(schema.names)
     has_known = (keys == known_names) | (F.size(F.array_intersect(known_names, keys)) == F.size(keys))
@@ -121,8 +125,10 @@ def _added_columns(
         has_known = has_known & F.coalesce(known, F.lit(True))
         twice = F.size(F.array_distinct(inner)) != F.size(inner)
         is_twice = is_twice | F.coalesce(twice, F.lit(False))
+    is_plain = F.col(_IS_PLAIN)
     verdict = (
-        F.when(keys.isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
+        F.when(is_plain, F.lit(FITS))
+        .when(keys.isNull() | ~F.coalesce(is_whole, F.lit(False)), F.lit(_CONFLICT))
         .when(has_known, F.lit(FITS))
         .when(is_twice, F.lit(_REPEATED_FIELD))
         .otherwise(F.lit(UNKNOWN))
@@ -131,13 +137,42 @@ def _added_columns(
         verdict = F.coalesce(f"{_READ}.reason", verdict)
     return (
         *added,
-        (_KEYS, F.json_object_keys(text)),
-        (_FIELDS, F.from_json(_with_end_field(F.col(TEXT), end, keys), outer, options)),
+        (_FIELDS, F.from_json(_with_end_field(F.col(TEXT), end), outer, options)),
+        (_IS_PLAIN, F.coalesce(_is_plain(F.col(TEXT), parsed, schema), F.lit(False))),
+        (_KEYS, F.when(~is_plain, F.json_object_keys(text))),
         (VERDICT, verdict),
     )
 
 
-def _with_end_field(record: Column, name: str, keys: Column) -> Column:
+def _is_plain(record: Column, parsed: Column, schema: StructType) -> Column:
+    """Return a column that is true if a record is the text of its parsed fields, so that nothing of it is lost.
+
+    This takes much less time than the names of the fields and the check for UTF-8, which all other records need. A record is plain if its
+    fields are in the order of the schema, and texts, numbers and booleans only, as `json.dumps` or a compact encoder writes them. Without
+    a backslash in the record, no parsed text has a quotation mark, so the record has these fields and no others.
+    """
+
+    def text_with(comma: str, colon: str) -> Column:
+        fields = []
+        for each in schema.fields:
+            value = parsed.getField(each.name).cast("string")
+            if isinstance(each.dataType, StringType):
+                fields.append(F.concat(F.lit(f'"{each.name}"{colon}"'), value, F.lit('"')))
+            elif isinstance(each.dataType, IntegralType | DoubleType | FloatType | BooleanType):
+                fields.append(F.concat(F.lit(f'"{each.name}"{colon}'), value))
+        return F.concat_ws(comma, *fields)  # which leaves out nulls
+
+    has_blanks = F.contains(record, F.lit(b'": '))
+    is_line = F.endswith(record, F.lit(b"\n"))
+    text = F.concat(
+        F.lit("{"),
+        F.when(has_blanks, text_with(", ", ": ")).otherwise(text_with(",", ":")),
+        F.when(is_line, F.lit("}\n")).otherwise(F.lit("}")),
+    )
+    return ~F.contains(record, F.lit(b"\\")) & (text.cast("binary") == record)
+
+
+def _with_end_field(record: Column, name: str) -> Column:
     """Append a field to a JSON object. If the parser finds the field, it has read the whole object. Text that is no object becomes invalid."""
     # Bytes are cut in one step. In a text, Spark would count characters.
     last_brace, blanks = F.lit(b"}"), F.lit(" \t\n\r")
@@ -147,8 +182,9 @@ def _with_end_field(record: Column, name: str, keys: Column) -> Column:
     body = F.when(is_closed, record).otherwise(F.rtrim(text, blanks).cast("binary"))
     opened = F.substr(body, F.lit(1), F.octet_length(body) - 1)
     field = f'"{name}":1}}'
+    has_fields = F.startswith(record, F.lit(b'{"')) | ~F.rlike(record.cast("string"), F.lit(_EMPTY_OBJECT))
     return F.concat(
-        opened, F.when(F.size(keys) == 0, F.lit(field.encode())).otherwise(F.lit(f",{field}".encode()))
+        opened, F.when(has_fields, F.lit(f",{field}".encode())).otherwise(F.lit(field.encode()))
     ).cast("string")
 
 
