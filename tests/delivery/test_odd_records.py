@@ -145,6 +145,20 @@ def test_a_record_that_looks_like_its_fields_loses_nothing(write):
     ]
 
 
+def test_the_names_of_fields_are_not_read_again_in_a_record_that_equals_its_fields(running_spark):
+    from penstock.delivery.json_rows import columns_of, with_verdict
+
+    values = {"id": 1, "n": 0.5, "ok": True, "s": "ü"}
+    texts = [json.dumps(values, ensure_ascii=False), json.dumps(values, separators=(",", ":"))]
+    texts = [*texts, json.dumps({"id": 2}) + "\n", "{}", json.dumps({"s": "a\nb"}), json.dumps({"u": 1})]
+    rows = running_spark.createDataFrame([(text.encode(),) for text in texts], "data BINARY")
+    verdicts = with_verdict(rows, columns_of("id BIGINT, n DOUBLE, ok BOOLEAN, s STRING"))
+    found = [tuple(row) for row in verdicts.select("_penstock_keys", "_penstock_verdict").collect()]
+    names = ["id", "n", "ok", "s"]
+    others = [(names, "fits"), (None, "fits"), (None, "fits"), (["s"], "fits"), (["u"], "unknown field")]
+    assert found == [(None, "fits"), *others]
+
+
 def test_odd_names_of_columns_come_from_a_file(write, tmp_path):
     names = {
         "id": "BIGINT",

@@ -38,6 +38,8 @@ SAMPLE_COUNT: Final = 1000
 """Number of records that are examined for new fields at once; a batch may need several rounds of this."""
 KEPT_SCHEMAS_MAX: Final = 128
 """Number of schemas whose columns are cached. To make a column takes 0.1 ms or more, and a batch needs a thousand of them."""
+_PLAIN_FIELDS_MAX: Final = 100
+"""Most columns of a schema for which the text of the parsed fields is made. The code that Spark compiles grows with them."""
 _CORRUPT: Final = "_penstock_corrupt"
 _END: Final = "_penstock_end"
 _OPTIONS: Final = {"mode": "PERMISSIVE", "allowSingleQuotes": "false"}
@@ -138,7 +140,7 @@ def _added_columns(
     return (
         *added,
         (_FIELDS, F.from_json(_with_end_field(F.col(TEXT), end), outer, options)),
-        (_IS_PLAIN, F.coalesce(_is_plain(F.col(TEXT), parsed, schema), F.lit(False))),
+        (_IS_PLAIN, _is_plain(F.col(TEXT), parsed, schema)),
         (_KEYS, F.when(~is_plain, F.json_object_keys(text))),
         (VERDICT, verdict),
     )
@@ -151,6 +153,8 @@ def _is_plain(record: Column, parsed: Column, schema: StructType) -> Column:
     fields are in the order of the schema, and texts, numbers and booleans only, as `json.dumps` or a compact encoder writes them. Without
     a backslash in the record, no parsed text has a quotation mark, so the record has these fields and no others.
     """
+    if len(schema.fields) > _PLAIN_FIELDS_MAX:
+        return F.lit(False)
 
     def text_with(comma: str, colon: str) -> Column:
         fields = []
@@ -169,7 +173,8 @@ def _is_plain(record: Column, parsed: Column, schema: StructType) -> Column:
         F.when(has_blanks, text_with(", ", ": ")).otherwise(text_with(",", ":")),
         F.when(is_line, F.lit("}\n")).otherwise(F.lit("}")),
     )
-    return ~F.contains(record, F.lit(b"\\")) & (text.cast("binary") == record)
+    is_plain = ~F.contains(record, F.lit(b"\\")) & (text.cast("binary") == record)
+    return F.coalesce(is_plain, F.lit(False))
 
 
 def _with_end_field(record: Column, name: str) -> Column:
