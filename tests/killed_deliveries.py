@@ -37,7 +37,7 @@ LAKE_KILLS = (*KILLS, IN_THE_TRANSACTION)
 LAKES = ("delta", "iceberg")
 CATALOG = "lake"
 SETTINGS = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.codegen.wholeStage": "false",
 }

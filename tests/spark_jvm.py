@@ -3,6 +3,7 @@
 Most of them live for seconds: without the optimizing compiler each takes a third less CPU, and a third of the rest is saved by an
 archive of Spark's classes, where `tools/spark_classes.py` has written one. Their Python processes take Spark's modules from the
 installed package: in Spark's own home an archive without bytecode is first on their path, and each of them would compile it.
+Such a JVM has room for 48 MB of code unless it is given more; a session of an hour fills them, and then sweeps all the time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 
 HOME = Path(sys.prefix) / "spark-home"
 ARCHIVE = HOME / "classes.jsa"
-OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.ui.enabled=false"
+OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m -Dspark.ui.enabled=false"
 """An archive serves only JVMs with the garbage collector that it was written with."""
 
 
