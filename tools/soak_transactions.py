@@ -12,7 +12,7 @@ source after it, the copy takes their place, and the same Spark, without its cac
 
 A zombie is stopped by SIGSTOP in its transaction, another delivery of the same state runs to its end, and the first one goes on. On
 one machine the second one is refused; `--zombies N` has every other pair without the lock, as on two machines.
-The exit code is 1 at the first difference.
+At the first difference the run ends with 1, and the folder of its tables stays.
 """
 
 from __future__ import annotations
@@ -478,6 +478,13 @@ class Soak:
         self.row_count += len(table.put_ids)
         self.letter_count += len(table.bad)
         self.table_count += 1
+        counts = f"{len(table.put_ids):,} rows and {len(table.bad):,} dead letters"
+        print(
+            f"     {table.format:8} {table.stream} is read: {counts}; different: {dict(found) or 'none'}",
+            flush=True,
+        )
+        if found:
+            raise SystemExit(f"{table.stream} differs")
 
     def _await(self, table: WatchedTable, life: Life, event: str, skips: int) -> bool:
         """Wait for an event of a life; return False if the life ended before."""
@@ -620,11 +627,8 @@ def main() -> int:
     if args.child:
         return _child(args.child)
     began_s = time.monotonic()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        LocalKinesisProcess(limits=False) as server,
-        LoadedPython(Path(folder)) as python,
-    ):
+    folder = tempfile.mkdtemp()
+    with LocalKinesisProcess(limits=False) as server, LoadedPython(Path(folder)) as python:
         os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": str(python.path)}
         soak = Soak(server, Path(folder), args.seed, python)
         end_s = began_s + 60 * args.minutes
@@ -645,7 +649,8 @@ def main() -> int:
                 f"{soak.letter_count:,} dead letters; different: {dict(soak.differences) or 'none'}; {time.monotonic() - began_s:.0f} s",
                 flush=True,
             )
-    return 1 if soak.differences or not (soak.kills or soak.zombies) else 0
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0 if soak.kills or soak.zombies else 1
 
 
 if __name__ == "__main__":
