@@ -48,7 +48,7 @@ def test_a_shard_goes_on_behind_its_last_record_and_one_without_news_where_it_wa
 def test_a_shard_that_has_ended_stays_ended():
     batch = parse_batch(offsets(source("orders", 5, **START)), "orders", PLACE)
     end = {"shardId": FIRST, "iteratorType": "SHARD_END", "iteratorPosition": "", "subSequenceNumber": -1}
-    assert parse_starting(join_positions(batch, {FIRST: end})).of(FIRST) == SHARD_END
+    assert parse_starting(join_positions(batch, {FIRST: end})).position_of(FIRST) == SHARD_END
 
 
 def test_a_stream_is_found_among_other_sources():

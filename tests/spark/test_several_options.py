@@ -64,7 +64,7 @@ def test_a_position_may_be_given_for_each_stream():
     )
     orders, returns = (each.starting for each in several.streams)
     assert orders.default == TRIM_HORIZON
-    assert (returns.default, returns.of("shardId-000000000000")) == (LATEST, TRIM_HORIZON)
+    assert (returns.default, returns.position_of("shardId-000000000000")) == (LATEST, TRIM_HORIZON)
 
 
 @pytest.mark.parametrize(
