@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, get_args, get_type_hints
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, get_args, get_type_hints
 
 from msgspec import Struct
 
+from penstock.core.leases.lease import Lease
 from penstock_sim.plan import Scenario
-
-if TYPE_CHECKING:
-    from penstock_sim.history import History
 
 _SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
 
@@ -100,10 +98,28 @@ def methods_of(subscriber: type[Subscriber]) -> Mapping[type[Event], str]:
     return found
 
 
+class _Stream(Protocol):
+    name: str
+    is_deleted: bool
+
+
+class _History(Protocol):
+    """The part of `History` that finders read."""
+
+    now: float
+    rows: dict[str, Lease]
+    alive: set[str]
+
+    @property
+    def readers(self) -> Collection[tuple[str, str, int]]: ...
+    @property
+    def streams(self) -> Mapping[str, _Stream]: ...
+
+
 class SituationFinder(Subscriber):
     """Finds situations that take several events. It gets each event before `History` applies it."""
 
-    def __init__(self, scenario: Scenario, history: History, met: Counter[str]) -> None:
+    def __init__(self, scenario: Scenario, history: _History, met: Counter[str]) -> None:
         self.scenario = scenario
         self.history = history
         self.met = met

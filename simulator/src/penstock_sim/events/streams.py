@@ -153,8 +153,7 @@ class StreamsSituations(SituationFinder):
         return set(map(stream_id_of, self.history.rows))
 
     def _name_of(self, stream_id: str) -> str:
-        name: str = self.history.streams[stream_id].name
-        return name
+        return self.history.streams[stream_id].name
 
     def _former(self, name: str, stream_id: str) -> set[str]:
         """Return the other streams that have, or had, a stream's name."""
@@ -191,10 +190,10 @@ class StreamsSituations(SituationFinder):
         self.met[RECREATED_READ] += not gone.isdisjoint(self._streams_with_leases())
 
     def _on_shard_stopped(self, event: ShardStopped) -> None:
-        self.met[STOPPED] += self.history.stream_of(event.key).is_deleted
+        self.met[STOPPED] += self.history.streams[stream_id_of(event.key)].is_deleted
 
     def _on_shard_closed(self, event: ShardClosed) -> None:
-        self.met[QUIET] += bool(self._quiet - {self.history.stream_of(event.key).name})
+        self.met[QUIET] += bool(self._quiet - {self._name_of(stream_id_of(event.key))})
 
     def _on_lease_written(self, event: LeaseWritten) -> None:
         key, known = event.write.key, self._streams_with_leases()
