@@ -5,7 +5,7 @@ import sys
 import grimp
 import pytest
 
-PACKAGES = ("penstock", "penstock_demo", "pyspark_penstock")
+PACKAGES = ("penstock", "penstock_demo", "penstock_local", "penstock_sim", "pyspark_penstock")
 
 
 def find_circles(imports):

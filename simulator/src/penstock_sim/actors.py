@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
+from penstock_sim.environment import Environment
 from penstock_sim.events.base import Subscriber
 from penstock_sim.process import SimProcess
-
-if TYPE_CHECKING:
-    from penstock_sim.world import World
 
 
 class CannotStart(Exception):  # noqa: N818 - a worker's own decision, not an error
     """Raised when a process cannot start now; the actors have scheduled another attempt."""
+
+
+class ProcessEnvironment(Environment):
+    """The world as its actors use it: processes run in it by name."""
+
+    workers: dict[str, SimProcess]
+
+    @abstractmethod
+    def start_worker(self, name: str) -> None:
+        """Start a process of this name, unless one runs, it has left for ever, or it cannot start now."""
 
 
 class Actors(Subscriber):
@@ -25,7 +33,7 @@ class Actors(Subscriber):
         world: Their world. The constructor may draw from its chance.
     """
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ProcessEnvironment) -> None:
         self.world = world
 
     def begin(self) -> None:

@@ -12,7 +12,7 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -32,10 +32,6 @@ from penstock_sim.plan import EPOCH_MS, FaultPlan, Scenario
 from penstock_sim.stream import SimShard, SimStream
 from penstock_sim.table import Fate, SimTable, TableCall
 
-if TYPE_CHECKING:
-    from penstock_sim.fan_out import SimSubscription
-    from penstock_sim.stream_set import StreamSet
-
 _MISTAKES_APART_S: Final = 10.0
 _LISTINGS_APART_S: Final = 30.0
 """A worker that lists again because a listing lacked a shard does so within this time."""
@@ -49,10 +45,19 @@ READER_OPTIONS: Final = ReaderOptions(
 _Answer = TypeVar("_Answer")
 
 
+class _Streams(Protocol):
+    """The part of `StreamSet` that answers calls."""
+
+    def open(self) -> SimStream: ...
+    def iterator_life_s(self) -> float: ...
+    def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError: ...
+    def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None: ...
+
+
 class Environment:
     """The services and the time of one run."""
 
-    streams: StreamSet
+    streams: _Streams
     """Set before the environment is made."""
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
@@ -72,8 +77,8 @@ class Environment:
         self._count = 0
         self.fibers = Fibers()
         self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else scenario.kcl3.begins)
-        self.subscriptions: dict[tuple[str, str], SimSubscription] = {}
-        """The one that was accepted last, by registered consumer and shard."""
+        self.subscriptions: dict[tuple[str, str], Any] = {}
+        """The `SimSubscription` that was accepted last, by registered consumer and shard."""
         self._lives: Counter[str] = Counter()
         self.met: Counter[str] = Counter()
         """Counts of each fault, refusal and decision."""

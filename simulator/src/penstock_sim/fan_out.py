@@ -109,7 +109,7 @@ class SimSubscription:
             world.met[f"fan-out: refused, {type(error).__name__}"] += 1
             self._end(FanOutFailed(error))
             return
-        before = world.subscriptions.get(self._key)
+        before: SimSubscription | None = world.subscriptions.get(self._key)
         if before is not None:
             before.take_over()
         world.subscriptions[self._key], self.opened_s = self, world.now
@@ -121,7 +121,7 @@ class SimSubscription:
 
     def _refusal(self) -> ServiceError | None:
         world = self._world
-        before = world.subscriptions.get(self._key)
+        before: SimSubscription | None = world.subscriptions.get(self._key)
         if before is not None and world.now < before.opened_s + SUBSCRIPTIONS_APART_S:
             return _busy()
         if self._shard.is_expired:

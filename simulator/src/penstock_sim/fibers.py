@@ -13,16 +13,25 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from greenlet import getcurrent, greenlet
-
-if TYPE_CHECKING:
-    from penstock_sim.process import SimProcess
 
 
 class ProcessEnded(BaseException):
     """Raised in a waiting fiber whose process has ended."""
+
+
+class _Process(Protocol):
+    """The part of `SimProcess` that its fibers use."""
+
+    who: str
+    is_alive: bool
+
+    def local_s(self) -> float: ...
+    def world_s_in(self, duration_s: float) -> float: ...
+    def later(self, delay_s: float, action: Callable[..., None], *args: Any) -> None: ...
+    def at(self, moment_s: float, action: Callable[..., None], *args: Any) -> None: ...
 
 
 class Fibers:
@@ -71,10 +80,10 @@ class Fibers:
 class Fiber:
     """One thread of a simulated process, which decides whether and when the fiber goes on."""
 
-    def __init__(self, process: SimProcess, body: Callable[[], None]) -> None:
+    def __init__(self, process: _Process, fibers: Fibers, body: Callable[[], None]) -> None:
         self.process = process
         self.greenlet = greenlet(self._run)
-        self._fibers = process.world.fibers
+        self._fibers = fibers
         self._body = body
         self._wait_number = 0
         self._is_woken = False

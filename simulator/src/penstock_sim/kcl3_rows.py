@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core.leases.coordinator_events import Problem
+from penstock.core.leases.coordinator_events import Problem, WriteOutcome
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import RequestHandover, Take
-
-if TYPE_CHECKING:
-    from penstock_sim.environment import Environment
+from penstock.core.leases.lease_writes import LeaseWrite, RequestHandover, Take
+from penstock_sim.table import SimTable
 
 _Answer = TypeVar("_Answer")
+
+
+class _Environment(Protocol):
+    """The part of `Environment` that the rows use."""
+
+    now: float
+    chance: random.Random
+    table: SimTable
+
+    def luck(self, fault: str) -> bool: ...
+    def table_problem(self) -> Problem | None: ...
+    def serve_write(self, who: str, write: LeaseWrite) -> WriteOutcome: ...
 
 
 class SimKcl3Rows:
@@ -25,7 +36,7 @@ class SimKcl3Rows:
         version: The state of the fleet's migration, or None if there never was a KCL 3 worker.
     """
 
-    def __init__(self, world: Environment, version: str | None) -> None:
+    def __init__(self, world: _Environment, version: str | None) -> None:
         self._world = world
         self.version = version
         self.lock: LeaderLock | None = None

@@ -81,7 +81,7 @@ class SimProcess:
     # --- blocking code --------------------------------------------------------------------------------
 
     def spawn(self, body: Callable[[], None]) -> Fiber:
-        fiber = Fiber(self, body)
+        fiber = Fiber(self, self.world.fibers, body)
         self._fibers = [each for each in self._fibers if not each.is_finished]
         self._fibers.append(fiber)
         self.later(0.0, self.world.fibers.resume, fiber)

@@ -7,14 +7,17 @@ the handler takes its time. The machines of reading and delivery, and all that l
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
+from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
+from penstock.consumer.stream_argument import ConsumedStream
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
 from penstock.core.reading.delivery_calls import Call, CallKind
@@ -23,25 +26,83 @@ from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
 from penstock.ports.metrics import NoMetrics
 from penstock_sim.blocking_ports import SimClock
-from penstock_sim.events import reading
-
-if TYPE_CHECKING:
-    from penstock_sim.worker import SimWorker
+from penstock_sim.environment import Environment
+from penstock_sim.events import processes, reading
+from penstock_sim.process import SimProcess
 
 PAGE_RECORDS: Final = 50
 _NO_HANDLER: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
 
 
+class ProcessWithReaders(SimProcess):
+    """A simulated process whose readers take turns: those of one shard never call at once."""
+
+    def __init__(self, world: Environment, name: str) -> None:
+        super().__init__(world, name)
+        self.readers: dict[tuple[str, int], SimReader] = {}
+        self._current: dict[str, SimReader] = {}
+        self._waiting: dict[str, list[SimReader]] = {}
+
+    @abstractmethod
+    def feed(self, event: Event) -> None:
+        """Feed the coordinator an event and begin the effects that it returns."""
+
+    @abstractmethod
+    def on_reader_failed(self) -> None:
+        """Record that a shard has stopped, and check whether any can go on, as the delivery loop does."""
+
+    def call(
+        self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
+    ) -> None:
+        """Begin a call: the server acts after a moment, the answer arrives after another."""
+        self.world.record(processes.CallMade(self.who, name, key))
+        self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
+
+    def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        # The server acts even if the caller has ended since: the request is on the way.
+        result = server()
+        self.later(self.world.latency_s(), answer, result)
+
+    def read_keys(self) -> set[str]:
+        return {key for key, _ in self.readers}
+
+    def is_current(self, reader: SimReader) -> bool:
+        """Return whether a reader may go on; otherwise it waits for an earlier one of its shard."""
+        place = (reader.key, reader.epoch)
+        if self.readers.get(place) is not reader:
+            return False
+        current = self._current.setdefault(reader.key, reader)
+        if current is reader:
+            return True
+        queue = self._waiting.setdefault(reader.key, [])
+        if reader.run.is_stopping:  # before its first step: no call is under way
+            del self.readers[place]
+            reader.report_stopped()
+            if reader in queue:
+                queue.remove(reader)
+        elif reader not in queue:
+            queue.append(reader)
+        return False
+
+    def forget(self, reader: SimReader) -> None:
+        """Remove a reader, and begin the next one of its shard."""
+        self.readers.pop((reader.key, reader.epoch), None)
+        self._current.pop(reader.key, None)
+        for follower in self._waiting.pop(reader.key, []):
+            self.later(0.0, follower.step)
+
+
 class SimReader:
     """Reads one shard and delivers to a handler that takes its time."""
 
-    def __init__(self, worker: SimWorker, effect: StartReader) -> None:
+    def __init__(
+        self, worker: ProcessWithReaders, effect: StartReader, stream: ConsumedStream, fetcher: ShardFetcher
+    ) -> None:
         self.worker = worker
         self.key = effect.key
         self.epoch = effect.epoch
         world = self._world = worker.world
-        stream = worker.stream_of(effect.key)
-        self._fetcher = worker.fetcher_of(effect.key)
+        self._fetcher = fetcher
         self._options = world.reader_options(stream.retention_s)
         self.run = ShardRun(
             stream.name,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.consumer.stream_argument import parse_streams
 from penstock.core.aggregation import MAGIC, AggregateBuilder
@@ -21,16 +21,13 @@ from penstock.core.shard import StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AccessDenied, NotFound, PenstockError, Rejected, Throttled
 from penstock.ports.kinesis import ShardFilter, ShardListing
-from penstock_sim.actors import Actors, CannotStart
+from penstock_sim.actors import Actors, CannotStart, ProcessEnvironment
 from penstock_sim.events import processes, streams
 from penstock_sim.events.base import name_of
 from penstock_sim.plan import ACCOUNT, EPOCH_MS, STREAM_NAME, PlannedStream, Rollout, Scenario, StreamsPlan
 from penstock_sim.process import SimProcess
 from penstock_sim.stream import SimShard, SimStream, position_of
 from penstock_sim.worker import SimWorker
-
-if TYPE_CHECKING:
-    from penstock_sim.world import World
 
 _DAY_S: Final = 86_400.0
 _SHARDS_MAX: Final = 14
@@ -53,7 +50,7 @@ class StreamInPlace:
 class StreamSet(Actors):
     """The streams of a world, what their service answers, and the lists of the workers that read several."""
 
-    def __init__(self, world: World, scenario: Scenario) -> None:
+    def __init__(self, world: ProcessEnvironment, scenario: Scenario) -> None:
         super().__init__(world)
         start, retention_s = scenario.options.start.default, scenario.retention_s
         only = PlannedStream(STREAM_NAME, scenario.shard_count, start, retention_s)

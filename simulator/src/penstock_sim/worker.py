@@ -36,8 +36,8 @@ from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events import processes, reading, streams
 from penstock_sim.plan import STREAM_NAME
-from penstock_sim.process import SimProcess, scan_name
-from penstock_sim.reader import SimReader
+from penstock_sim.process import scan_name
+from penstock_sim.reader import ProcessWithReaders, SimReader
 from penstock_sim.table import without_request
 
 _FIRST_CHECK_S: Final = 1.0
@@ -45,7 +45,7 @@ UTILISATION: Final = 40.0
 """Of the CPU, as every worker reports it, in percent."""
 
 
-class SimWorker(SimProcess):
+class SimWorker(ProcessWithReaders):
     """One process.
 
     Args:
@@ -75,9 +75,6 @@ class SimWorker(SimProcess):
         }
         run_name = name_run(name, f"{self.life:08x}") if self.writes_its_run else ""
         self.coordinator = Coordinator(name, self.coordinator_options(), run_name)
-        self.readers: dict[tuple[str, int], SimReader] = {}
-        self._current: dict[str, SimReader] = {}
-        self._waiting: dict[str, list[SimReader]] = {}
         self._wake = math.inf
         self._supports_handover = name not in world.table.without_handover
 
@@ -107,7 +104,6 @@ class SimWorker(SimProcess):
         self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._report_progress)
 
     def feed(self, event: events.Event) -> None:
-        """Feed the coordinator an event and begin the effects that it returns."""
         for effect in self.coordinator.handle(event, self.local_s(), self.world.chance.random()):
             self._begin(effect)
         if not self.is_alive:
@@ -167,18 +163,6 @@ class SimWorker(SimProcess):
             self.feed(events.Tick())
 
     # --- calls ----------------------------------------------------------------------------------------
-
-    def call(
-        self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
-    ) -> None:
-        """Begin a call: the server acts after a moment, the answer arrives after another."""
-        self.world.record(processes.CallMade(self.who, name, key))
-        self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
-
-    def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        # The server acts even if the caller has ended since: the request is on the way.
-        result = server()
-        self.later(self.world.latency_s(), answer, result)
 
     def _write(self, effect: effects.WriteLease) -> None:
         self.call(
@@ -274,14 +258,7 @@ class SimWorker(SimProcess):
 
     # --- shards ---------------------------------------------------------------------------------------
 
-    def stream_of(self, key: str) -> ConsumedStream:
-        return self.streams[stream_id_of(key)]
-
-    def fetcher_of(self, key: str) -> ShardFetcher:
-        return self._fetchers[stream_id_of(key)]
-
     def on_reader_failed(self) -> None:
-        """Record that a shard has stopped, and check whether any can go on, as the delivery loop does."""
         self.has_stopped_shard = True
         streams = self.world.scenario.streams
         if streams is not None and streams.stops_at_standstill:
@@ -302,40 +279,13 @@ class SimWorker(SimProcess):
     # --- readers --------------------------------------------------------------------------------------
 
     def _start_reader(self, effect: effects.StartReader) -> None:
-        position = with_moment(effect.position, self.stream_of(effect.key).start.position_of(effect.key))
-        reader = SimReader(self, replace(effect, position=position))
+        stream = self.streams[stream_id_of(effect.key)]
+        position = with_moment(effect.position, stream.start.position_of(effect.key))
+        reader = SimReader(self, replace(effect, position=position), stream, self._fetchers[stream.stream_id])
         self.readers[effect.key, effect.epoch] = reader
         self.world.record(reading.ReaderStarted(*reader.place, position))
         if self.world.scenario.with_readers:
             self.later(0.0, reader.step)
-
-    def read_keys(self) -> set[str]:
-        return {key for key, _ in self.readers}
-
-    def is_current(self, reader: SimReader) -> bool:
-        """Return whether a reader may go on: it waits for an earlier one of its shard, so that their calls never overlap."""
-        place = (reader.key, reader.epoch)
-        if self.readers.get(place) is not reader:
-            return False
-        current = self._current.setdefault(reader.key, reader)
-        if current is reader:
-            return True
-        queue = self._waiting.setdefault(reader.key, [])
-        if reader.run.is_stopping:  # before its first step: no call is under way
-            del self.readers[place]
-            reader.report_stopped()
-            if reader in queue:
-                queue.remove(reader)
-        elif reader not in queue:
-            queue.append(reader)
-        return False
-
-    def forget(self, reader: SimReader) -> None:
-        """Remove a reader, and begin the next one of its shard."""
-        self.readers.pop((reader.key, reader.epoch), None)
-        self._current.pop(reader.key, None)
-        for follower in self._waiting.pop(reader.key, []):
-            self.later(0.0, follower.step)
 
     def _report_progress(self) -> None:
         for reader in list(self.readers.values()):

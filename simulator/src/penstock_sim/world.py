@@ -11,8 +11,7 @@ from typing import Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.lease_writes import RequestHandover
-from penstock_sim.actors import Actors, CannotStart
-from penstock_sim.environment import Environment
+from penstock_sim.actors import Actors, CannotStart, ProcessEnvironment
 from penstock_sim.events import leases, processes
 from penstock_sim.events.base import Event, HistoryEntry, name_of
 from penstock_sim.plan import FaultPlan, Scenario
@@ -23,7 +22,7 @@ from penstock_sim.worker import SimWorker
 _UNDER_WAY_S: Final = 2.0
 
 
-class World(Environment):
+class World(ProcessEnvironment):
     """One run of one scenario."""
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
@@ -31,7 +30,7 @@ class World(Environment):
         self.actors: list[Actors] = [self.streams]
         """The kinds of processes beside plain workers, and the streams, each with its own faults."""
         super().__init__(scenario, listener)
-        self.workers: dict[str, SimProcess] = {}
+        self.workers = {}
         self._earlier: list[SimProcess] = []  # processes whose name a second process got while they ran
         self._left: set[str] = set()
         self.table.foreign = set(scenario.foreign)
@@ -160,7 +159,6 @@ class World(Environment):
             worker.request_stop()
 
     def start_worker(self, name: str) -> None:
-        """Start a process of this name, unless one runs, it has left for ever, or it cannot start now."""
         if name in self.workers or name in self._left:
             return
         try:  # the streams, which are the first, make the workers of all other names
