@@ -502,7 +502,7 @@ def _stop_after(error: BaseException | None, stop: Callable[[], None]) -> None:
     except Unavailable as problem:
         if error is None:
             raise
-        log.warning(problem)
+        log.warning(str(problem))
 
 
 def arguments(options: LocalOptions) -> list[str]:
