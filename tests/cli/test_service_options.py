@@ -5,6 +5,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from penstock.cli import service_options
 
 ARGS = argparse.Namespace(region="eu-west-1", endpoint_url=None, profile=None)
@@ -23,11 +25,16 @@ def test_the_connection_is_repeated_for_another_command_without_a_password():
     assert service_options.connection_arguments_of(given) == expected
 
 
-def test_an_expired_login_is_one_line(tmp_path):
+@pytest.mark.parametrize(
+    "start",
+    ["", "sso_session = corp\n[sso-session corp]\n"],
+    ids=["of a profile", "of an sso-session"],  # botocore renews them in modules of their own
+)
+def test_an_expired_login_is_one_line(tmp_path, start):
     config = tmp_path / "config"
     config.write_text(
-        "[profile dev]\nregion = us-east-1\nendpoint_url = http://127.0.0.1:9\nsso_start_url = https://x.awsapps.com/start\n"
-        "sso_region = us-east-1\nsso_account_id = 123456789012\nsso_role_name = dev\n"
+        "[profile dev]\nregion = us-east-1\nendpoint_url = http://127.0.0.1:9\nsso_account_id = 123456789012\nsso_role_name = dev\n"
+        f"{start}sso_start_url = https://x.awsapps.com/start\nsso_region = us-east-1\n"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     done = subprocess.run(

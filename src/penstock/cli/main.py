@@ -142,6 +142,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     logging.basicConfig(level=logging.INFO if args.verbose else logging.WARNING, handlers=[handler])
     if not args.verbose:  # a failed refresh has a traceback there, and its reason is in the error of the call
         logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
+        logging.getLogger("botocore.tokens").setLevel(logging.ERROR)  # of a login with an `sso_session`
     try:
         return int(modules[args.command].run(args))
     except KeyboardInterrupt:
