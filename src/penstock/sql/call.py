@@ -61,12 +61,13 @@ def sql(
         {name: Path(path) for name, path in (recordings or {}).items()},
         lambda stream: wiring.open_kinesis(wiring.parse_connection(with_region_of_arns(fields, stream))),
     )
-    rows = _results_of(Query(query, tables.open, zone=time_zone, memory=memory))
+    rows = _batches_of(Query(query, tables.open, zone=time_zone, memory=memory))
     columns = next(rows)  # starts the generator: only a started one ends the query when it is discarded
     return pa.RecordBatchReader.from_batches(columns.schema, rows)
 
 
-def _results_of(query: Query) -> Generator[pa.RecordBatch, None, None]:
+def _batches_of(query: Query) -> Generator[pa.RecordBatch, None, None]:
+    """Yield the query's results, then log how many records have no text; close the query at the end."""
     with query:
         yield from query.results_on_thread()
         if query.not_utf8_count:

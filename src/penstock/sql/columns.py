@@ -52,7 +52,7 @@ def column_prefix(index: int) -> str:
 
 
 def scanned_schema(index: int) -> pa.Schema:
-    """Return the schema of a table's scan."""
+    """Return the schema of the scan of the query's table at this index."""
     return pa.schema([pa.field(column_prefix(index) + field.name, field.type) for field in ROWS_SCHEMA])
 
 

@@ -75,7 +75,7 @@ class Database:
         self._create_view(index, is_stored=False)
 
     def plan(self) -> QueryPlan:
-        """Return DuckDB's plan of the query; no row is read.
+        """Return DuckDB's plan of the query, without reading a row.
 
         Raises:
             StatementError: DuckDB refuses the query.
@@ -83,20 +83,20 @@ class Database:
         try:
             (row,) = self.connection.execute(f"{_EXPLAIN}\n{self.sql}").fetchall()
         except duckdb.Error as error:
-            raise StatementError(_LINE.sub(_line_before, str(error))) from error
+            raise StatementError(_LINE.sub(_user_line, str(error))) from error
         return parse_plan(row[1], len(self.names))
 
     def store_rows(self, index: int) -> None:
-        """Copy the rows of a table's scan into a table of DuckDB."""
+        """Copy the rows of a table's scan into DuckDB's own table, and let the view read that."""
         rows = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
-        self.connection.execute(f"CREATE TEMP TABLE {stored_name(index)} AS {rows}")
+        self.connection.execute(f"CREATE TEMP TABLE {stored_table_name(index)} AS {rows}")
         self._create_view(index, is_stored=True)
 
     def append_rows(self, index: int, rows: pa.Table) -> None:
-        """Add rows to a table that is stored."""
+        """Add rows to a table that `store_rows` has stored."""
         self.connection.register(_scan_name(index), rows)
         selected = f"SELECT {stored_columns(index)} FROM {_scan_name(index)}"  # noqa: S608 - our own names
-        self.connection.execute(f"INSERT INTO {stored_name(index)} {selected}")
+        self.connection.execute(f"INSERT INTO {stored_table_name(index)} {selected}")
 
     def _create_view(self, index: int, *, is_stored: bool) -> None:
         name = self.names[index]
@@ -104,7 +104,7 @@ class Database:
             self.connection.execute(f"CREATE SCHEMA IF NOT EXISTS {_quote_name(name[0])}")
         view = ".".join(_quote_name(part) for part in name)
         columns = view_columns(index, is_stored=is_stored)
-        rows = stored_name(index) if is_stored else _scan_name(index)
+        rows = stored_table_name(index) if is_stored else _scan_name(index)
         statement = f"CREATE OR REPLACE VIEW {view} AS SELECT {columns} FROM {rows}"  # noqa: S608 - quoted
         try:
             self.connection.execute(statement)
@@ -132,8 +132,8 @@ class Database:
         run("SET lock_configuration = true")
 
 
-def select_from(database: Database) -> duckdb.DuckDBPyRelation:
-    """Return the query as a relation that has not run yet. Columns of types that Arrow does not have are text."""
+def relation_of(database: Database) -> duckdb.DuckDBPyRelation:
+    """Return the query as a relation that has not run yet; columns whose types Arrow lacks become text."""
     relation = database.connection.sql(database.sql)
     if not any(str(kind) in _NOT_IN_ARROW for kind in relation.types):
         return relation
@@ -170,8 +170,8 @@ def scan_batch(index: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(rows.columns, schema=scanned_schema(index))
 
 
-def stored_name(index: int) -> str:
-    """Return the name of the table of DuckDB that keeps a table's rows."""
+def stored_table_name(index: int) -> str:
+    """Return the name of DuckDB's own table, which keeps the rows of the query's table at this index."""
     return f"stored_{column_prefix(index)}rows"
 
 
@@ -180,19 +180,20 @@ def _scan_name(index: int) -> str:
 
 
 def _check_names(names: tuple[tuple[str, ...], ...]) -> None:
-    by_lower: dict[str, str] = {}
+    names_by_lower_case: dict[str, str] = {}
     for parts in names:
         name = ".".join(parts)
         if len(parts) > 2:
             raise OptionError(f'table {name}: write a name with dots in double quotes: "{name}"')
-        other = by_lower.setdefault(name.lower(), name)
+        other = names_by_lower_case.setdefault(name.lower(), name)
         if other != name:
             raise OptionError(
                 f"tables {other} and {name}: SQL does not distinguish names by case, Kinesis does; ask for one of them at a time"
             )
 
 
-def _line_before(match: re.Match[str]) -> str:
+def _user_line(match: re.Match[str]) -> str:
+    """Return the number of a line of the user's query: in DuckDB's error, the line of `EXPLAIN` counts too."""
     return f"LINE {max(1, int(match[1]) - 1)}:"
 
 

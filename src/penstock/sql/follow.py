@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.sql.columns import ARRIVAL, TextColumn, column_prefix, scanned_schema
-from penstock.sql.database import Database, marked_schema, scan_batch, select_from, stored_name
+from penstock.sql.database import Database, marked_schema, relation_of, scan_batch, stored_table_name
 from penstock.sql.packages import duckdb, pa
-from penstock.sql.query import ROWS_PER_RESULT, Query
+from penstock.sql.query import ROWS_PER_RESULT, Query, count_not_utf8
 from penstock.sql.query_plan import QueryPlan
 from penstock.sql.statement import StatementError
 
@@ -35,38 +35,38 @@ _ROW_OPERATORS: Final = frozenset({"PROJECTION", "FILTER", "UNNEST"})
 def is_row_by_row(plan: QueryPlan) -> bool:
     """Return whether each row of the result depends on a single record."""
     others = {name for name in plan.operators if "ARROW_SCAN" not in name} - _ROW_OPERATORS
-    return plan.scan_count == 1 and len(plan.uses) == 1 and not plan.repeats and not others
+    return plan.scan_count == 1 and len(plan.uses) == 1 and not plan.is_recursive and not others
 
 
 class FollowedQuery:
     """Runs a planned query repeatedly.
 
     Args:
-        planned: The query, for its plan. Its `results` must not be requested.
-        sources: The rows of its tables, in the order of `planned.tables`.
+        query: The query as planned; its `results` must not be requested, since this class computes them.
+        sources: The rows of its tables, in the order of `query.tables`.
         open_database: Opens the database that keeps rows.
         interval_s: Seconds between two results over all records.
     """
 
     def __init__(
         self,
-        planned: Query,
+        query: Query,
         sources: Sequence[FollowedStream | FollowedRecording],
         open_database: Callable[[], Database],
         *,
         interval_s: float,
     ) -> None:
-        self._planned = planned
+        self._query = query
         self._sources = sources
         self._database = open_database()
         self._interval_s = interval_s
-        self._texts = [TextColumn() for _ in sources]
-        self._arrived: queue.Queue[tuple[int, pa.RecordBatch] | BaseException] = queue.Queue(
+        self._text_columns = [TextColumn() for _ in sources]
+        self._batches: queue.Queue[tuple[int, pa.RecordBatch] | BaseException] = queue.Queue(
             _BATCHES_WAITING_MAX
         )
         self._is_stopped = threading.Event()
         self._readers: list[threading.Thread] = []
-        self.is_row_by_row = is_row_by_row(planned.plan)
+        self.is_row_by_row = is_row_by_row(query.plan)
 
     def stop(self) -> None:
         """End the results; safe to call from any thread."""
@@ -85,8 +85,7 @@ class FollowedQuery:
     @property
     def not_utf8_count(self) -> int:
         """The number of read records whose data is not UTF-8, so that their `text` is null; 0 if no text is used."""
-        pairs = zip(self._texts, self._planned.tables, strict=True)
-        return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
+        return count_not_utf8(self._text_columns, self._query.tables)
 
     def results(self) -> Iterator[pa.Table]:
         """Yield the new rows of a row-by-row query; for any other query, each changed result.
@@ -120,8 +119,8 @@ class FollowedQuery:
 
     def _read(self, index: int) -> None:
         try:
-            for rows in self._sources[index].follow(self._planned.tables[index].bounds):
-                self._enqueue((index, scan_batch(index, self._texts[index].with_text(rows))))
+            for rows in self._sources[index].follow(self._query.tables[index].bounds):
+                self._enqueue((index, scan_batch(index, self._text_columns[index].with_text(rows))))
                 if self._is_stopped.is_set():
                     return
         except BaseException as error:  # noqa: BLE001 - raised again on the thread of the results
@@ -130,7 +129,7 @@ class FollowedQuery:
     def _enqueue(self, item: tuple[int, pa.RecordBatch] | BaseException) -> None:
         while not self._is_stopped.is_set():
             try:
-                self._arrived.put(item, timeout=_CHECK_INTERVAL_S)
+                self._batches.put(item, timeout=_CHECK_INTERVAL_S)
             except queue.Full:
                 continue
             return
@@ -146,7 +145,7 @@ class FollowedQuery:
                 if wait_s <= 0:
                     return None
             try:
-                item = self._arrived.get(timeout=wait_s)
+                item = self._batches.get(timeout=wait_s)
             except queue.Empty:
                 continue
             if isinstance(item, BaseException):
@@ -160,14 +159,14 @@ class FollowedQuery:
         while (item := self._next_rows()) is not None:
             index, rows = item
             self._database.add_scan(index, pa.Table.from_batches([rows]))
-            found = self._run_query()
-            if found.num_rows:
-                yield found
+            result = self._run_query()
+            if result.num_rows:
+                yield result
 
     def _changed_results(self) -> Iterator[pa.Table]:
         """Yield the result over all rows that are kept, at each interval if it has changed."""
-        before = self._run_query()
-        yield before
+        last_result = self._run_query()
+        yield last_result
         while not self._is_stopped.is_set():
             until_s = time.monotonic() + self._interval_s
             while (item := self._next_rows(until_s)) is not None:
@@ -176,14 +175,14 @@ class FollowedQuery:
             if self._is_stopped.is_set():
                 return
             self._remove_old_rows()
-            found = self._run_query()
-            if not found.equals(before):
-                yield found
-            before = found
+            result = self._run_query()
+            if not result.equals(last_result):
+                yield result
+            last_result = result
 
     def _run_query(self) -> pa.Table:
         """Run the query over the rows that the database has now."""
-        relation = select_from(self._database)
+        relation = relation_of(self._database)
         reader = relation.to_arrow_reader(ROWS_PER_RESULT)
         schema = marked_schema(relation, reader.schema)
         batches, count = [], 0
@@ -199,11 +198,11 @@ class FollowedQuery:
     def _remove_old_rows(self) -> None:
         """Rewrite each table without the rows before the query's lower bound, if these are more than half of its rows."""
         run = self._database.connection.execute
-        for index, use in self._planned.plan_now().uses.items():
-            if use.bounds.from_ms is None:
+        for index, table_use in self._query.plan_now().uses.items():
+            if table_use.bounds.from_ms is None:
                 continue
-            column, table = f'"{column_prefix(index)}{ARRIVAL}"', stored_name(index)
-            is_new = f"{column} >= make_timestamptz({use.bounds.from_ms * 1000})"
+            column, table = f'"{column_prefix(index)}{ARRIVAL}"', stored_table_name(index)
+            is_new = f"{column} >= make_timestamptz({table_use.bounds.from_ms * 1000})"
             ((old, new),) = run(
                 f"SELECT count(*) FILTER (NOT {is_new}), count(*) FILTER ({is_new}) FROM {table}"  # noqa: S608 - our own names
             ).fetchall()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
@@ -13,8 +13,8 @@ from penstock.sql.database import (
     Database,
     empty_batch,
     marked_schema,
+    relation_of,
     scan_batch,
-    select_from,
 )
 from penstock.sql.packages import duckdb, pa
 from penstock.sql.query_plan import QueryPlan, RowBounds, TableUse
@@ -58,12 +58,18 @@ class PlannedTable(Struct, frozen=True):
         return self.use is None or self.use.uses_text
 
 
+def count_not_utf8(columns: Sequence[TextColumn], tables: Sequence[PlannedTable]) -> int:
+    """Count the records without text in the tables whose text the query uses."""
+    pairs = zip(columns, tables, strict=True)
+    return sum(column.not_utf8_count for column, table in pairs if table.uses_text)
+
+
 class Query:
     """A SELECT. The constructor plans it; its tables are read when the results are requested.
 
     Args:
         sql: One SELECT.
-        open_source: Returns the rows of the table of a name, which is `name` or `schema.name`.
+        open_source: Returns the source of a table's rows; the table's name is `name` or `schema.name`.
         zone: The time zone of timestamps in the query and in results; None: that of this machine.
         memory: The limit of DuckDB's memory, for instance `1GB`; larger data goes to a temporary folder.
 
@@ -82,7 +88,7 @@ class Query:
     ) -> None:
         self._database = Database(sql, zone, memory)
         self._reads: list[ReadAhead[pa.RecordBatch]] = []
-        self._texts: list[TextColumn] = []
+        self._text_columns: list[TextColumn] = []
         self.tables: tuple[PlannedTable, ...] = ()
         try:
             names = [".".join(name) for name in self._database.names]
@@ -128,8 +134,7 @@ class Query:
     @property
     def not_utf8_count(self) -> int:
         """The number of read records whose data is not UTF-8, so that their `text` is null; 0 if no text is used."""
-        pairs = zip(self._texts, self.tables, strict=True)
-        return sum(text.not_utf8_count for text, table in pairs if table.uses_text)
+        return count_not_utf8(self._text_columns, self.tables)
 
     def results(self) -> Iterator[pa.RecordBatch]:
         """Read the tables, and yield results before the reads have ended; the first batch has no rows and shows the columns.
@@ -143,7 +148,7 @@ class Query:
             for index, table in enumerate(self.tables):
                 if table.is_read and self.plan.must_store(index):
                     database.store_rows(index)
-            relation = select_from(database)
+            relation = relation_of(database)
             reader = relation.to_arrow_reader(ROWS_PER_RESULT)
             schema = marked_schema(relation, reader.schema)
             yield empty_batch(schema)
@@ -172,7 +177,7 @@ class Query:
     def _add_scan(self, index: int) -> None:
         """Add a table to the database. When DuckDB first requests rows, a thread begins to read them ahead."""
         text = TextColumn()
-        self._texts.append(text)
+        self._text_columns.append(text)
 
         def read() -> Iterator[pa.RecordBatch]:
             table = self.tables[index]

@@ -90,29 +90,29 @@ class QueryPlan(Struct, frozen=True):
     """DuckDB's plan of a query.
 
     Args:
-        uses: How each table is used, by its index. A missing table is not read, or no scan shows its columns.
+        uses: How each table is used, by its index. A table without an entry is not read, or its scans show no columns.
         scan_count: Scans of all tables.
-        repeats: Whether a part of the plan runs more than once.
+        is_recursive: Whether the plan has a recursive part, which scans its tables more than once.
         operators: Names of the plan's operators.
     """
 
     uses: Mapping[int, TableUse]
     scan_count: int
-    repeats: bool
+    is_recursive: bool
     operators: frozenset[str]
 
     def may_read(self, index: int) -> bool:
-        """Whether the query may read a table: a scan shows the table, or some scan shows no table at all."""
-        return index in self.uses or self._has_unnamed
+        """Return whether the query may read a table: a scan shows columns of it, or some scan shows no columns at all."""
+        return index in self.uses or self._has_unknown_scan
 
     @property
-    def _has_unnamed(self) -> bool:
+    def _has_unknown_scan(self) -> bool:
         return sum(use.scan_count for use in self.uses.values()) != self.scan_count
 
     def must_store(self, index: int) -> bool:
-        """Whether the rows of a table are needed more than once, so that they must be kept."""
+        """Return whether the rows of a table must be kept, since they may be needed more than once."""
         use = self.uses.get(index)
-        return self.repeats or self._has_unnamed or (use is not None and use.scan_count > 1)
+        return self.is_recursive or self._has_unknown_scan or (use is not None and use.scan_count > 1)
 
 
 def parse_plan(explained: str, table_count: int) -> QueryPlan:
@@ -128,17 +128,17 @@ def parse_plan(explained: str, table_count: int) -> QueryPlan:
         scan_count += 1
         info = node.get("extra_info") or {}
         columns = _texts(info.get("Projections"))
-        own = [*_texts(info.get("Filters")), *conditions]
+        own_conditions = [*_texts(info.get("Filters")), *conditions]
         index = next(
-            (each for each in range(table_count) if _is_mentioned(column_prefix(each), columns)), None
+            (each for each in range(table_count) if _has_word_from(column_prefix(each), columns)), None
         )
         if index is None:
             continue
         use = TableUse(
-            _bounds_of(own, column_prefix(index)),
+            _bounds_of_conditions(own_conditions, column_prefix(index)),
             1,
-            any(_ARRIVAL_NAMES.search(text) for text in own),
-            _is_mentioned(column_prefix(index) + TEXT, columns),
+            any(_ARRIVAL_NAMES.search(text) for text in own_conditions),
+            _has_word_from(column_prefix(index) + TEXT, columns),
         )
         uses[index] = use.union(uses[index]) if index in uses else use
     return QueryPlan(
@@ -171,20 +171,21 @@ def _texts(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else [str(value)]
 
 
-def _is_mentioned(name: str, texts: list[str]) -> bool:
+def _has_word_from(name: str, texts: list[str]) -> bool:
+    """Return whether a text has a word that begins with this name."""
     return any(re.search(rf"\b{re.escape(name)}", text) for text in texts)
 
 
-def _bounds_of(conditions: list[str], prefix: str) -> RowBounds:
+def _bounds_of_conditions(conditions: list[str], prefix: str) -> RowBounds:
     bounds = RowBounds()
     for condition in conditions:
         for part in _conjuncts(condition):
-            bounds = bounds.intersection(_bounds_of_part(part, prefix))
+            bounds = bounds.intersection(_bounds_of_condition(part, prefix))
     return bounds
 
 
-def _bounds_of_part(text: str, prefix: str) -> RowBounds:
-    """Return bounds of the rows for which one condition may hold; no bounds if its text is not understood as a whole."""
+def _bounds_of_condition(text: str, prefix: str) -> RowBounds:
+    """Return bounds of the rows for which a condition may hold; no bounds if a part of its text is not understood."""
     between = _BETWEEN.fullmatch(text)
     if between is not None and between["column"] == prefix + ARRIVAL:
         lower = _bounds_of_instant(">=", between["low"])
@@ -194,23 +195,23 @@ def _bounds_of_part(text: str, prefix: str) -> RowBounds:
         return RowBounds(shard_id=shard["shard"])
     comparison = _COMPARISON.fullmatch(text)
     if comparison is not None and comparison["column"] == prefix + ARRIVAL:
-        return _bounds_by(comparison["operator"], comparison)
+        return _bounds_of_comparison(comparison["operator"], comparison)
     flipped = _FLIPPED_COMPARISON.fullmatch(text)
     if flipped is not None and flipped["column"] == prefix + ARRIVAL:
-        return _bounds_by(_FLIPPED_OPERATORS[flipped["operator"]], flipped)
+        return _bounds_of_comparison(_FLIPPED_OPERATORS[flipped["operator"]], flipped)
     return RowBounds()
 
 
 def _bounds_of_instant(operator: str, instant: str) -> RowBounds:
     match = re.fullmatch(_INSTANT, instant)
-    return RowBounds() if match is None else _bounds_by(operator, match)
+    return RowBounds() if match is None else _bounds_of_comparison(operator, match)
 
 
-def _bounds_by(operator: str, instant: re.Match[str]) -> RowBounds:
+def _bounds_of_comparison(operator: str, instant: re.Match[str]) -> RowBounds:
     """Return bounds of the rows for which `arrival <operator> instant` holds.
 
-    The instant may be between two milliseconds: a lower bound is rounded down, an upper one up. An upper bound is exclusive, so
-    one millisecond is added.
+    Microseconds are rounded to milliseconds: down for a lower bound, up for an upper one. An upper bound is exclusive, so one
+    millisecond is added.
     """
     local = datetime.fromisoformat(f"{instant['date']}T{instant['time']}{instant['fraction'] or ''}+00:00")
     ahead_of_utc = timedelta(

@@ -48,7 +48,7 @@ class ReadAhead(Generic[_Item]):
         """
         self._thread.start()
         while True:
-            rows = self._next()
+            rows = self._next_rows()
             if rows is None:
                 if self.error is not None:
                     raise self.error
@@ -65,7 +65,8 @@ class ReadAhead(Generic[_Item]):
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
-    def _next(self) -> _Item | None:
+    def _next_rows(self) -> _Item | None:
+        """Wait for the next rows; return None at the end."""
         while not self._is_stopped.is_set():
             try:
                 return self._queue.get(timeout=_CHECK_INTERVAL_S)

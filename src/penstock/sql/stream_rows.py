@@ -54,6 +54,10 @@ class StreamRows:
         stream: Name or ARN.
         now_ms: When the stream was opened, by the service's clock.
         clock_ahead_s: How far this machine's clock is ahead of the service's.
+
+    Attributes:
+        record_count: User records read so far.
+        data_bytes: The size of their rows.
     """
 
     def __init__(
@@ -88,11 +92,11 @@ class StreamRows:
         return StreamRange(from_ms, until_ms, tuple(sorted(shards, key=lambda shard: shard.shard_id)))
 
     @staticmethod
-    def start_of(planned: StreamRange) -> Position:
+    def start_of(stream_range: StreamRange) -> Position:
         """Return the position from which the shards of a range are read."""
-        if planned.from_ms is None:
+        if stream_range.from_ms is None:
             return TRIM_HORIZON
-        return at_timestamp(planned.from_ms - ARRIVALS_APART_MS)
+        return at_timestamp(stream_range.from_ms - ARRIVALS_APART_MS)
 
     def read(self, bounds: RowBounds) -> Iterator[pa.RecordBatch]:
         """Yield the rows within these bounds; those of a shard in order.
@@ -102,13 +106,13 @@ class StreamRows:
             StreamChanged: The stream was deleted and created again.
             ServiceError: No page of a shard could be read for longer than the deadline.
         """
-        planned = self.plan(bounds)
-        if not planned.shards:
+        stream_range = self.plan(bounds)
+        if not stream_range.shards:
             return
         ranges = HashRanges(self.kinesis, self.stream)
         clock, chance = SystemClock(), random.SystemRandom()
         identity = self.summary.identity
-        start = self.start_of(planned)
+        start = self.start_of(stream_range)
 
         def read_shard(shard: Shard, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
             pages = ShardPageReader(
@@ -133,28 +137,28 @@ class StreamRows:
             for page in pages.pages():
                 latest_ms = _latest_ms(page.rows)
                 rows = without_misplaced(page.rows)
-                if latest_ms >= planned.until_ms:
-                    rows = _arrived_before(rows, planned.until_ms)
+                if latest_ms >= stream_range.until_ms:
+                    rows = _rows_before(rows, stream_range.until_ms)
                 if rows.num_rows:
                     yield rows
-                is_past = latest_ms >= planned.until_ms + ARRIVALS_APART_MS
+                is_past = latest_ms >= stream_range.until_ms + ARRIVALS_APART_MS
                 if is_past or page.is_end or page.millis_behind_latest == 0:
                     break
             pages.log_dropped_records()
 
-        for rows in read_concurrently(planned.shards, read_shard, SYSTEM_THREADS):
+        for rows in read_concurrently(stream_range.shards, read_shard, SYSTEM_THREADS):
             self.record_count += rows.num_rows
             self.data_bytes += bytes_of(rows)
             yield rows
 
 
 def _latest_ms(rows: pa.RecordBatch) -> int:
-    """Return the latest arrival; 0 without rows."""
+    """Return the latest arrival in milliseconds since the epoch; 0 without rows."""
     latest_us = pc.max(pc.cast(rows.column(ARRIVAL), "int64")).as_py()
     return 0 if latest_us is None else int(latest_us) // 1000
 
 
-def _arrived_before(rows: pa.RecordBatch, until_ms: int) -> pa.RecordBatch:
+def _rows_before(rows: pa.RecordBatch, until_ms: int) -> pa.RecordBatch:
     return rows.filter(pc.less(pc.cast(rows.column(ARRIVAL), "int64"), until_ms * 1000))
 
 
@@ -166,13 +170,13 @@ def open_stream_rows(kinesis: Kinesis, stream: str) -> StreamRows:
     """
     summary = kinesis.fetch_summary(stream)
     # The moment is taken before the listing: a shard that is missing there has only later records.
-    here_ms = SystemClock().wall_ms()
+    own_ms = SystemClock().wall_ms()
     listing = kinesis.fetch_shards(stream)
     return StreamRows(
         kinesis,
         stream,
         summary,
         listing.shards,
-        now_ms=service_bound_ms(here_ms, listing.server_ms) + 1,
-        clock_ahead_s=0.0 if listing.server_ms is None else (here_ms - listing.server_ms) / 1000,
+        now_ms=service_bound_ms(own_ms, listing.server_ms) + 1,
+        clock_ahead_s=0.0 if listing.server_ms is None else (own_ms - listing.server_ms) / 1000,
     )
