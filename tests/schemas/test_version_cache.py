@@ -133,7 +133,7 @@ def test_an_interruption_of_the_thread_that_asks_does_not_interrupt_the_others()
     threads = [threading.Thread(target=get) for _ in range(2)]
     threads[0].start()
     assert is_asked.wait(DEADLINE_S)
-    (answer,) = cache._under_way.values()
+    (answer,) = cache._fetches_under_way.values()
     threads[1].start()
     wait_until(lambda: answer._condition._waiters, "the second thread to wait")
     gate.set()

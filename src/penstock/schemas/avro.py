@@ -35,7 +35,7 @@ def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], schema_name:
 
     Args:
         definition: The schema as JSON text, or parsed.
-        schema_name: The schema's owner, for the message.
+        schema_name: The schema's name in the message.
 
     Raises:
         UnsupportedSchema: It is not an Avro schema.
@@ -82,7 +82,7 @@ class AvroCodec:
 
     Args:
         schema: The writer's schema, as `parse_avro` returns it.
-        schema_name: The payloads' owner, for messages.
+        schema_name: The schema's name in messages.
         reader_schema: The schema that a payload is read into, by Avro's rules of resolution; None: the writer's.
         names_branches: Whether a union's value is read as the pair (name, value) if its branch is a named type.
         value_count_max: A payload with more values is refused.
@@ -98,18 +98,20 @@ class AvroCodec:
         value_count_max: int = VALUE_COUNT_MAX,
     ) -> None:
         self._schema: Final = schema
-        self._what: Final = schema_name
+        self._schema_name: Final = schema_name
         self._reader_schema: Final = reader_schema
         self._names_branches: Final = names_branches
-        self._is_bounded: Final = not (contains_itself(schema) or contains_itself(reader_schema or "null"))
+        self._has_bounded_nesting: Final = not (
+            contains_itself(schema) or contains_itself(reader_schema or "null")
+        )
         self._read_schema: Final = with_bounded_decimals(schema)
         self._has_decimals: Final = has_decimals(schema)
         self._bound: Final = ValueBound(
-            schema, contains_itself=not self._is_bounded, count_max=value_count_max
+            schema, contains_itself=not self._has_bounded_nesting, count_max=value_count_max
         )
         self._check: Check | None = None  # made by the first value that is written
         # The compiled reader overflows the C stack on a deep datum and ends the process; this one raises RecursionError.
-        self._read: Final = fastavro.schemaless_reader if self._is_bounded else read_in_python
+        self._read: Final = fastavro.schemaless_reader if self._has_bounded_nesting else read_in_python
 
     def decode(self, payload: bytes) -> Any:
         """Return the datum of a payload.
@@ -126,16 +128,16 @@ class AvroCodec:
             )
         except TooManyValuesError as error:
             raise SchemaMismatch(
-                f"the payload of {len(payload)} bytes of {self._what} is not read: {error}; raise value_count_max if it is "
+                f"the payload of {len(payload)} bytes of {self._schema_name} is not read: {error}; raise value_count_max if it is "
                 "to be read"
             ) from error
         except Exception as error:
             raise SchemaMismatch(
-                f"the payload of {len(payload)} bytes does not fit {self._what}: {describe_error(error)}"
+                f"the payload of {len(payload)} bytes does not fit {self._schema_name}: {describe_error(error)}"
             ) from error
         if source.tell() != len(payload):
             raise SchemaMismatch(
-                f"the payload of {len(payload)} bytes does not fit {self._what}: its datum ends after {source.tell()}"
+                f"the payload of {len(payload)} bytes does not fit {self._schema_name}: its datum ends after {source.tell()}"
             )
         return value
 
@@ -146,9 +148,9 @@ class AvroCodec:
             SchemaMismatch: The value does not fit the schema. It must have every field without a default, and no field that
                 the schema does not have.
         """
-        if not self._is_bounded and _is_nested_deeper(value, NESTING_MAX):
+        if not self._has_bounded_nesting and _is_nested_deeper(value, NESTING_MAX):
             raise SchemaMismatch(
-                f"the value does not fit {self._what}: it is nested more than {NESTING_MAX} levels deep"
+                f"the value does not fit {self._schema_name}: it is nested more than {NESTING_MAX} levels deep"
             )
         try:
             if self._has_decimals:
@@ -160,7 +162,9 @@ class AvroCodec:
                 # The compiled writer makes infinity of a float that is too large; this one raises OverflowError.
                 payload = self._write(write_in_python, value)
         except Exception as error:
-            raise SchemaMismatch(f"the value does not fit {self._what}: {describe_error(error)}") from error
+            raise SchemaMismatch(
+                f"the value does not fit {self._schema_name}: {describe_error(error)}"
+            ) from error
         return payload
 
     def _write(self, write: Callable[..., None], value: Any) -> bytes:

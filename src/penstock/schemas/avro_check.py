@@ -36,7 +36,7 @@ def check_of(schema: Any) -> Check:
 def _check_of(schema: Any, path: str, checks_by_name: dict[str, Check]) -> Check:
     if isinstance(schema, list):
         return _union_check(schema, path, checks_by_name)
-    kind = _kind(schema)
+    kind = _type_of(schema)
     if kind in ("record", "error"):
         return _record_check(schema, path, checks_by_name)
     if kind == "array":
@@ -79,7 +79,7 @@ def _record_check(schema: Mapping[str, Any], path: str, checks_by_name: dict[str
 
 def _union_check(branches: list[Any], path: str, checks_by_name: dict[str, Check]) -> Check:
     # For a plain value, fastavro itself finds the branch that fits. A pair (name, value) names its branch.
-    checks = {_name(branch): _check_of(branch, path, checks_by_name) for branch in branches}
+    checks = {_branch_name(branch): _check_of(branch, path, checks_by_name) for branch in branches}
     branch_checks = {
         kind: [_check_of(each, path, checks_by_name) for each in branches if _is_branch_of(each, kind)]
         for kind in _AVRO_TYPES
@@ -98,7 +98,7 @@ def _union_check(branches: list[Any], path: str, checks_by_name: dict[str, Check
 
 def _is_branch_of(branch: Any, kind: type) -> bool:
     is_decimal = isinstance(branch, Mapping) and branch.get("logicalType") == "decimal"
-    return is_decimal if kind is Decimal else _kind(branch) in _AVRO_TYPES[kind]
+    return is_decimal if kind is Decimal else _type_of(branch) in _AVRO_TYPES[kind]
 
 
 def _integer_check(kind: str, path: str, *, is_logical: bool) -> Check:
@@ -161,9 +161,9 @@ def _refuse(value: Any, kind: str, path: str) -> None:
     raise ValueError(f"{path.removeprefix('.') or 'the value'}: {value!r:.100} is not a valid {kind}")
 
 
-def _kind(schema: Any) -> Any:
+def _type_of(schema: Any) -> Any:
     return schema if isinstance(schema, str) else schema["type"]
 
 
-def _name(branch: Any) -> Any:
-    return branch["name"] if isinstance(branch, Mapping) and "name" in branch else _kind(branch)
+def _branch_name(branch: Any) -> Any:
+    return branch["name"] if isinstance(branch, Mapping) and "name" in branch else _type_of(branch)

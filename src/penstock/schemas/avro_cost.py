@@ -43,17 +43,17 @@ def with_bounded_decimals(schema: Any) -> Any:
     Args:
         schema: As `parse_avro` returns it.
     """
-    renamed = _renamed_schema(schema)
+    renamed = _with_renamed_decimals(schema)
     return schema if renamed == without_marks(schema) else fastavro.parse_schema(renamed)
 
 
-def _renamed_schema(schema: Any) -> Any:
+def _with_renamed_decimals(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_renamed_schema(each) for each in schema]
+        return [_with_renamed_decimals(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
     found = {
-        name: _renamed_schema(each) if name in ("type", "items", "values", "fields") else each
+        name: _with_renamed_decimals(each) if name in ("type", "items", "values", "fields") else each
         for name, each in schema.items()
         if name not in _MARKS_OF_FASTAVRO
     }
@@ -71,12 +71,12 @@ def without_marks(schema: Any) -> Any:
 
 def has_decimals(schema: Any) -> bool:
     """Return whether a value of a schema may hold a decimal."""
-    return bool(_renamed_schema(schema) != without_marks(schema))
+    return bool(_with_renamed_decimals(schema) != without_marks(schema))
 
 
 @functools.lru_cache(maxsize=256)
 def _end_of(digits: int) -> tuple[int, int]:
-    """Return the smallest number with more than `digits` digits, and the number of bytes that the largest smaller one takes."""
+    """Return 10 ** `digits`, which has too many digits, and the most bytes that a smaller number takes with its sign."""
     end = 10**digits
     return end, end.bit_length() // 8 + 1
 
@@ -125,8 +125,8 @@ class ValueBound:
     """
 
     def __init__(self, schema: Any, *, contains_itself: bool, count_max: int = VALUE_COUNT_MAX) -> None:
-        self._named: Final[dict[str, Any]] = {}
-        self._schema: Final = fastavro.parse_schema(schema, self._named)
+        self._named_schemas: Final[dict[str, Any]] = {}
+        self._schema: Final = fastavro.parse_schema(schema, self._named_schemas)
         self._count_max: Final = count_max
         self._uncounted_bytes_max: Final = -1 if contains_itself else _uncounted_bytes_max(schema, count_max)
 
@@ -138,7 +138,7 @@ class ValueBound:
             EOFError, ValueError, IndexError, RecursionError: The payload does not fit the schema.
         """
         if len(payload) > self._uncounted_bytes_max:
-            _ValueCounter(payload, self._named, self._count_max).walk(self._schema)
+            _ValueCounter(payload, self._named_schemas, self._count_max).walk(self._schema)
 
 
 def _uncounted_bytes_max(schema: Any, count_max: int) -> int:
@@ -190,23 +190,23 @@ class _ValueCounter:
     """Walks over one datum of a payload and counts its values.
 
     Args:
-        named: The schemas that have names, by their full names.
+        named_schemas: Schemas by their full names.
         count_max: Values that the datum may have.
     """
 
-    def __init__(self, payload: bytes, named: Mapping[str, Any], count_max: int) -> None:
+    def __init__(self, payload: bytes, named_schemas: Mapping[str, Any], count_max: int) -> None:
         self._payload = payload
-        self._named = named
-        self._count_max = self._left = count_max
-        self._at = 0
+        self._named_schemas = named_schemas
+        self._count_max = self._values_left = count_max
+        self._position = 0
 
     def walk(self, schema: Any) -> None:
-        """Move over one datum of a schema."""
+        """Count the values of the next datum, which has this schema, and move behind it."""
         if isinstance(schema, list):
             self.walk(schema[self._number()])
             return
-        if isinstance(schema, str) and schema in self._named:
-            schema = self._named[schema]
+        if isinstance(schema, str) and schema in self._named_schemas:
+            schema = self._named_schemas[schema]
         kind = schema if isinstance(schema, str) else schema["type"]
         if not isinstance(kind, str):
             self.walk(kind)
@@ -232,33 +232,33 @@ class _ValueCounter:
                 number = -number
                 self._number()  # bytes of the block
             for _ in range(number):
-                at, left = self._at, self._left
+                at, left = self._position, self._values_left
                 if is_map:
                     self._skip(self._number())
                 self.walk(item)
-                if self._at == at:  # items without bytes are all alike: count the others at once
-                    self._add((number - 1) * (left - self._left))
+                if self._position == at:  # items without bytes are all alike: count the others at once
+                    self._add((number - 1) * (left - self._values_left))
                     break
 
     def _add(self, count: int) -> None:
-        self._left -= count
-        if self._left < 0:
+        self._values_left -= count
+        if self._values_left < 0:
             raise TooManyValuesError(f"it has more than {self._count_max} values")
 
     def _skip(self, size: int) -> None:
-        if not 0 <= size <= len(self._payload) - self._at:
-            raise EOFError(f"Expected {size} bytes, {len(self._payload) - self._at} are left")
-        self._at += size
+        if not 0 <= size <= len(self._payload) - self._position:
+            raise EOFError(f"Expected {size} bytes, {len(self._payload) - self._position} are left")
+        self._position += size
 
     def _number(self) -> int:
         """Read an int or long: base 128, low groups first, zigzag."""
         found = shift = 0
-        for byte in self._payload[self._at : self._at + _VARINT_BYTES_MAX]:
+        for byte in self._payload[self._position : self._position + _VARINT_BYTES_MAX]:
             found |= (byte & 0x7F) << shift
             shift += 7
             if byte < 0x80:
-                self._at += shift // 7
+                self._position += shift // 7
                 return (found >> 1) ^ -(found & 1)
-        if len(self._payload) - self._at < _VARINT_BYTES_MAX:
+        if len(self._payload) - self._position < _VARINT_BYTES_MAX:
             raise EOFError("the payload ends in a number")
         raise ValueError(f"a number has more than {_VARINT_BYTES_MAX} bytes")

@@ -104,7 +104,7 @@ class SchemaDecoder:
                 raise OptionError(f"{name} is {value!r}; expected a whole number of at least 1")
         if not isinstance(unknown_kept_s, int | float) or not unknown_kept_s >= 0:
             raise OptionError(f"unknown_kept_s is {unknown_kept_s!r}; expected at least 0")
-        self._passes: Final = without_header == "pass"
+        self._passes_without_header: Final = without_header == "pass"
         self._validates_json: Final = validate_json
         self._payload_bytes_max: Final = payload_bytes_max
         self._value_count_max: Final = value_count_max
@@ -115,7 +115,7 @@ class SchemaDecoder:
             registry, region=region, endpoint_url=endpoint_url, connection=connection
         )
         self._versions: Final = VersionCache(
-            self._fetch, count_max=version_count_max, refusal_kept_s=unknown_kept_s, clock=clock
+            self._fetch_codec, count_max=version_count_max, refusal_kept_s=unknown_kept_s, clock=clock
         )
 
     def decode(self, data: bytes | bytearray | memoryview) -> Decoded:
@@ -133,7 +133,7 @@ class SchemaDecoder:
         if not isinstance(data, bytes | bytearray | memoryview):
             raise UsageError(f"decode takes the bytes of a record's data, not a {type(data).__name__}")
         data = bytes(data)
-        if self._passes and not has_header(data):
+        if self._passes_without_header and not has_header(data):
             return Decoded(data, None)
         try:
             version_id, payload = split_header(data, self._payload_bytes_max)
@@ -144,17 +144,20 @@ class SchemaDecoder:
         version, codec = self._versions.get(version_id)
         return Decoded(codec.decode(payload), version)
 
-    def _fetch(self, version_id: bytes) -> tuple[SchemaVersion, AvroCodec | JsonCodec]:
+    def _fetch_codec(self, version_id: bytes) -> tuple[SchemaVersion, AvroCodec | JsonCodec]:
         version = fetch_version(self._registry, UUID(bytes=version_id))
-        what = f"version {version.version_id} of schema {version.schema_name}"
+        schema_name = f"version {version.version_id} of schema {version.schema_name}"
         if version.data_format is DataFormat.AVRO:
-            schema = parse_avro(version.definition, what)
+            schema = parse_avro(version.definition, schema_name)
             codec = AvroCodec(
-                schema, what, reader_schema=self._reader_schema, value_count_max=self._value_count_max
+                schema, schema_name, reader_schema=self._reader_schema, value_count_max=self._value_count_max
             )
             return version, codec
         return version, JsonCodec(
-            version.definition, what, checks=self._validates_json, value_count_max=self._value_count_max
+            version.definition,
+            schema_name,
+            checks=self._validates_json,
+            value_count_max=self._value_count_max,
         )
 
 

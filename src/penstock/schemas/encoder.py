@@ -42,7 +42,7 @@ _REFUSAL_KEPT_S: Final = 10.0
 class SchemaEncoder:
     """Encodes values for records that others read with the AWS Glue Schema Registry. Safe to use from several threads.
 
-    When the first value is encoded, the id of the schema's version is looked up by the definition. It is kept.
+    The first encoded value looks up the id of the schema's version by its definition; later values use the same id.
 
     Args:
         schema_name: Name of the schema in the registry.
@@ -103,7 +103,7 @@ class SchemaEncoder:
         self._registers: Final = register
         self._compatibility: Final = Compatibility(compatibility)
         self._compresses: Final = compression == "zlib"
-        self._checking: Final = RetryPlan(_CHECK_BACKOFF, _CHECKS_MAX, available_within_s)
+        self._check_retries: Final = RetryPlan(_CHECK_BACKOFF, _CHECKS_MAX, available_within_s)
         self._clock: Final = clock or SystemClock()
         self._chance: Final = chance or random.Random()
         self._codec: Final = (
@@ -118,7 +118,7 @@ class SchemaEncoder:
             endpoint_url=endpoint_url,
             connection=connection,
         )
-        self._ids: Final = VersionCache(
+        self._version_ids: Final = VersionCache(
             self._find_or_register,
             count_max=1,
             refusal_kept_s=_REFUSAL_KEPT_S,
@@ -129,7 +129,7 @@ class SchemaEncoder:
     @property
     def schema_version_id(self) -> UUID:
         """The id of the schema's version. The first use looks it up or registers it, and may raise the errors of `encode`."""
-        return self._ids.get(self._definition)
+        return self._version_ids.get(self._definition)
 
     def encode(self, value: Any) -> bytes:
         """Return the data of a record.
@@ -146,6 +146,7 @@ class SchemaEncoder:
         return add_header(self.schema_version_id.bytes, payload, compress=self._compresses)
 
     def _find_or_register(self, definition: str) -> UUID:
+        """Return the id of the definition's version, once the registry has checked the version."""
         try:
             found = self._registry.find_version(self._name, definition)
             if found is None:
@@ -185,13 +186,13 @@ class SchemaEncoder:
         status = pending_version.status
         attempt = 1
         while status is VersionStatus.PENDING:
-            delay_s = self._checking.delay_s(
+            delay_s = self._check_retries.delay_s(
                 attempt, self._clock.monotonic_s() - began_s, self._chance.random()
             )
             if delay_s is None:
                 raise ResourceBusy(
                     f"the registry has not checked version {pending_version.version_id} of {self._schema_text} within "
-                    f"{self._checking.deadline_s:g} s: try again, or raise available_within_s"
+                    f"{self._check_retries.deadline_s:g} s: try again, or raise available_within_s"
                 )
             self._clock.sleep(delay_s)
             version = self._registry.fetch_version(pending_version.version_id)
@@ -213,7 +214,7 @@ class SchemaEncoder:
 
 
 def _text_of(definition: str | Mapping[str, Any] | Sequence[Any], data_format: str) -> str:
-    """Return the registered text: JSON, without the marks of a schema that fastavro has parsed."""
+    """Return the definition as the registry gets it: JSON, without the marks of a schema that fastavro has parsed."""
     if isinstance(definition, str):
         is_name = data_format == "AVRO" and is_bare_name(definition)
         return json.dumps(load_avro(definition)) if is_name else definition

@@ -64,18 +64,18 @@ def split_header(data: bytes, payload_bytes_max: int) -> VersionedPayload:
         SchemaMismatch: The payload cannot be decompressed, or becomes too large.
     """
     if not has_header(data):
-        raise NoSchemaHeader(_describe_missing(data))
+        raise NoSchemaHeader(_missing_header_text(data))
     version_id, payload = data[2:HEADER_BYTES], data[HEADER_BYTES:]
     if data[1] == _ZLIB:
         payload = _decompress(payload, payload_bytes_max)
     return VersionedPayload(version_id, payload)
 
 
-def _describe_missing(data: bytes) -> str:
-    begins = f"the data does not begin with the header of the Glue Schema Registry: {len(data)} bytes"
+def _missing_header_text(data: bytes) -> str:
+    text = f"the data does not begin with the header of the Glue Schema Registry: {len(data)} bytes"
     if data:
-        begins += f" that begin with 0x{data[:2].hex()}"
-    return f"{begins}, expected at least {HEADER_BYTES} that begin with 0x0300 or 0x0305"
+        text += f" that begin with 0x{data[:2].hex()}"
+    return f"{text}, expected at least {HEADER_BYTES} that begin with 0x0300 or 0x0305"
 
 
 def _decompress(compressed: bytes, bytes_max: int) -> bytes:

@@ -22,51 +22,53 @@ def with_bounded_keywords(kind: Any) -> Any:
     )
 
 
-def _unique_items(validator: Any, wanted: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
-    if wanted and validator.is_type(value, "array") and len(set(map(_comparable_value, value))) < len(value):
+def _unique_items(validator: Any, rule: Any, value: Any, _schema: Any) -> Iterator[ValidationError]:
+    if rule and validator.is_type(value, "array") and len(set(map(_comparable_value, value))) < len(value):
         yield ValidationError(f"{value!r:.{_SHOWN_MAX}} has non-unique elements")
 
 
-def _pattern(validator: Any, wanted: str, value: Any, _schema: Any) -> Iterator[ValidationError]:
+def _pattern(validator: Any, rule: str, value: Any, _schema: Any) -> Iterator[ValidationError]:
     if not validator.is_type(value, "string"):
         return
     if len(value) > PATTERN_CHARACTERS_MAX:
-        yield ValidationError(_too_long(value))
-    elif not compile_search(wanted)(value):
-        yield ValidationError(f"{value!r:.{_SHOWN_MAX}} does not match {wanted!r}")
+        yield ValidationError(_too_long_text(value))
+    elif not compile_search(rule)(value):
+        yield ValidationError(f"{value!r:.{_SHOWN_MAX}} does not match {rule!r}")
 
 
 def _pattern_properties(
-    validator: Any, wanted: Mapping[str, Any], value: Any, _schema: Any
+    validator: Any, rule: Mapping[str, Any], value: Any, _schema: Any
 ) -> Iterator[ValidationError]:
     if not validator.is_type(value, "object"):
         return
     longest = max(value, key=len, default="")
     if len(longest) > PATTERN_CHARACTERS_MAX:
-        yield ValidationError(_too_long(longest))
+        yield ValidationError(_too_long_text(longest))
         return
-    for pattern, subschema in wanted.items():
+    for pattern, subschema in rule.items():
         for name in filter(compile_search(pattern), value):
             yield from validator.descend(value[name], subschema, path=name, schema_path=pattern)
 
 
 def _additional_properties(
-    validator: Any, wanted: Any, value: Any, schema: Mapping[str, Any]
+    validator: Any, rule: Any, value: Any, schema: Mapping[str, Any]
 ) -> Iterator[ValidationError]:
     patterns = schema.get("patternProperties", {})
     if not patterns or not validator.is_type(value, "object"):
-        yield from _standard_additional_properties(validator, wanted, value, schema) or ()
+        yield from _standard_additional_properties(validator, rule, value, schema) or ()
         return
     if any(len(name) > PATTERN_CHARACTERS_MAX for name in value):
         return  # `_pattern_properties` reports the long name
     searches = [compile_search(pattern) for pattern in patterns]
-    known = schema.get("properties", {})
-    rest = [name for name in value if name not in known and not any(search(name) for search in searches)]
-    if validator.is_type(wanted, "object"):
-        for name in rest:
-            yield from validator.descend(value[name], wanted, path=name)
-    elif not wanted and rest:
-        names = ", ".join(f"{name!r:.{_SHOWN_MAX}}" for name in rest[:5])
+    known_names = schema.get("properties", {})
+    unknown_names = [
+        name for name in value if name not in known_names and not any(search(name) for search in searches)
+    ]
+    if validator.is_type(rule, "object"):
+        for name in unknown_names:
+            yield from validator.descend(value[name], rule, path=name)
+    elif not rule and unknown_names:
+        names = ", ".join(f"{name!r:.{_SHOWN_MAX}}" for name in unknown_names[:5])
         yield ValidationError(f"of the names {names} none matches {', '.join(map(repr, patterns))}")
 
 
@@ -78,7 +80,7 @@ _KEYWORDS: Final = {
 }
 
 
-def _too_long(text: str) -> str:
+def _too_long_text(text: str) -> str:
     return f"a text of {len(text)} characters is too long for a pattern, which takes {PATTERN_CHARACTERS_MAX}"
 
 

@@ -23,7 +23,7 @@ class JsonCodec:
 
     Args:
         definition: The JSON Schema as text, or parsed. Draft 7, unless its `$schema` names another.
-        schema_name: The payloads' owner, for messages.
+        schema_name: The schema's name in messages.
         value_count_max: A payload with more values is refused.
         checks: Whether values are checked against the schema. Writers must check; readers need not, and those of the Java
             reference do not.
@@ -40,9 +40,9 @@ class JsonCodec:
         checks: bool,
         value_count_max: int = VALUE_COUNT_MAX,
     ) -> None:
-        self._what: Final = schema_name
+        self._schema_name: Final = schema_name
         self._value_count_max: Final = value_count_max
-        self._check: Final = _check_of(definition, schema_name) if checks else None
+        self._check: Final = _schema_check(definition, schema_name) if checks else None
 
     def decode(self, payload: bytes) -> Any:
         """Return the value of a payload.
@@ -52,14 +52,14 @@ class JsonCodec:
         """
         if len(payload) > self._value_count_max and _count_values(payload) > self._value_count_max:
             raise SchemaMismatch(
-                f"the payload of {len(payload)} bytes of {self._what} is not read: it has more than {self._value_count_max} "
+                f"the payload of {len(payload)} bytes of {self._schema_name} is not read: it has more than {self._value_count_max} "
                 "values; raise value_count_max if it is to be read"
             )
         try:
             value = msgspec.json.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise SchemaMismatch(
-                f"the payload of {len(payload)} bytes of {self._what} is not JSON: {error}"
+                f"the payload of {len(payload)} bytes of {self._schema_name} is not JSON: {error}"
             ) from error
         if self._check is not None:
             self._check(value)
@@ -77,7 +77,9 @@ class JsonCodec:
                 # msgspec writes null for numbers that JSON does not have; json refuses them.
                 json.dumps(msgspec.to_builtins(value, str_keys=True), allow_nan=False)
         except (msgspec.EncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise SchemaMismatch(f"the value for {self._what} cannot be written as JSON: {error}") from error
+            raise SchemaMismatch(
+                f"the value for {self._schema_name} cannot be written as JSON: {error}"
+            ) from error
         if self._check is not None:
             self._check(msgspec.json.decode(payload))  # the value as written: a tuple has become an array
         return payload
@@ -89,7 +91,10 @@ def _count_values(payload: bytes) -> int:
     return 1 + sum(map(outside.count, (b",", b"[", b"{"))) - sum(1 for _ in _EMPTY.finditer(outside))
 
 
-def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: str) -> Callable[[Any], None]:
+def _schema_check(
+    definition: str | Mapping[str, Any] | Sequence[Any], schema_name: str
+) -> Callable[[Any], None]:
+    """Return a function that raises SchemaMismatch for a value that does not fit a JSON Schema."""
     try:
         import jsonschema
         import referencing
@@ -108,12 +113,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: 
             raise TypeError(f"a {type(schema).__name__}, expected an object")  # noqa: TRY301 - one sentence for all
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
         kind.check_schema(schema)
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-    ) as error:  # such as a $schema that is not text
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:  # a $schema that is not text
         raise UnsupportedSchema(f"{schema_name} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
         raise UnsupportedSchema(
@@ -125,7 +125,7 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: 
 
     def check(value: Any) -> None:
         try:
-            found = best_match(validator.iter_errors(value))
+            first_error = best_match(validator.iter_errors(value))
         except referencing.exceptions.Unresolvable as error:
             raise UnsupportedSchema(
                 f"{schema_name} refers to {error.ref}, which is not in it: references to other documents are not followed; put "
@@ -135,9 +135,9 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], schema_name: 
             raise SchemaMismatch(
                 f"the value cannot be checked by {schema_name}: it is nested too deep"
             ) from error
-        if found is not None:
+        if first_error is not None:
             raise SchemaMismatch(
-                f"the value does not fit {schema_name}: {found.json_path:.{_SHOWN_MAX}}: {text_of(found.message, _SHOWN_MAX)}"
+                f"the value does not fit {schema_name}: {first_error.json_path:.{_SHOWN_MAX}}: {text_of(first_error.message, _SHOWN_MAX)}"
             )
 
     return check

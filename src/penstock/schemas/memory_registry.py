@@ -75,21 +75,21 @@ class MemorySchemaRegistry:
             del self._versions[version_id]
 
     def fetch_version(self, version_id: UUID) -> SchemaVersion | None:
-        """Return a version by its id."""
+        """Return a version by its id; None if there is none."""
         with self._lock:
             version = self._versions.get(version_id)
             return None if version is None else self._on_fetched(version)
 
     def fetch_latest(self, schema_name: str) -> SchemaVersion | None:
-        """Return the newest version of a schema."""
+        """Return the newest version of a schema; None if there is none."""
         with self._lock:
             versions = self._versions_of(schema_name)
             return versions[-1] if versions else None
 
     def find_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
-        """Return the version of a schema that has this definition, whatever its spaces and the order of its keys."""
+        """Return the version with this definition, in which spaces and the order of keys do not count; None if there is none."""
         with self._lock:
-            return self._find(schema_name, definition)
+            return self._find_by_definition(schema_name, definition)
 
     def create_schema(
         self,
@@ -98,7 +98,7 @@ class MemorySchemaRegistry:
         definition: str,
         compatibility: Compatibility,  # noqa: ARG002 - nothing is checked here
     ) -> RegisteredVersion | None:
-        """Create a schema with its first version, which is available at once."""
+        """Create a schema with its first version, which is available at once; return None if the schema exists."""
         with self._lock:
             if self._versions_of(schema_name):
                 return None
@@ -106,12 +106,12 @@ class MemorySchemaRegistry:
         return RegisteredVersion(version.version_id, version.status, data_format)
 
     def register_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
-        """Add a version to a schema."""
+        """Add a version to a schema, or return the version that has this definition; None if there is no such schema."""
         with self._lock:
             versions = self._versions_of(schema_name)
             if not versions:
                 return None
-            found = self._find(schema_name, definition)
+            found = self._find_by_definition(schema_name, definition)
             if found is not None:
                 return found
             status = VersionStatus.PENDING if self._pending_fetch_count else self._checked
@@ -130,13 +130,14 @@ class MemorySchemaRegistry:
     def _versions_of(self, schema_name: str) -> list[SchemaVersion]:
         return [version for version in self._versions.values() if version.schema_name == schema_name]
 
-    def _find(self, schema_name: str, definition: str) -> RegisteredVersion | None:
+    def _find_by_definition(self, schema_name: str, definition: str) -> RegisteredVersion | None:
         for version in self._versions_of(schema_name):
             if _canonical_text(version.definition) == _canonical_text(definition):
                 return RegisteredVersion(version.version_id, version.status, version.data_format)
         return None
 
     def _on_fetched(self, version: SchemaVersion) -> SchemaVersion:
+        """Count a fetch of a pending version; after the last one, return the version with its final status."""
         if version.status is VersionStatus.PENDING:
             left = self._pending[version.version_id] = self._pending[version.version_id] - 1
             if left < 0:

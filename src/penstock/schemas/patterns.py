@@ -49,11 +49,11 @@ def compile_search(pattern: str) -> Search:
 
 
 def _is_costly(parsed: Any) -> bool:
-    return _long_repeats(parsed, is_repeated=False) > _LONG_REPEATS_MAX
+    return _count_long_repeats(parsed, is_inside_repeat=False) > _LONG_REPEATS_MAX
 
 
-def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
-    """Return the number of long repeats that follow each other. Any repeat or choice inside a repeat exceeds the limit alone.
+def _count_long_repeats(items: Iterable[Any], *, is_inside_repeat: bool) -> int:
+    """Count the long repeats; a repeat or choice inside another repeat counts as too many by itself.
 
     `re` tries every combination of the repeats' lengths, so it is used only for patterns with few of them.
     """
@@ -63,17 +63,17 @@ def _long_repeats(items: Iterable[Any], *, is_repeated: bool) -> int:
             low, high, body = argument
             is_variable = low != high and high > 1
             found += int(is_variable and high > _SHORT_ROUNDS_MAX)
-            if is_repeated and is_variable:
+            if is_inside_repeat and is_variable:
                 return _LONG_REPEATS_MAX + 1
-            found += _long_repeats(body, is_repeated=is_repeated or high > 1)
+            found += _count_long_repeats(body, is_inside_repeat=is_inside_repeat or high > 1)
         elif code is _constants.BRANCH:
-            if is_repeated:
+            if is_inside_repeat:
                 return _LONG_REPEATS_MAX + 1
-            found += max(_long_repeats(branch, is_repeated=False) for branch in argument[1])
+            found += max(_count_long_repeats(branch, is_inside_repeat=False) for branch in argument[1])
         elif code is _constants.SUBPATTERN:
-            found += _long_repeats(argument[3], is_repeated=is_repeated)
+            found += _count_long_repeats(argument[3], is_inside_repeat=is_inside_repeat)
         elif code in (_constants.ASSERT, _constants.ASSERT_NOT):
-            found += _long_repeats(argument[1], is_repeated=is_repeated)
+            found += _count_long_repeats(argument[1], is_inside_repeat=is_inside_repeat)
     return found
 
 
@@ -88,11 +88,11 @@ class _States:
     """
 
     def __init__(self, parsed: Any) -> None:
-        self._character: list[Callable[[str], Any] | None] = []
-        self._place: list[Callable[[str, int], Any] | None] = []
-        self._next: list[tuple[int, ...]] = []
+        self._character_tests: list[Callable[[str], Any] | None] = []
+        self._place_tests: list[Callable[[str, int], Any] | None] = []
+        self._next_states: list[tuple[int, ...]] = []
         self._end = self._add()
-        self._start = self._sequence(parsed, self._end, parsed.state.flags)
+        self._start = self._add_sequence(parsed, self._end, parsed.state.flags)
 
     def search(self, text: str) -> bool:
         """Return whether a text has a match."""
@@ -106,9 +106,9 @@ class _States:
             character = text[at]
             states = set()
             for state in reached:
-                test = self._character[state]
+                test = self._character_tests[state]
                 if test is not None and test(character):
-                    states.update(self._next[state])
+                    states.update(self._next_states[state])
         raise AssertionError("a text ends")
 
     def _reach(self, states: Sequence[int], text: str, at: int) -> set[int]:
@@ -120,32 +120,32 @@ class _States:
             if state in found:
                 continue
             found.add(state)
-            place = self._place[state]
-            if self._character[state] is None and (place is None or place(text, at)):
-                left.extend(self._next[state])
+            place = self._place_tests[state]
+            if self._character_tests[state] is None and (place is None or place(text, at)):
+                left.extend(self._next_states[state])
         return found
 
     def _add(
         self,
-        following: tuple[int, ...] = (),
+        next_states: tuple[int, ...] = (),
         *,
         character: Callable[[str], Any] | None = None,
         place: Callable[[str, int], Any] | None = None,
     ) -> int:
-        if len(self._next) >= _STATE_COUNT_MAX:
+        if len(self._next_states) >= _STATE_COUNT_MAX:
             raise _NotSupportedError
-        self._next.append(following)
-        self._character.append(character)
-        self._place.append(place)
-        return len(self._next) - 1
+        self._next_states.append(next_states)
+        self._character_tests.append(character)
+        self._place_tests.append(place)
+        return len(self._next_states) - 1
 
-    def _sequence(self, items: Sequence[Any], end: int, flags: int) -> int:
+    def _add_sequence(self, items: Sequence[Any], end: int, flags: int) -> int:
         """Add the states of consecutive items, the last of which leads to `end`; return the first state."""
         for item in reversed(list(items)):
-            end = self._item(item, end, flags)
+            end = self._add_item(item, end, flags)
         return end
 
-    def _item(self, item: Any, end: int, flags: int) -> int:
+    def _add_item(self, item: Any, end: int, flags: int) -> int:
         code, argument = item
         if code in _CHARACTERS:
             return self._add((end,), character=_compile_item(item, flags).match)
@@ -154,27 +154,27 @@ class _States:
                 raise _NotSupportedError
             return self._add((end,), place=_compile_item(item, flags).match)
         if code in _REPEATS:
-            return self._repeat(argument, end, flags)
+            return self._add_repeat(argument, end, flags)
         if code is _constants.SUBPATTERN:
             _, added, dropped, body = argument
-            return self._sequence(body, end, (flags | added) & ~dropped)
+            return self._add_sequence(body, end, (flags | added) & ~dropped)
         if code is _constants.BRANCH:
-            return self._add(tuple(self._sequence(branch, end, flags) for branch in argument[1]))
+            return self._add(tuple(self._add_sequence(branch, end, flags) for branch in argument[1]))
         raise _NotSupportedError
 
-    def _repeat(self, argument: tuple[int, int, Sequence[Any]], end: int, flags: int) -> int:
+    def _add_repeat(self, argument: tuple[int, int, Sequence[Any]], end: int, flags: int) -> int:
         """Add `low` copies of a repeated part, then a loop, or `high - low` copies that may each go on to the end."""
         low, high, body = argument
         if high is _constants.MAXREPEAT:
             loop = self._add()
-            self._next[loop] = (self._sequence(body, loop, flags), end)
+            self._next_states[loop] = (self._add_sequence(body, loop, flags), end)
             end = loop
         else:
             last = end
             for _ in range(high - low):
-                end = self._add((self._sequence(body, end, flags), last))
+                end = self._add((self._add_sequence(body, end, flags), last))
         for _ in range(low):
-            end = self._sequence(body, end, flags)
+            end = self._add_sequence(body, end, flags)
         return end
 
 

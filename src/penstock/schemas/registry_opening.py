@@ -19,7 +19,7 @@ def open_registry(
     endpoint_url: str | None,
     connection: dict[str, Any] | None,
 ) -> SchemaRegistry:
-    """Return the given registry, or without one the AWS Glue Schema Registry with this connection. Makes no call yet.
+    """Return the given registry; if it is None, AWS's Glue Schema Registry with this connection. No call is made yet.
 
     Raises:
         UsageError: Both a registry and a connection are given.

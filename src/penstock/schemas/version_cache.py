@@ -26,7 +26,7 @@ class VersionCache(Generic[_Key, _Value]):
 
     Args:
         fetch: Fetches a missing version; called by one thread at a time for one key.
-        count_max: How many values are kept, and how many refusals; those used last stay.
+        count_max: How many values are kept, and how many refusals; the oldest are removed first.
         refusal_kept_s: How long a `SchemaError` is raised again without a fetch.
         wait_s: How long a thread waits while another one fetches the same version.
         clock: Measures the age of a refusal.
@@ -49,7 +49,7 @@ class VersionCache(Generic[_Key, _Value]):
         self._lock: Final = threading.Lock()
         self._values: Final[OrderedDict[_Key, _Value]] = OrderedDict()
         self._refusals: Final[OrderedDict[_Key, tuple[float, type[SchemaError], str]]] = OrderedDict()
-        self._under_way: Final[dict[_Key, Future[_Value]]] = {}
+        self._fetches_under_way: Final[dict[_Key, Future[_Value]]] = {}
 
     def get(self, key: _Key) -> _Value:
         """Return the value of a key; fetch it if the cache does not have it.
@@ -64,20 +64,21 @@ class VersionCache(Generic[_Key, _Value]):
                 self._values.move_to_end(key)
                 return self._values[key]
             self._raise_refusal(key)
-            answer = self._under_way.get(key)
-            is_first = answer is None
-            if answer is None:
-                answer = self._under_way[key] = Future()
+            fetch = self._fetches_under_way.get(key)
+            is_first = fetch is None
+            if fetch is None:
+                fetch = self._fetches_under_way[key] = Future()
         if is_first:
-            return self._fetch_and_share(key, answer)
+            return self._fetch_and_share(key, fetch)
         try:
-            return answer.result(self._wait_s)
+            return fetch.result(self._wait_s)
         except TimeoutError:
             raise Unavailable(
                 f"another thread has asked the schema registry for the same version for {self._wait_s:g} s without an answer"
             ) from None
 
-    def _fetch_and_share(self, key: _Key, answer: Future[_Value]) -> _Value:
+    def _fetch_and_share(self, key: _Key, fetch: Future[_Value]) -> _Value:
+        """Fetch a value, keep it or its refusal, and complete the future for which other threads wait."""
         try:
             value = self._fetch(key)
         except BaseException as error:
@@ -85,9 +86,9 @@ class VersionCache(Generic[_Key, _Value]):
                 if isinstance(error, SchemaError):
                     until_s = self._clock.monotonic_s() + self._refusal_kept_s
                     self._refusals[key] = (until_s, type(error), str(error))
-                    _keep_last(self._refusals, self._count_max)
-                del self._under_way[key]
-            answer.set_exception(
+                    _remove_oldest(self._refusals, self._count_max)
+                del self._fetches_under_way[key]
+            fetch.set_exception(
                 error
                 if isinstance(error, Exception)
                 else Unavailable(
@@ -97,9 +98,9 @@ class VersionCache(Generic[_Key, _Value]):
             raise
         with self._lock:
             self._values[key] = value
-            _keep_last(self._values, self._count_max)
-            del self._under_way[key]
-        answer.set_result(value)
+            _remove_oldest(self._values, self._count_max)
+            del self._fetches_under_way[key]
+        fetch.set_result(value)
         return value
 
     def _raise_refusal(self, key: _Key) -> None:
@@ -111,6 +112,6 @@ class VersionCache(Generic[_Key, _Value]):
         del self._refusals[key]
 
 
-def _keep_last(kept: OrderedDict[Any, Any], count_max: int) -> None:
-    while len(kept) > count_max:
-        kept.popitem(last=False)
+def _remove_oldest(entries: OrderedDict[Any, Any], count_max: int) -> None:
+    while len(entries) > count_max:
+        entries.popitem(last=False)
