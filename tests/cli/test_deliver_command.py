@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from penstock.cli.deliver_command import _deliveries
+from penstock.cli.deliver_command import _parse_deliveries
 from penstock.cli.main import build_parser, main
 from waiting import wait_until
 
@@ -22,7 +22,7 @@ TWO = "deliveries:\n- {stream: orders, to: /lake/a}\n- {stream: returns, to: /la
 
 
 def read(*words):
-    return _deliveries(build_parser()[0].parse_args(["deliver", *words]))
+    return _parse_deliveries(build_parser()[0].parse_args(["deliver", *words]))
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from moved_clock import MovedClock
 from penstock.cli.lease_report import (
     WatchedLease,
-    circular_leases,
     count_leases_by,
+    find_circular_leases,
     live_owners,
     state_of,
     watch_leases,
@@ -56,7 +56,7 @@ def test_commands_and_workers_agree_on_which_shards_wait(leases, listed):
     view.on_scan(leases, 0.0)
     rows = {lease.key: lease for lease in leases}
     for lease, owner_state, _ in view.with_owner_states(0.0):
-        shown = state_of(WatchedLease(lease, owner_state), rows, circular=circular_leases(rows))
+        shown = state_of(WatchedLease(lease, owner_state), rows, circular_leases=find_circular_leases(rows))
         assert (shown in WAITING) == (not lease.is_ended and view.waits_for_parents(lease))
     graph = ShardGraph(Shard(key, HashRange(0, HASH_KEY_MAX)) for key in listed)
     parents = {parent for lease in leases for parent in lease.parents}

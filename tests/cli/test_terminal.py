@@ -164,13 +164,15 @@ def test_a_missing_stream_has_its_nearest_name_where_it_was_looked_for(monkeypat
     monkeypatch.setattr(
         cli.wiring, "open_stream_control", lambda _options: Mock(list_streams=lambda: ["orders", "s"])
     )
-    assert cli._near_stream(cli.build_parser()[0].parse_args(words), missing) == said
+    assert cli._nearest_stream_question(cli.build_parser()[0].parse_args(words), missing) == said
 
 
 def test_a_list_of_streams_that_is_denied_hides_no_error(monkeypatch):
     denied = Mock(list_streams=Mock(side_effect=AccessDenied("no")))
     monkeypatch.setattr(cli.wiring, "open_stream_control", lambda _options: denied)
-    assert cli._near_stream(cli.build_parser()[0].parse_args(["tail", "S"]), "stream ordesr") == ""
+    assert (
+        cli._nearest_stream_question(cli.build_parser()[0].parse_args(["tail", "S"]), "stream ordesr") == ""
+    )
 
 
 def test_a_closed_pipe_stays_an_error_of_the_output(monkeypatch):

@@ -10,15 +10,15 @@ from typing import Any, Final
 from penstock.core.keyword_options import did_you_mean
 
 _ENDS_OPTIONS: Final = "--"
-_NO_OPTION: Final = "\0"
+_ARGUMENT_MARK: Final = "\0"
 """Marks a word after `--` until it is parsed. No typed word can contain it."""
 
 
 class CommandParser(argparse.ArgumentParser):
     """An `ArgumentParser` for the command line; parsers of subcommands are of this class too."""
 
-    _is_mixing = False
-    _accepts_all = False
+    _is_parsing_intermixed = False
+    _accepts_all_words = False
 
     def __init__(self, **settings: Any) -> None:
         # An abbreviation would change its meaning as soon as another option began with the same letters.
@@ -27,26 +27,26 @@ class CommandParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
         """Parse, with options and arguments in any order."""
         words = sys.argv[1:] if args is None else list(args)
-        if self._accepts_all:
+        if self._accepts_all_words:
             return super().parse_known_args([], namespace)
-        if self._is_mixing or self.subcommands is not None:
+        if self._is_parsing_intermixed or self.subcommands is not None:
             return super().parse_known_args(words, namespace)
-        self._refuse_unknown(words)
+        self._refuse_unknown_options(words)
         # argparse parses in two calls: without a mark, the second would take the words after `--` as options.
         if _ENDS_OPTIONS in words:
             end = words.index(_ENDS_OPTIONS)
-            words = words[: end + 1] + [f"{_NO_OPTION}{word}" for word in words[end + 1 :]]
+            words = words[: end + 1] + [f"{_ARGUMENT_MARK}{word}" for word in words[end + 1 :]]
         # The library's own way calls this method again, for the options alone and for the arguments alone.
-        self._is_mixing = True
+        self._is_parsing_intermixed = True
         try:
             parsed, surplus = self.parse_known_intermixed_args(words, namespace)
-            return parsed, [word.removeprefix(_NO_OPTION) for word in surplus]
+            return parsed, [word.removeprefix(_ARGUMENT_MARK) for word in surplus]
         finally:
-            self._is_mixing = False
+            self._is_parsing_intermixed = False
 
     def accept_all_words(self) -> None:
         """Accept every word and ignore it."""
-        self._accepts_all = True
+        self._accepts_all_words = True
 
     @property
     def option_names(self) -> list[str]:
@@ -74,16 +74,16 @@ class CommandParser(argparse.ArgumentParser):
                 return dict(action.choices)
         return None
 
-    def _refuse_unknown(self, words: Sequence[str]) -> None:
+    def _refuse_unknown_options(self, words: Sequence[str]) -> None:
         """End with an error if an option is unknown. Otherwise argparse might report a missing argument first."""
-        known = [name for action in self._actions for name in action.option_strings]
+        known_words = [name for action in self._actions for name in action.option_strings]
         for word in words:
             if word == _ENDS_OPTIONS:
                 return
             name = word.partition("=")[0]
-            if name.startswith("--") and name not in known:
+            if name.startswith("--") and name not in known_words:
                 self.error(
-                    f"unknown option {name}: {did_you_mean(name, known)}`{self.prog} --help` lists the options"
+                    f"unknown option {name}: {did_you_mean(name, known_words)}`{self.prog} --help` lists the options"
                 )
 
     def _print_message(self, message: str, file: Any = None) -> None:
@@ -94,7 +94,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         if action.nargs != argparse.PARSER:  # its words are parsed by the subcommand
-            arg_string = arg_string.removeprefix(_NO_OPTION)
+            arg_string = arg_string.removeprefix(_ARGUMENT_MARK)
             if not arg_string and arg_string != action.const:  # an option without a value gets its `const`
                 raise argparse.ArgumentError(
                     action, "the value is empty; is a variable of the shell not set?"
@@ -104,7 +104,7 @@ class CommandParser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
-        known = [str(each) for each in action.choices]
+        known_words = [str(each) for each in action.choices]
         what = "command" if isinstance(action, argparse._SubParsersAction) else "value"  # noqa: SLF001
-        message = f"unknown {what} {value}: {did_you_mean(str(value), known)}known are {', '.join(known)}"
+        message = f"unknown {what} {value}: {did_you_mean(str(value), known_words)}known are {', '.join(known_words)}"
         raise argparse.ArgumentError(None if what == "command" else action, message)

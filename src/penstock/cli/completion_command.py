@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
     """Print the script, or if a shell requests completions, the words that fit; return the exit status."""
     from penstock.cli.main import build_parser
 
-    given = os.environ.get(_WORDS)
-    if given is None:
+    typed_words = os.environ.get(_WORDS)
+    if typed_words is None:
         print(_SCRIPTS[args.shell], end="")
     else:
-        print("\n".join(completions(build_parser()[0], given.split("\n"))))
+        print("\n".join(completions(build_parser()[0], typed_words.split("\n"))))
     return 0
 
 
@@ -80,16 +80,20 @@ def completions(parser: CommandParser, words: list[str]) -> list[str]:
         parser: The parser of the command line.
         words: Those after the program's name; the last one may be empty.
     """
-    *before, last = words
-    for word in before:
+    *earlier_words, last_word = words
+    for word in earlier_words:
         parser = (parser.subcommands or {}).get(word, parser)
-    return [word for word in _candidates(parser, before[-1] if before else "", last) if word.startswith(last)]
+    return [
+        word
+        for word in _possible_words(parser, earlier_words[-1] if earlier_words else "", last_word)
+        if word.startswith(last_word)
+    ]
 
 
-def _candidates(parser: CommandParser, previous: str, last: str) -> list[str]:
-    values = parser.values_of(previous)
+def _possible_words(parser: CommandParser, previous_word: str, last_word: str) -> list[str]:
+    values = parser.values_of(previous_word)
     if values is not None:
         return values
-    if last.startswith("-"):
+    if last_word.startswith("-"):
         return parser.option_names
     return list(parser.subcommands or ())

@@ -74,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-records", type=int, default=10_000, metavar="N", help="records per read, 1 to 10,000"
     )
-    pushed = parser.add_mutually_exclusive_group()
-    pushed.add_argument(
+    fan_out = parser.add_mutually_exclusive_group()
+    fan_out.add_argument(
         "--fan-out",
         nargs="?",
         const="",
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="have the records pushed to this registered consumer (enhanced fan-out; without a name that of the application); "
         "it is registered if it is not there, and stays",
     )
-    pushed.add_argument(
+    fan_out.add_argument(
         "--auto-fan-out",
         nargs="?",
         const="",
@@ -131,15 +131,15 @@ def _retrieval_of(args: argparse.Namespace) -> Literal["polling", "fan-out", "au
     return "polling" if args.auto_fan_out is None else "auto"
 
 
-def _is_no_broken_pipe(record: logging.LogRecord) -> bool:
-    """Return False for a log record of a broken pipe: the reader of the output has gone, and no shard is at fault."""
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Return whether a log record is shown: not that of a broken pipe, whose reader has gone while the shards are well."""
     # A second handler may fail while its shard is leaving: then only the log record's message names the error.
     is_raised = record.exc_info is not None and isinstance(record.exc_info[1], BrokenPipeError)
     return not is_raised and BrokenPipeError.__name__ not in record.getMessage()
 
 
 def _with_zone(start: StartingPosition) -> str | StartingPosition:
-    """Return a starting position for `ConsumerOptions`. One timestamp for all shards becomes a text, so that errors show its time zone."""
+    """Return a position as `ConsumerOptions` takes it: one timestamp for all shards as text, so that errors show its time zone."""
     from penstock.core.moments import describe_moment
 
     moment_ms = start.default.timestamp_ms
@@ -201,7 +201,7 @@ def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None
     )
     try:
         with (
-            filtered_logs(_is_no_broken_pipe),
+            filtered_logs(_is_shown),
             while_output_is_read(consumer.request_stop) as is_reader_gone,
         ):
             consumer.run()

@@ -8,8 +8,8 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.cli import queue_records
 from penstock.cli.line_format import QUEUE_FIELDS, LineFormat, parse_format
-from penstock.cli.queue_records import show
 from penstock.cli.record_lines import print_fields
 from penstock.cli.service_options import connection_of
 from penstock.errors import UsageError
@@ -41,22 +41,22 @@ def run(args: argparse.Namespace, metrics: PrometheusMetrics | None) -> int:
     line_format = None if args.format is None else parse_format(args.format, QUEUE_FIELDS)
     logging.getLogger("penstock.queues").setLevel(logging.INFO)
     lock = threading.Lock()
-    is_broken = threading.Event()
+    is_pipe_broken = threading.Event()
 
-    def print_record(record: QueueRecord) -> None:
+    def print_one(record: QueueRecord) -> None:
         """Print a record and flush the output, before the record is acknowledged."""
         with lock:
             try:
-                _print(record, args, line_format)
+                _print_queue_record(record, args, line_format)
                 sys.stdout.flush()
             except BrokenPipeError:
-                is_broken.set()
+                is_pipe_broken.set()
                 consumer.request_stop()
                 raise
 
     consumer = QueueConsumer(
         args.queue,
-        print_record,
+        print_one,
         concurrency=1,
         worker_id=args.worker_id,
         metrics=metrics,
@@ -64,19 +64,21 @@ def run(args: argparse.Namespace, metrics: PrometheusMetrics | None) -> int:
     )
     with while_output_is_read(consumer.request_stop) as is_reader_gone:
         consumer.run()
-    if is_reader_gone.is_set() or is_broken.is_set():
+    if is_reader_gone.is_set() or is_pipe_broken.is_set():
         raise BrokenPipeError  # records that were not printed are not acknowledged
     return 0
 
 
-def _print(record: QueueRecord, args: argparse.Namespace, line_format: LineFormat | None) -> None:
+def _print_queue_record(
+    record: QueueRecord, args: argparse.Namespace, line_format: LineFormat | None
+) -> None:
     if line_format is not None:
         print_fields(line_format.fields(record))
         return
     if args.data:
         print_fields([(record.data, True), (b"\n", False)])
         return
-    show(
+    queue_records.print_record(
         {
             "record_id": record.record_id,
             "sub_sequence_number": record.sub_sequence_number,

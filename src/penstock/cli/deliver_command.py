@@ -116,12 +116,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_deliveries(args: argparse.Namespace) -> int:
-    deliveries = _deliveries(args)
+    deliveries = _parse_deliveries(args)
     from penstock.delivery.running import DeliveryRun, check_deliveries, close_session, open_session
     from penstock.runtime.stop_signals import StopSignals, received_signal
 
     try:
-        checked = check_deliveries(deliveries)
+        checked_deliveries = check_deliveries(deliveries)
     except UsageError as error:
         if args.file is None:
             raise
@@ -139,7 +139,7 @@ def _run_deliveries(args: argparse.Namespace) -> int:
 
     def report(batch: BatchReport) -> None:
         with lock:
-            print(safe_json(to_builtins(batch)) if args.json else escape_text(_as_line(batch)), flush=True)
+            print(safe_json(to_builtins(batch)) if args.json else escape_text(_batch_text(batch)), flush=True)
             if batch.dead_count and (folders := letter_folders.pop(batch.delivery, None)):
                 warn(
                     f"penstock deliver: the dead letters of {batch.delivery}, with reasons, are in "
@@ -148,9 +148,9 @@ def _run_deliveries(args: argparse.Namespace) -> int:
 
     try:
         if args.dry_run:
-            _show_previews(spark, checked, as_json=args.json)
+            _show_previews(spark, checked_deliveries, as_json=args.json)
             return 0
-        deliver = DeliveryRun(spark, checked, report, is_redelivery=args.redeliver)
+        deliver = DeliveryRun(spark, checked_deliveries, report, is_redelivery=args.redeliver)
         for each in deliver.opened:
             warn(
                 f"penstock deliver: {each.delivery.stream} to {each.delivery.to} (leases: {each.record.application})"
@@ -179,60 +179,63 @@ def _submit_lines(args: argparse.Namespace) -> str:
 
     if args.file is None:
         raise UsageError("--print-submit needs a file of deliveries: -f FILE")
-    deliveries = _deliveries(args)
+    deliveries = _parse_deliveries(args)
     formats = {each.format for each in deliveries}
     has_schemas = any(each.glue_schema is not None or each.schema.endswith(".json") for each in deliveries)
     files = [each.schema for each in deliveries if schema_file(each.schema) is not None]
-    further = [f"--{name}" for name in ("once", "json", "redeliver") if getattr(args, name)]
+    further_arguments = [f"--{name}" for name in ("once", "json", "redeliver") if getattr(args, name)]
     for name, value in connection_of(args).items():
-        further += [f"--{name.replace('_', '-')}", value]
+        further_arguments += [f"--{name.replace('_', '-')}", value]
     settings = pairs_of(args.conf, "--conf")
-    line = newest_line(formats)
+    spark_release = newest_line(formats)
     with contextlib.suppress(PackageNotFoundError):
-        installed = spark_line(version("pyspark"))
-        if line and has_packages(formats, installed):
-            line = installed
-    settings |= lake_settings(formats, line or None, settings)
+        installed_release = spark_line(version("pyspark"))
+        if spark_release and has_packages(formats, installed_release):
+            spark_release = installed_release
+    settings |= lake_settings(formats, spark_release or None, settings)
     return submit_lines(
         args.file,
-        tuple(further),
+        tuple(further_arguments),
         args.master,
         settings,
-        line,
+        spark_release,
         has_schemas=has_schemas,
         schema_files=files,
     )
 
 
-def _show_previews(spark: Any, checked: Any, *, as_json: bool) -> None:
+def _show_previews(spark: Any, checked_deliveries: Any, *, as_json: bool) -> None:
     from penstock.delivery.preview import preview
     from penstock.delivery.running import named_errors, spark_errors
 
-    for delivery, options in checked:
-        with spark_errors(delivery), named_errors(delivery, checked):
-            found = preview(spark, delivery, options)
+    for delivery, options in checked_deliveries:
+        with spark_errors(delivery), named_errors(delivery, checked_deliveries):
+            delivery_preview = preview(spark, delivery, options)
         if as_json:
-            print(safe_json(to_builtins(found)))
+            print(safe_json(to_builtins(delivery_preview)))
             continue
         out = Output()
-        out.line(f"{found.stream} to {found.to}", style="bold")
-        out.line(f"checkpoint {found.checkpoint}")
-        parts = set(found.partitions)
-        if found.columns:
+        out.line(f"{delivery_preview.stream} to {delivery_preview.to}", style="bold")
+        out.line(f"checkpoint {delivery_preview.checkpoint}")
+        parts = set(delivery_preview.partitions)
+        if delivery_preview.columns:
             out.table(
                 ["column", "type", ""],
-                [[name, kind, "partition" if name in parts else ""] for name, kind in found.columns],
+                [
+                    [name, kind, "partition" if name in parts else ""]
+                    for name, kind in delivery_preview.columns
+                ],
             )
-        if found.rows:
-            names = list(found.rows[0])
-            out.table(names, [[row[name] or "" for name in names] for row in found.rows])
-        for change in found.changes:
+        if delivery_preview.rows:
+            names = list(delivery_preview.rows[0])
+            out.table(names, [[row[name] or "" for name in names] for row in delivery_preview.rows])
+        for change in delivery_preview.changes:
             out.line(change)
-        for reason in found.dead:
+        for reason in delivery_preview.dead:
             out.line(f"dead letter: {reason}")
-        if found.note:
-            out.line(found.note)
-        _show_costs(out, found.costs)
+        if delivery_preview.note:
+            out.line(delivery_preview.note)
+        _show_costs(out, delivery_preview.costs)
 
 
 def _show_costs(out: Output, costs: RunningCosts) -> None:
@@ -249,28 +252,28 @@ def _show_costs(out: Output, costs: RunningCosts) -> None:
         out.line(f"warning: {costs.warning}")
 
 
-def _deliveries(args: argparse.Namespace) -> list[Delivery]:
+def _parse_deliveries(args: argparse.Namespace) -> list[Delivery]:
     """Return the deliveries of the file, or else the one that the options describe."""
     from penstock.core.delivering.definition import parse_delivery
 
-    given: dict[str, Any] = {
+    typed_values: dict[str, Any] = {
         name: value for name in _FLAGS if (value := getattr(args, name.replace("-", "_"))) is not None
     }
-    given |= {
+    typed_values |= {
         name.replace("_", "-"): value
         for name in ("stream", "partition_by", "metadata")
         if (value := getattr(args, name)) is not None
     }
     if args.option:
-        given["options"] = pairs_of(args.option, "--option")
+        typed_values["options"] = pairs_of(args.option, "--option")
     connection = {name.replace("_", "-"): value for name, value in connection_of(args).items()}
     if args.file is None:
         if args.stream is None:
             raise UsageError("name a stream, or a file of deliveries with -f")
-        return [parse_delivery({**given, **connection})]
-    if given:
+        return [parse_delivery({**typed_values, **connection})]
+    if typed_values:
         raise UsageError(
-            f"-f names a file of deliveries; {', '.join(sorted(given))} belongs into it, not onto the command line"
+            f"-f names a file of deliveries; {', '.join(sorted(typed_values))} belongs into it, not onto the command line"
         )
     documents = _documents_of(args.file)
     deliveries = []
@@ -287,11 +290,11 @@ def _deliveries(args: argparse.Namespace) -> list[Delivery]:
 
 def _documents_of(file: str) -> list[Any]:
     """Return the documents of a file's list `deliveries`; without the list, the whole file is the only document."""
-    found = _read_file(file)
-    several = found.get("deliveries")
+    document = _read_file(file)
+    several = document.get("deliveries")
     if several is None:
-        return [found]
-    if len(found) > 1 or not isinstance(several, list) or not several:
+        return [document]
+    if len(document) > 1 or not isinstance(several, list) or not several:
         raise OptionError(f"{file}: `deliveries` is a list and stands alone")
     return several
 
@@ -341,38 +344,40 @@ def _parse_text(text: str, ending: str) -> Any:
 
 def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object of JSON; refuse a key that is there twice."""
-    twice = repeated_name([key for key, _ in pairs])
-    if twice is not None:
-        raise ValueError(f"{twice} is there twice")
+    repeated_key = repeated_name([key for key, _ in pairs])
+    if repeated_key is not None:
+        raise ValueError(f"{repeated_key} is there twice")
     return dict(pairs)
 
 
 def _yaml_loader(yaml: Any) -> Any:
-    """Return a loader that keeps numbers, dates and times as texts, so that a value means the same as on the command line.
+    """Return a loader that keeps numbers, dates and times as texts, and refuses a key that is there twice.
 
-    YAML would read a stream `007` as 7, `1e3` as 1000 and `12:30` as 750.
-
-    The loader refuses a key that is there twice: YAML would keep the second value.
+    So a value means the same as on the command line: YAML would read `007` as 7, `1e3` as 1000 and `12:30` as 750.
     """
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc]  # loaded late
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            twice = repeated_name([key.value for key, _ in node.value])
-            if twice is not None:
-                last = [key for key, _ in node.value if key.value == twice][-1]
-                raise yaml.MarkedYAMLError(problem=f"{twice} is there twice", problem_mark=last.start_mark)
+            repeated_key = repeated_name([key.value for key, _ in node.value])
+            if repeated_key is not None:
+                last = [key for key, _ in node.value if key.value == repeated_key][-1]
+                raise yaml.MarkedYAMLError(
+                    problem=f"{repeated_key} is there twice", problem_mark=last.start_mark
+                )
             return super().construct_mapping(node, deep)
 
     Loader.yaml_implicit_resolvers = {
         first: [
-            (tag, pattern) for tag, pattern in found if tag.rpartition(":")[2] in ("bool", "null", "merge")
+            (tag, pattern)
+            for tag, pattern in resolvers
+            if tag.rpartition(":")[2] in ("bool", "null", "merge")
         ]
-        for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
     return Loader
 
 
-def _as_line(batch: BatchReport) -> str:
+def _batch_text(batch: BatchReport) -> str:
     parts = [counted(batch.row_count, "row")]
     if batch.dead_count:
         parts.append(counted(batch.dead_count, "dead letter"))

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 CONSUMER_LOGGERS: Final = ("penstock.leases", "penstock.consumer")
 
 
-def is_without_leases(record: logging.LogRecord) -> bool:
-    """Return False for log records about leases and about the end of all shards: a command without leases reports its own end.
+def is_shown_without_leases(record: logging.LogRecord) -> bool:
+    """Return whether a command without leases shows a log record.
 
-    Records with a traceback pass, since they are unexpected errors.
+    It reports stopped leases and the end of all shards itself. A traceback shows an unexpected error.
     """
     is_of_lease = record.name == "penstock.leases" and "stopped" in record.getMessage()
     return bool(record.exc_info) or (record.levelno < logging.CRITICAL and not is_of_lease)

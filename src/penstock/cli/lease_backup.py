@@ -42,24 +42,24 @@ def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -
     for lease in plan.created_leases:
         table.write(Create(lease))
     for key, position in plan.targets.items():
-        _write_as_read(table, rows[key], lambda row, to=position: Reset(row.key, row.counter, to))
+        _write_with_retries(table, rows[key], lambda row, to=position: Reset(row.key, row.counter, to))
     for key in plan.removed_keys:
-        _write_as_read(table, rows[key], lambda row: Delete(row.key, row.counter, row.checkpoint))
+        _write_with_retries(table, rows[key], lambda row: Delete(row.key, row.counter, row.checkpoint))
     return len(plan.targets) + len(plan.created_leases) + len(plan.removed_keys)
 
 
-def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:
-    """Do the write `write_of(row)`. If the row has changed, fetch it and try again; if it is missing, do nothing."""
+def _write_with_retries(table: LeaseTable, row: Lease, make_write: Any) -> None:
+    """Do the write that `make_write` returns for a row. If the row has changed, fetch it and try again; if it is missing, do nothing."""
     for _ in range(_ATTEMPTS):
-        write: LeaseWrite = write_of(row)
+        write: LeaseWrite = make_write(row)
         outcome = table.write(write)
         is_missing = isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING
         if is_missing or isinstance(outcome, Applied):
             return
-        fresh = table.fetch(row.key)
-        if fresh is None:
+        current_row = table.fetch(row.key)
+        if current_row is None:
             return
-        row = fresh
+        row = current_row
     raise PenstockError(
         f"lease {row.key} of table {table.name} keeps changing: worker {row.owner} is alive. Stop it; "
         "--restore with the backup file undoes the writes so far"
@@ -69,8 +69,8 @@ def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:
 # --- the backup file ------------------------------------------------------------------------------------
 
 
-def write_backup(path: Path, table_name: str, moment: str, leases: Sequence[Lease]) -> None:
-    """Write every lease to a new file.
+def write_backup(path: Path, table_name: str, written_at: str, leases: Sequence[Lease]) -> None:
+    """Write every lease to a new file, with the time of day as text.
 
     Raises:
         OptionError: The file exists, or cannot be written.
@@ -78,8 +78,8 @@ def write_backup(path: Path, table_name: str, moment: str, leases: Sequence[Leas
     document = {
         "format": _FORMAT,
         "table": table_name,
-        "written": moment,
-        "leases": [_to_document(lease) for lease in leases],
+        "written": written_at,
+        "leases": [_lease_document(lease) for lease in leases],
     }
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -111,14 +111,14 @@ def read_backup(path: Path, table_name: str | None) -> tuple[Lease, ...]:
             raise OptionError(
                 f"{path} is a backup of table {document['table']}, not of {table_name}, which has leases of its own"
             )
-        return tuple(_from_document(entry) for entry in document["leases"])
+        return tuple(_parse_lease(entry) for entry in document["leases"])
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         if isinstance(error, OptionError):
             raise
         raise OptionError(f"{path} is not a backup of a lease table: {error}") from error
 
 
-def _to_document(lease: Lease) -> dict[str, Any]:
+def _lease_document(lease: Lease) -> dict[str, Any]:
     checkpoint, hash_range = lease.checkpoint, lease.hash_range
     sentinel = None if checkpoint.sentinel is None else checkpoint.sentinel.value
     return {
@@ -137,7 +137,7 @@ def _to_document(lease: Lease) -> dict[str, Any]:
     }
 
 
-def _from_document(entry: dict[str, Any]) -> Lease:
+def _parse_lease(entry: dict[str, Any]) -> Lease:
     bounds = entry["hash_range"]
     return Lease(
         key=entry["key"],

@@ -44,9 +44,10 @@ class WatchedLease:
 
 
 def watch_leases(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[WatchedLease], LeaseScan]:
-    """Scan a table until the counter of every owned lease has changed, or `observe_s` is over.
+    """Scan a table until the counter of every owned lease has changed, or `observe_s` is over: one scan shows no change.
 
-    One scan does not show how old a counter is; the difference between two does.
+    Returns:
+        The leases, sorted by key, and the last scan.
     """
     view = LeaseView(observe_s)
     began_s = clock.monotonic_s()
@@ -65,7 +66,7 @@ def watch_leases(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[lis
     return sorted(watched_leases, key=lambda each: each.lease.key), scan
 
 
-def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
+def find_circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
     """Return the leases that are their own ancestors by the parents in the rows. Such leases do not wait for each other."""
     return find_cycles(parents_of_unfinished_leases(leases.values()))
 
@@ -73,14 +74,14 @@ def circular_leases(leases: Mapping[str, Lease]) -> frozenset[str]:
 def state_of(
     watched_lease: WatchedLease,
     leases: Mapping[str, Lease],
-    vanished: Container[str] = (),
-    circular: Container[str] = (),
+    vanished_shards: Container[str] = (),
+    circular_leases: Container[str] = (),
 ) -> str:
     """Return the state of a lease, in a word or two.
 
     Args:
-        vanished: Shards that the stream does not list any more.
-        circular: Leases that are their own ancestors by the parents in the rows.
+        vanished_shards: Shards that the stream does not list any more.
+        circular_leases: Leases that are their own ancestors by the parents in the rows.
     """
     lease = watched_lease.lease
     if watched_lease.owner_state is OwnerState.ENDED:
@@ -88,7 +89,7 @@ def state_of(
     is_silent = watched_lease.owner_state is OwnerState.EXPIRED and not watched_lease.has_moved
     if lease.checkpoint_owner is not None and not is_silent:
         return "handing over"
-    waits = waits_for_parents(lease, leases, vanished, circular)
+    waits = waits_for_parents(lease, leases, vanished_shards, circular_leases)
     if watched_lease.owner_state is OwnerState.UNOWNED:
         return "waits for parents" if waits else "unowned"
     if is_silent:
@@ -105,12 +106,12 @@ def zone_name(worker: str) -> str:
 
 def count_leases_by(watched_leases: list[WatchedLease], name_of: Callable[[str], str]) -> dict[str, int]:
     """Count the unfinished leases of each group of workers, the largest count first; `name_of` returns a worker's group."""
-    counted = Counter(
+    counts = Counter(
         name_of(each.lease.reader)
         for each in watched_leases
         if each.lease.reader is not None and not each.lease.is_ended
     )
-    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def live_owners(watched_leases: list[WatchedLease]) -> list[str]:
@@ -119,7 +120,7 @@ def live_owners(watched_leases: list[WatchedLease]) -> list[str]:
 
 
 def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:
-    """Return the state of a fleet with KCL 3 workers."""
+    """Return the state of a fleet with KCL 3 workers as a JSON document; `wall_s` is the time of day."""
     mode = FleetModeDetector("").detect(rows, 0.0, wall_s)
     return {
         "state": rows.version,
@@ -175,15 +176,15 @@ def choose_stream(leases: Sequence[Lease], named: str) -> tuple[str, tuple[Lease
     streams = streams_of(leases, named)
     if not streams:
         return "", ()
-    fitting = [
+    matching_ids = [
         stream_id
         for stream_id, stream in streams.items()
         if named in (stream_id, stream, stream.rpartition("/")[2])
     ]
-    if len(fitting) != 1:
-        known = ", ".join(sorted(stream_id or stream for stream_id, stream in streams.items()))
+    if len(matching_ids) != 1:
+        stream_names = ", ".join(sorted(stream_id or stream for stream_id, stream in streams.items()))
         raise OptionError(
-            f"--stream {named}: the table has leases of {known}; name one of them"
-            + (" with account and epoch" if fitting else "")
+            f"--stream {named}: the table has leases of {stream_names}; name one of them"
+            + (" with account and epoch" if matching_ids else "")
         )
-    return fitting[0], tuple(lease for lease in leases if stream_id_of(lease.key) == fitting[0])
+    return matching_ids[0], tuple(lease for lease in leases if stream_id_of(lease.key) == matching_ids[0])

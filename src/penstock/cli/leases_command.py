@@ -77,12 +77,12 @@ def run(args: argparse.Namespace) -> int:
     """Show, reset or restore; return the exit status."""
     from penstock.cli.lease_report import live_owners, watch_leases
 
-    _check(args)
+    _check_options(args)
     observe_s = _OBSERVE_S if args.observe is None else args.observe
     table = wiring.open_lease_table(args.application, options_of(args))
     if args.backup is not None and args.reset_to is None and args.restore is None:
         scan = table.scan()
-        _warn_of_skipped(scan)
+        _warn_of_skipped_rows(scan)
         _back_up(args.backup, table, scan.leases)
         return 0
     if args.create:
@@ -93,15 +93,15 @@ def run(args: argparse.Namespace) -> int:
         if args.restore is None:
             raise
         raise PenstockError(f"{error}; for a new application add --create") from error
-    _warn_of_skipped(scan)
+    _warn_of_skipped_rows(scan)
     if args.reset_to is None and args.restore is None:
         return _show(args, watched_leases)
     if not args.force:
         watched_leases = watch_until_expiry(table, watched_leases, args.observe)
-    alive = live_owners(watched_leases)
-    if alive and not args.force:
+    live_workers = live_owners(watched_leases)
+    if live_workers and not args.force:
         raise PenstockError(
-            f"application {args.application} has live workers ({', '.join(alive)}): stop them first, or add --force"
+            f"application {args.application} has live workers ({', '.join(live_workers)}): stop them first, or add --force"
         )
     leases = tuple(each.lease for each in watched_leases)
     if "://" in table.name:
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     if args.reset_to is not None and args.restore is not None:
         raise OptionError("give --reset-to or --restore, not both")
     if args.create and args.restore is None:
@@ -125,9 +125,7 @@ def _check(args: argparse.Namespace) -> None:
 def watch_until_expiry(
     table: LeaseTable, watched_leases: list[WatchedLease], observe_s: float | None = None
 ) -> list[WatchedLease]:
-    """Return the watched leases, if they show a renewal or took long enough; else watch for the longest lease duration.
-
-    Long leases, such as those in a bucket, are renewed rarely.
+    """Return the watched leases. If none shows a renewal, watch them again first, for as long as the longest lease lasts.
 
     Args:
         observe_s: The duration of `--observe`; None if it is not given.
@@ -177,23 +175,25 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
     moments = moments_of(start)
     print_moments("leases", "reset to", moments)
     position = pin_latest(start.default, int(now.timestamp() * 1000))
-    chosen, stream_id = leases, ""
+    chosen_leases, stream_id = leases, ""
     if args.stream is not None:
-        stream_id, chosen = choose_stream(leases, args.stream)
+        stream_id, chosen_leases = choose_stream(leases, args.stream)
     if moments:
         now_ms = ServiceTime(wiring.open_kinesis(options_of(args)), _stream_of(args, stream_id))
         check_not_in_future(start, now_ms(), f"--reset-to {args.reset_to}")
-    plan = plan_reset(chosen, position, *_fetch_lineage(args, stream_id, position))
+    plan = plan_reset(chosen_leases, position, *_fetch_lineage(args, stream_id, position))
     file_name = re.sub(r"[^\w.-]", "_", args.application)
     path = args.backup or Path(f"{file_name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
     _back_up(path, table, leases)
     apply_reset(table, leases, plan)
-    said = [f"{counted(len(plan.targets) + len(plan.created_leases), 'lease')} set to {args.reset_to}"]
+    report = [f"{counted(len(plan.targets) + len(plan.created_leases), 'lease')} set to {args.reset_to}"]
     if plan.removed_keys:
-        said.append(f"{len(plan.removed_keys)} of shards that ended before it removed")
+        report.append(f"{len(plan.removed_keys)} of shards that ended before it removed")
     if plan.kept_keys:
-        said.append(f"{len(plan.kept_keys)} finished ones kept (give --stream to read finished shards again)")
-    print_line(f"{', '.join(said)}; take it back with --restore {path}")
+        report.append(
+            f"{len(plan.kept_keys)} finished ones kept (give --stream to read finished shards again)"
+        )
+    print_line(f"{', '.join(report)}; take it back with --restore {path}")
 
 
 def _back_up(path: Path, table: LeaseTable, leases: Sequence[Lease]) -> None:
@@ -203,7 +203,7 @@ def _back_up(path: Path, table: LeaseTable, leases: Sequence[Lease]) -> None:
     print_line(f"backup of {counted(len(leases), 'lease')}: {path}")
 
 
-def _warn_of_skipped(scan: LeaseScan) -> None:
+def _warn_of_skipped_rows(scan: LeaseScan) -> None:
     for row in scan.skipped_rows:
         warn(f"row {row.key} is left out: {row.reason}")
 
@@ -268,7 +268,7 @@ def _show(args: argparse.Namespace, watched_leases: list[WatchedLease]) -> int:
         status = 1
     document = {
         "application": args.application,
-        "leases": _rows_of(watched_leases, lags),
+        "leases": _lease_documents(watched_leases, lags),
         "workers": count_leases_by(watched_leases, str),
         "zones": count_leases_by(watched_leases, zone_name),
         "fleet": _fetch_fleet(args),
@@ -280,15 +280,17 @@ def _show(args: argparse.Namespace, watched_leases: list[WatchedLease]) -> int:
     return status
 
 
-def _rows_of(watched_leases: list[WatchedLease], lags: Mapping[str, int | None]) -> list[dict[str, Any]]:
-    from penstock.cli.lease_report import circular_leases, state_of
+def _lease_documents(
+    watched_leases: list[WatchedLease], lags: Mapping[str, int | None]
+) -> list[dict[str, Any]]:
+    from penstock.cli.lease_report import find_circular_leases, state_of
 
     leases = {each.lease.key: each.lease for each in watched_leases}
-    circular = circular_leases(leases)
+    circular_leases = find_circular_leases(leases)
     return [
         {
             "shard": each.lease.key,
-            "state": state_of(each, leases, circular=circular),
+            "state": state_of(each, leases, circular_leases=circular_leases),
             "owner": each.lease.reader,
             "next_owner": each.lease.next_owner,
             "counter": each.lease.counter,
@@ -378,6 +380,7 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
 
 
 def _fetch_lags(args: argparse.Namespace, watched_leases: list[WatchedLease]) -> dict[str, int | None]:
+    """Return the lag of each shard of `--stream` in milliseconds; None if it is unknown."""
     from penstock.cli.lease_report import choose_stream
     from penstock.runtime.shard_lags import measure_lags
 
@@ -385,8 +388,8 @@ def _fetch_lags(args: argparse.Namespace, watched_leases: list[WatchedLease]) ->
     stream_id, leases = choose_stream([each.lease for each in watched_leases], args.stream)
     stream = _stream_of(args, stream_id)
     kinesis.fetch_summary(stream)  # one error about the stream instead of one for every shard
-    measured = measure_lags(kinesis, {stream_id: stream}, leases, wiring.SystemClock())
-    for lag in measured:
+    measured_lags = measure_lags(kinesis, {stream_id: stream}, leases, wiring.SystemClock())
+    for lag in measured_lags:
         if lag.lag_ms is None:
             warn(f"lag of {lag.key} is unknown: {lag.why_unknown}")
-    return {lag.key: lag.lag_ms for lag in measured}
+    return {lag.key: lag.lag_ms for lag in measured_lags}

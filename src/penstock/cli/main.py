@@ -82,7 +82,7 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
         command = subparsers.add_parser(name, help=module.DESCRIPTION, description=module.DESCRIPTION)
         module.add_arguments(command)
         for each in (command, *(command.subcommands or {}).values()):  # people type `penstock consume -v`
-            _add_logging(each)
+            _add_logging_arguments(each)
         modules[name] = module
     return parser, modules
 
@@ -92,7 +92,7 @@ def command_names() -> tuple[str, ...]:
     return tuple(_COMMANDS)
 
 
-def _add_logging(parser: Any) -> None:
+def _add_logging_arguments(parser: Any) -> None:
     # SUPPRESS: a flag that is missing after the command must not undo the same flag before the command.
     for names in (("-v", "--verbose"), ("--log-json",)):
         parser.add_argument(*names, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     prepare_output()
     if arguments is None:
-        sys.excepthook = _show_defect
+        sys.excepthook = _print_traceback
     try:
         try:
             return _run(arguments)
@@ -150,23 +150,25 @@ def _run(arguments: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise  # `main` handles it: this OSError is not the command's
     except ModuleNotFoundError as error:
-        return _fail(args, _missing_package_text(args.command, error), EXIT_ERROR, error)
+        return _report_error(args, _missing_package_text(args.command, error), EXIT_ERROR, error)
     except UsageError as error:
         flags = getattr(modules[args.command], "OPTION_FLAGS", {})
-        return _fail(args, _as_typed(str(error), flags), EXIT_USAGE, error)
+        return _report_error(args, _with_flags(str(error), flags), EXIT_USAGE, error)
     except NotFound as error:
-        return _fail(args, f"{error}{_near_stream(args, error.resource)}", EXIT_ERROR, error)
+        return _report_error(
+            args, f"{error}{_nearest_stream_question(args, error.resource)}", EXIT_ERROR, error
+        )
     except (PenstockError, OSError) as error:
-        return _fail(args, str(error) or type(error).__name__, EXIT_ERROR, error)
+        return _report_error(args, str(error) or type(error).__name__, EXIT_ERROR, error)
 
 
-def _near_stream(args: argparse.Namespace, message: str) -> str:
-    """Return a question that names the nearest stream, if the missing resource is a stream."""
-    kind, _, name = message.partition(" ")
+def _nearest_stream_question(args: argparse.Namespace, resource: str) -> str:
+    """Return a question that names the nearest stream; empty if the missing resource is not a stream, or none is near."""
+    kind, _, name = resource.partition(" ")
     known: Sequence[str] = []
     # A file of deliveries names regions and endpoints of its own; the demonstration has no options for them.
-    is_known_where = hasattr(args, "region") and getattr(args, "file", None) is None
-    if kind == "stream" and is_known_where:
+    has_one_service = hasattr(args, "region") and getattr(args, "file", None) is None
+    if kind == "stream" and has_one_service:
         with contextlib.suppress(PenstockError):  # the question is only for a better message
             known = wiring.open_stream_control(options_of(args)).list_streams()
     return f"; {'' if name in known else did_you_mean(name, known)}".rstrip("; ")
@@ -177,25 +179,26 @@ def _drop_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _show_defect(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print the traceback of an unexpected error, escaped, since its text may be from outside."""
+def _print_traceback(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print the traceback of an error, escaped, since its text may be from outside."""
     for line in "".join(traceback.format_exception(kind, error, trace)).rstrip("\n").split("\n"):
         warn(line)
 
 
-def _fail(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:
+def _report_error(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:
+    """Print or log an error, with its traceback if `--verbose` is given; return the exit status."""
     if args.log_json:
         logging.getLogger("penstock").error(
             "%s: %s", args.command, message, exc_info=error if args.verbose else None
         )
         return status
     if args.verbose:
-        _show_defect(type(error), error, error.__traceback__)
+        _print_traceback(type(error), error, error.__traceback__)
     warn(f"penstock {args.command}: {message}")
     return status
 
 
-def _as_typed(message: str, flags: Mapping[str, str]) -> str:
+def _with_flags(message: str, flags: Mapping[str, str]) -> str:
     """Return an error message with the command-line flag in place of each field of an options value."""
     for field, flag in flags.items():
         message = re.sub(rf"(?:option )?\b{field}\b", flag, message).replace(f"{flag}=", f"{flag} ")

@@ -80,7 +80,7 @@ def parse_position(text: str, option: str) -> StartingPosition:
 
 
 def parse_age_or_moment(text: str, option: str, now_ms: Callable[[], int]) -> int:
-    """Return the typed moment, or the moment that is the typed age before `now_ms()`.
+    """Return the typed moment, or the moment that is the typed age before `now_ms()`, in milliseconds since the epoch.
 
     Args:
         text: `30s`, `10m`, `2h`, `1d` or a moment.
@@ -101,7 +101,7 @@ def parse_age_or_moment(text: str, option: str, now_ms: Callable[[], int]) -> in
 
 
 def moments_of(start: StartingPosition) -> dict[str, int]:
-    """Return the moments of a starting position by shard id; an empty id stands for all other shards."""
+    """Return the moments of a starting position, in milliseconds, by shard id; an empty id stands for all other shards."""
     positions = {"": start.default, **start.by_shard}
     return {name: at.timestamp_ms for name, at in positions.items() if at.timestamp_ms is not None}
 

@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         wiring.SystemClock(),
     )
     for application in args.application:
-        _warn_if_unknown(args, application)
+        _warn_if_without_leases(args, application)
     now_ms = ServiceTime(kinesis, args.stream)
     since_ms = parse_age_or_moment(args.since, "--since", now_ms)
     if since_ms > now_ms():
@@ -93,11 +93,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(safe_json(document_of(plan, prices), indent=2))
         return 0
-    _print(plan, prices, args.stream)
+    _print_plan(plan, prices, args.stream)
     return 0
 
 
-def _warn_if_unknown(args: argparse.Namespace, application: str) -> None:
+def _warn_if_without_leases(args: argparse.Namespace, application: str) -> None:
     """Warn of an application without leases. Its name may be mistyped, but readers such as Flink or Lambda have no leases."""
     with contextlib.suppress(ServiceError):  # a user who may plan need not be allowed to read leases
         try:
@@ -114,7 +114,7 @@ def _warn_if_unknown(args: argparse.Namespace, application: str) -> None:
 # --- text ----------------------------------------------------------------------------------------------------
 
 
-def _print(plan: SizingPlan, prices: Prices, stream: str) -> None:
+def _print_plan(plan: SizingPlan, prices: Prices, stream: str) -> None:
     line, usage = Output().line, plan.usage
     line(f"{plan.stream}: {plan.now}, {counted(plan.shards_now, 'open shard')}", "bold")
     line(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 from penstock import wiring
 from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
 from penstock.cli.progress_line import ProgressLine
-from penstock.cli.service_options import add_connection_arguments, options_of, put_connection_options
+from penstock.cli.service_options import add_connection_arguments, large_request_options, options_of
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, PenstockError, RecordError, Throttled, UsageError
 
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     # allowed to describe.
     with contextlib.suppress(AccessDenied, Throttled):
         wiring.open_kinesis(options_of(args)).fetch_summary(args.stream)
-    kinesis = wiring.open_kinesis(put_connection_options(args))
+    kinesis = wiring.open_kinesis(large_request_options(args))
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:
@@ -88,12 +88,12 @@ def run(args: argparse.Namespace) -> int:
                     writer.finish()  # input pauses: send the records so far, though the request is not full
                     continue
                 number += 1
-                _write(args, writer, *payload)
+                _write_record(args, writer, *payload)
                 line.draw(f"{number:,} records")
             report = writer.finish()
     except OSError as error:  # a file failed: errors of the service are Penstock's own classes
         writer.finish()
-        raise PenstockError(f"{error}; {_acknowledged_count(writer)} acknowledged before") from error
+        raise PenstockError(f"{error}; {_acknowledged_text(writer)} acknowledged before") from error
     except (KeyboardInterrupt, SystemExit):
         warn(
             f"penstock put: interrupted. {writer.report.user_record_count} records are acknowledged; "
@@ -115,15 +115,15 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _write(args: argparse.Namespace, writer: TaskWriter, data: bytes, place: str) -> None:
+def _write_record(args: argparse.Namespace, writer: TaskWriter, data: bytes, place: str) -> None:
     try:
-        writer.write(data, _key_of(args, data))
+        writer.write(data, _partition_key_of(args, data))
     except RecordError as error:
         writer.finish()  # so that the records before this one need not be put again
-        raise RecordError(f"{place}: {error}; {_acknowledged_count(writer)} acknowledged before") from error
+        raise RecordError(f"{place}: {error}; {_acknowledged_text(writer)} acknowledged before") from error
 
 
-def _acknowledged_count(writer: TaskWriter) -> str:
+def _acknowledged_text(writer: TaskWriter) -> str:
     count = writer.report.user_record_count
     return "1 record was" if count == 1 else f"{count} records were"
 
@@ -168,13 +168,13 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes | None]:
     if sys.platform == "win32":  # select() takes no files there
         yield from (line.rstrip(b"\r\n") for line in file)
     else:
-        yield from _lines(file.fileno())
+        yield from _lines_as_they_arrive(file.fileno())
 
 
-def _lines(descriptor: int) -> Iterator[bytes | None]:
-    """Yield the lines of a file or pipe as they arrive; None while it pauses."""
-    begun: list[bytes] = []
-    begun_bytes = 0
+def _lines_as_they_arrive(descriptor: int) -> Iterator[bytes | None]:
+    """Yield the lines of a file or pipe as they arrive, and None when the input pauses for `_IDLE_S`."""
+    line_begin: list[bytes] = []
+    line_begin_bytes = 0
     while True:
         if not select.select([descriptor], [], [], _IDLE_S)[0]:
             yield None
@@ -183,18 +183,18 @@ def _lines(descriptor: int) -> Iterator[bytes | None]:
         if not piece:
             break
         first, *others = piece.split(b"\n")
-        begun.append(first)
-        begun_bytes += len(first)
-        if begun_bytes > _PAYLOAD_BYTES_MAX:
+        line_begin.append(first)
+        line_begin_bytes += len(first)
+        if line_begin_bytes > _PAYLOAD_BYTES_MAX:
             break
         for line in others:
-            yield b"".join(begun).rstrip(b"\r")
-            begun, begun_bytes = [line], len(line)
-    if rest := b"".join(begun):
-        yield rest.rstrip(b"\r")
+            yield b"".join(line_begin).rstrip(b"\r")
+            line_begin, line_begin_bytes = [line], len(line)
+    if last_line := b"".join(line_begin):
+        yield last_line.rstrip(b"\r")
 
 
-def _key_of(args: argparse.Namespace, data: bytes) -> str:
+def _partition_key_of(args: argparse.Namespace, data: bytes) -> str:
     if args.key is not None:
         return str(args.key)
     if args.key_field is None or len(data) > _PAYLOAD_BYTES_MAX:  # cut off, so perhaps not JSON

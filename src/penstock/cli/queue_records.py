@@ -40,68 +40,76 @@ def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
             f"Records of {queue.name} are acknowledged when they are shown: no consumer gets them.",
             queue.name,
         )
-    received: list[ReceivedRecord] = []
+    received_records: list[ReceivedRecord] = []
     try:
         for record in _receive_until_empty(queues, queue.arn, args.count, _SHOWN_VISIBILITY_S, is_dead=False):
-            received.append(record)
-            _show(record, as_json=args.json)
+            received_records.append(record)
+            _print_received_record(record, as_json=args.json)
         sys.stdout.flush()
     except BaseException:
-        _set_visible(queues, queue.arn, received, is_dead=False)
+        _set_visible(queues, queue.arn, received_records, is_dead=False)
         raise
     if args.acknowledge:
-        _report(
-            _call_in_tens(received, lambda handles: queues.acknowledge(queue.arn, handles)), "acknowledged"
+        _report_results(
+            _call_in_tens(received_records, lambda handles: queues.acknowledge(queue.arn, handles)),
+            "acknowledged",
         )
     else:
-        _set_visible(queues, queue.arn, received, is_dead=False)
+        _set_visible(queues, queue.arn, received_records, is_dead=False)
 
 
 def run_on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
-    """Find the dead letters of a queue that match the filters; show, restore or acknowledge them."""
+    """Show, restore or acknowledge the dead letters of a queue that match the filters; the others stay as they are."""
     pattern = pattern_of(args)
     ids = None if args.record is None else frozenset(args.record)
-    found: list[ReceivedRecord] = []
-    received: list[ReceivedRecord] = []
+    matching_records: list[ReceivedRecord] = []
+    received_records: list[ReceivedRecord] = []
     try:
         for record in _receive_until_empty(queues, queue.arn, None, _DEAD_LETTERS_HIDDEN_S, is_dead=True):
-            received.append(record)
+            received_records.append(record)
             if not matches(record, args.key, pattern) or (ids is not None and record.record_id not in ids):
                 continue
-            found.append(record)
+            matching_records.append(record)
             if args.action == "dead":
-                _show(record, as_json=args.json)
-            if args.count is not None and len(found) >= args.count:
+                _print_received_record(record, as_json=args.json)
+            if args.count is not None and len(matching_records) >= args.count:
                 break
         sys.stdout.flush()
-        if args.action == "restore" and found:
+        if args.action == "restore" and matching_records:
             confirm(
-                args, f"{len(found)} dead letters return to {queue.name} and are delivered again.", queue.name
+                args,
+                f"{len(matching_records)} dead letters return to {queue.name} and are delivered again.",
+                queue.name,
             )
-            results = _call_in_tens(found, lambda handles: queues.restore(queue.arn, handles))
-        elif args.action == "purge-dead" and found:
-            confirm(args, f"{queue.name} forgets {len(found)} dead letters.", queue.name)
+            results = _call_in_tens(matching_records, lambda handles: queues.restore(queue.arn, handles))
+        elif args.action == "purge-dead" and matching_records:
+            confirm(args, f"{queue.name} forgets {len(matching_records)} dead letters.", queue.name)
             results = _call_in_tens(
-                found, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True)
+                matching_records, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True)
             )
         else:
             results = {}
     except BaseException:
-        _set_visible(queues, queue.arn, received, is_dead=True)
+        _set_visible(queues, queue.arn, received_records, is_dead=True)
         raise
-    gone = {handle for handle, result in results.items() if result.outcome is EntryOutcome.APPLIED}
-    _set_visible(queues, queue.arn, [each for each in received if each.handle not in gone], is_dead=True)
+    done_handles = {handle for handle, result in results.items() if result.outcome is EntryOutcome.APPLIED}
+    _set_visible(
+        queues,
+        queue.arn,
+        [each for each in received_records if each.handle not in done_handles],
+        is_dead=True,
+    )
     if args.action != "dead":
-        _report(results, "restored" if args.action == "restore" else "acknowledged")
+        _report_results(results, "restored" if args.action == "restore" else "acknowledged")
 
 
 def _receive_until_empty(
     queues: Queues, queue_arn: str, count_max: int | None, visibility_s: int, *, is_dead: bool
 ) -> Iterator[ReceivedRecord]:
     """Receive and yield records, at most `count_max`, until no record is visible any more."""
-    left = count_max
-    while left is None or left > 0:
-        limit = RECORDS_PER_CALL_MAX if left is None else min(RECORDS_PER_CALL_MAX, left)
+    remaining = count_max
+    while remaining is None or remaining > 0:
+        limit = RECORDS_PER_CALL_MAX if remaining is None else min(RECORDS_PER_CALL_MAX, remaining)
 
         def receive_some(limit: int = limit) -> Sequence[ReceivedRecord]:
             return queues.receive(queue_arn, limit, _WAIT_S, visibility_s, is_dead=is_dead)
@@ -110,7 +118,7 @@ def _receive_until_empty(
         if not page:
             return
         yield from page
-        left = None if left is None else left - len(page)
+        remaining = None if remaining is None else remaining - len(page)
 
 
 def _call_with_retries(call: Callable[[], _T]) -> _T:
@@ -143,15 +151,17 @@ def _call_ten(
 ) -> dict[str, EntryResult]:
     """Do a call for at most ten receipt handles; refused entries are sent again, within bounds."""
     results: dict[str, EntryResult] = {}
-    left = handles
+    remaining = handles
 
     def send() -> None:
-        nonlocal left
-        results.update(zip(left, call(left), strict=True))
-        left = [handle for handle, result in results.items() if result.outcome is EntryOutcome.REFUSED]
-        if left:
-            refused = results[left[0]]
-            raise Throttled(f"{len(left)} entries were refused: {refused.code}: {refused.message}")
+        nonlocal remaining
+        results.update(zip(remaining, call(remaining), strict=True))
+        remaining = [handle for handle, result in results.items() if result.outcome is EntryOutcome.REFUSED]
+        if remaining:
+            refused_result = results[remaining[0]]
+            raise Throttled(
+                f"{len(remaining)} entries were refused: {refused_result.code}: {refused_result.message}"
+            )
 
     try:
         _call_with_retries(send)
@@ -173,22 +183,24 @@ def _set_visible(queues: Queues, queue_arn: str, records: Sequence[ReceivedRecor
         )
 
 
-def _report(results: Mapping[str, EntryResult], verb: str) -> None:
+def _report_results(results: Mapping[str, EntryResult], verb: str) -> None:
     """Print how many records an action reached.
 
     Raises:
         PenstockError: Some were not reached.
     """
-    applied = sum(result.outcome is EntryOutcome.APPLIED for result in results.values())
-    print(f"{counted(applied, 'record')} {verb}")
-    if applied < len(results):
-        failed = next(result for result in results.values() if result.outcome is not EntryOutcome.APPLIED)
+    applied_count = sum(result.outcome is EntryOutcome.APPLIED for result in results.values())
+    print(f"{counted(applied_count, 'record')} {verb}")
+    if applied_count < len(results):
+        failed_result = next(
+            result for result in results.values() if result.outcome is not EntryOutcome.APPLIED
+        )
         raise PenstockError(
-            f"{counted(len(results) - applied, 'record')} not {verb}: {failed.code}: {failed.message}"
+            f"{counted(len(results) - applied_count, 'record')} not {verb}: {failed_result.code}: {failed_result.message}"
         )
 
 
-def _show(record: ReceivedRecord, *, as_json: bool) -> None:
+def _print_received_record(record: ReceivedRecord, *, as_json: bool) -> None:
     document = {
         "record_id": record.record_id,
         "partition_key": record.partition_key,
@@ -196,10 +208,10 @@ def _show(record: ReceivedRecord, *, as_json: bool) -> None:
         "approximate_arrival_timestamp": _iso(record.arrival_s),
         "first_receive_timestamp": _iso(record.first_receive_s),
     }
-    show(document, record.data, as_json=as_json)
+    print_record(document, record.data, as_json=as_json)
 
 
-def show(fields: Mapping[str, Any], data: bytes, *, as_json: bool) -> None:
+def print_record(fields: Mapping[str, Any], data: bytes, *, as_json: bool) -> None:
     """Print a record as a line for people, or as a JSON document with `data` if it is UTF-8 and `data_base64` otherwise."""
     document = {**fields, **data_document(data)}
     if as_json:

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--stream", metavar="STREAM", help="only those of this stream: its name or ARN")
     listing.add_argument("--json", action="store_true", help="print JSON")
 
-    create = _queue_action(actions, "create", "create a queue on an on-demand stream")
+    create = _add_queue_action(actions, "create", "create a queue on an on-demand stream")
     create.add_argument("--stream", required=True, metavar="STREAM", help="name or ARN")
     create.add_argument(
         "--from",
@@ -44,18 +44,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--tag", action="append", metavar="NAME=VALUE", help="of the queue; may be repeated")
     create.add_argument("--wait", action="store_true", help="end when the queue is ACTIVE")
 
-    describe = _queue_action(actions, "describe", "a queue's stream, state and attributes")
+    describe = _add_queue_action(actions, "describe", "a queue's stream, state and attributes")
     describe.add_argument("--json", action="store_true", help="print JSON")
 
-    update = _queue_action(actions, "update", "change a queue's attributes; those that are not named stay")
+    update = _add_queue_action(
+        actions, "update", "change a queue's attributes; those that are not named stay"
+    )
     _add_attributes(update)
     update.add_argument("--wait", action="store_true", help="end when the change is done")
 
-    delete = _queue_action(actions, "delete", "delete a queue; its stream and the records in it stay")
+    delete = _add_queue_action(actions, "delete", "delete a queue; its stream and the records in it stay")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     delete.add_argument("--wait", action="store_true", help="end when it is gone")
 
-    receive = _queue_action(
+    receive = _add_queue_action(
         actions, "receive", "look at records and give them back; each look counts as a receive"
     )
     receive.add_argument("--count", type=int, default=10, metavar="N", help="at most N (default: 10)")
@@ -67,13 +69,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     receive.add_argument("--yes", action="store_true", help="do not ask before records are acknowledged")
 
-    dead = _queue_action(actions, "dead", "look at dead letters; they stay dead letters")
+    dead = _add_queue_action(actions, "dead", "look at dead letters; they stay dead letters")
     dead.add_argument("--json", action="store_true", help="one JSON document per record")
     _add_filters(dead)
-    restore = _queue_action(actions, "restore", "return dead letters to the queue, with a receive count of 0")
+    restore = _add_queue_action(
+        actions, "restore", "return dead letters to the queue, with a receive count of 0"
+    )
     restore.add_argument("--yes", action="store_true", help="do not ask")
     _add_filters(restore)
-    purge = _queue_action(
+    purge = _add_queue_action(
         actions,
         "purge-dead",
         "acknowledge dead letters: the queue forgets them; the stream keeps the records",
@@ -84,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_connection_arguments(action)
 
 
-def _queue_action(actions: Any, name: str, about: str) -> argparse.ArgumentParser:
+def _add_queue_action(actions: Any, name: str, about: str) -> argparse.ArgumentParser:
     parser = add_action(actions, name, about)
     parser.add_argument("queue", metavar="QUEUE", help="name or ARN")
     return parser
@@ -125,7 +129,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "create":
         _create(args, queues)
     else:
-        _run_on_queue(args, queues, _described_queue(queues, args.queue))
+        _run_on_queue(args, queues, _fetch_description(queues, args.queue))
     return 0
 
 
@@ -144,7 +148,7 @@ def _run_on_queue(args: argparse.Namespace, queues: Queues, queue: QueueDescript
         queue_records.run_on_dead_letters(args, queues, queue)
 
 
-def _described_queue(queues: Queues, queue: str) -> QueueDescription:
+def _fetch_description(queues: Queues, queue: str) -> QueueDescription:
     from penstock.queues.queue_opening import find_queue
 
     if queue.startswith("arn:"):
@@ -177,9 +181,10 @@ def _list(args: argparse.Namespace, queues: Queues) -> None:
 
 
 def _stream_arn(args: argparse.Namespace) -> str | None:
-    if args.stream is None or args.stream.startswith("arn:"):
-        return None if args.stream is None else str(args.stream)
-    return wiring.open_kinesis(options_of(args)).fetch_summary(args.stream).arn
+    stream: str | None = args.stream
+    if stream is None or stream.startswith("arn:"):
+        return stream
+    return wiring.open_kinesis(options_of(args)).fetch_summary(stream).arn
 
 
 def _create(args: argparse.Namespace, queues: Queues) -> None:
@@ -188,7 +193,7 @@ def _create(args: argparse.Namespace, queues: Queues) -> None:
     created = queues.create_queue(
         args.queue,
         stream_arn,
-        _start_of(args.start),
+        _parse_start(args.start),
         visibility_s=args.visibility,
         dead_letters=_dead_letters_of(args),
         tags=pairs_of(args.tag or (), "--tag"),
@@ -198,7 +203,7 @@ def _create(args: argparse.Namespace, queues: Queues) -> None:
         _wait_for_status(queues, created.arn, "ACTIVE")
 
 
-def _start_of(text: str) -> QueueStart:
+def _parse_start(text: str) -> QueueStart:
     from penstock.core.position import LATEST, TRIM_HORIZON
     from penstock.ports.queues import QueueStart
 

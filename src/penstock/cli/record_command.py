@@ -96,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
             f"penstock record: going on with {path}.part, which has {counted(recorder.state.records, 'record')}"
         )
     try:
-        with StopSignals(recorder.request_stop), _progress(recorder, is_shown=not args.json):
+        with StopSignals(recorder.request_stop), _show_progress(recorder, is_shown=not args.json):
             metadata = recorder.run()
     except RecordingStoppedError as stopped:
         warn(f"penstock record: {stopped}")
@@ -117,13 +117,13 @@ def _recording_options(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _report(
-    args: argparse.Namespace, path: Path, metadata: RecordingMetadata, recorder: Recorder, seconds: float
+    args: argparse.Namespace, path: Path, metadata: RecordingMetadata, recorder: Recorder, duration_s: float
 ) -> None:
     """Print the result, and how many records' data was dropped because it could not be redacted."""
-    dropped = recorder.dropped_count
-    if dropped:
+    dropped_count = recorder.dropped_count
+    if dropped_count:
         warn(
-            f"penstock record: the data of {dropped:,} records is not JSON and was dropped, because fields are redacted"
+            f"penstock record: the data of {dropped_count:,} records is not JSON and was dropped, because fields are redacted"
         )
     shard_count = sum(shard.is_recorded for shard in metadata.shards)
     if args.json:
@@ -136,20 +136,20 @@ def _report(
             "shards": shard_count,
             "from_ms": metadata.recorded.from_ms,
             "until_ms": metadata.recorded.until_ms,
-            "dropped": dropped,
+            "dropped": dropped_count,
             "resumed": recorder.is_resumed,
-            "seconds": round(seconds, 3),
+            "seconds": round(duration_s, 3),
         }
         print(safe_json(document))
         return
     print(
         f"{path}: {counted(metadata.record_count, 'record')} of {counted(shard_count, 'shard')}, "
-        f"{_mib(metadata.record_bytes)} in a file of {_mib(path.stat().st_size)}, in {seconds:.1f} s"
+        f"{_size_text(metadata.record_bytes)} in a file of {_size_text(path.stat().st_size)}, in {duration_s:.1f} s"
     )
 
 
 @contextlib.contextmanager
-def _progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
+def _show_progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
     """Show the progress of the recording in a line of the terminal, which is removed at the end."""
     began_s = time.monotonic()
     with ProgressLine(is_shown=is_shown) as line:
@@ -162,17 +162,17 @@ def _progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
             yield
 
 
-def _progress_text(recorder: Recorder, seconds: float) -> str:
+def _progress_text(recorder: Recorder, duration_s: float) -> str:
     state = recorder.state
     if state.parts_written:
         return f"writing the file: {state.parts_written} of {state.part_count} batches"
     return (
-        f"{state.done_count} of {state.shard_count} shards, {state.records:,} records, {_mib(state.record_bytes)}, "
-        f"reading {_mib(round(state.read_bytes / max(seconds, 0.001)))}/s"
+        f"{state.done_count} of {state.shard_count} shards, {state.records:,} records, {_size_text(state.record_bytes)}, "
+        f"reading {_size_text(round(state.read_bytes / max(duration_s, 0.001)))}/s"
     )
 
 
-def _mib(count: int) -> str:
-    if count >= _MIB:
-        return f"{count / _MIB:,.1f} MiB"
-    return f"{count / 1024:,.1f} KiB" if count >= 1024 else f"{count} bytes"
+def _size_text(byte_count: int) -> str:
+    if byte_count >= _MIB:
+        return f"{byte_count / _MIB:,.1f} MiB"
+    return f"{byte_count / 1024:,.1f} KiB" if byte_count >= 1024 else f"{byte_count} bytes"

@@ -35,9 +35,9 @@ def connection_of(args: argparse.Namespace, stream: str | None = None) -> dict[s
     from penstock.core.stream_identity import with_region_of_arns
 
     fields = {"region": args.region, "endpoint_url": args.endpoint_url, "profile": args.profile}
-    given = {name: value for name, value in fields.items() if value is not None}
-    named = (getattr(args, "stream", None), getattr(args, "queue", None), *getattr(args, "streams", ()))
-    return with_region_of_arns(given, stream, *named)
+    given_fields = {name: value for name, value in fields.items() if value is not None}
+    names = (getattr(args, "stream", None), getattr(args, "queue", None), *getattr(args, "streams", ()))
+    return with_region_of_arns(given_fields, stream, *names)
 
 
 def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
@@ -62,6 +62,6 @@ def options_of(args: argparse.Namespace, stream: str | None = None) -> AwsOption
     )
 
 
-def put_connection_options(args: argparse.Namespace) -> AwsOptions:
+def large_request_options(args: argparse.Namespace) -> AwsOptions:
     """Return the connection for large requests, with longer timeouts: 10 MiB on a slow line."""
     return AwsOptions(**connection_of(args), deadline_s=_PATIENCE_S)

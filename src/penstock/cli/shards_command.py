@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock import wiring
 from penstock.cli.service_options import add_connection_arguments, options_of
-from penstock.cli.terminal import Output, safe_json, shows
+from penstock.cli.terminal import Output, can_print, safe_json
 from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
@@ -49,29 +49,36 @@ def _document(shard: Shard) -> dict[str, Any]:
 
 
 def _print_tree(output: Output, stream: str, shards: tuple[Shard, ...]) -> None:
-    below: dict[str, list[tuple[Shard, list[str]]]] = {}
-    listed: set[str] = set()
+    children_by_parent: dict[str, list[tuple[Shard, list[str]]]] = {}
+    listed_ids: set[str] = set()
     # A shard's number is larger than its parents', so this order has parents first.
     for shard in sorted(shards, key=lambda shard: shard.shard_id):
-        known = [parent for parent in shard.parents if parent in listed]
-        below.setdefault(known[0] if known else "", []).append((shard, known))
-        listed.add(shard.shard_id)
+        listed_parents = [parent for parent in shard.parents if parent in listed_ids]
+        children_by_parent.setdefault(listed_parents[0] if listed_parents else "", []).append(
+            (shard, listed_parents)
+        )
+        listed_ids.add(shard.shard_id)
     output.line(stream, style="bold")
     # A loop, since the lineage of an old stream may be deeper than Python's stack.
-    last, inner, beside = _BRANCHES if shows("".join(_BRANCHES)) else _ASCII_BRANCHES
-    left = _with_last(below.get("", []), "")
-    while left:
-        indent, is_last, shard, known = left.pop()
-        text = f"{indent}{last if is_last else inner}{_label(shard, known)}"
+    last, inner, beside = _BRANCHES if can_print("".join(_BRANCHES)) else _ASCII_BRANCHES
+    stack = _stack_entries(children_by_parent.get("", []), "")
+    while stack:
+        indent, is_last, shard, listed_parents = stack.pop()
+        text = f"{indent}{last if is_last else inner}{_label(shard, listed_parents)}"
         output.line(text, style="green" if shard.is_open else "dim")
-        left += _with_last(below.get(shard.shard_id, []), f"{indent}{'    ' if is_last else beside}")
+        stack += _stack_entries(
+            children_by_parent.get(shard.shard_id, []), f"{indent}{'    ' if is_last else beside}"
+        )
 
 
-def _with_last(
+def _stack_entries(
     children: list[tuple[Shard, list[str]]], indent: str
 ) -> list[tuple[str, bool, Shard, list[str]]]:
-    """Return children to push on a stack, last first: indent, whether it is the last child, shard, and listed parents."""
-    return [(indent, place == 0, shard, known) for place, (shard, known) in enumerate(reversed(children))]
+    """Return a stack of children, the first on top: each with its indent, whether it is the last child, and its listed parents."""
+    return [
+        (indent, place == 0, shard, listed_parents)
+        for place, (shard, listed_parents) in enumerate(reversed(children))
+    ]
 
 
 def _label(shard: Shard, listed_parents: list[str]) -> str:
@@ -79,7 +86,7 @@ def _label(shard: Shard, listed_parents: list[str]) -> str:
     notes = [f"{share:.2%} of the keys", "open" if shard.is_open else "closed"]
     if len(listed_parents) > 1:
         notes.append(f"merged with {', '.join(listed_parents[1:])}")
-    gone = [parent for parent in shard.parents if parent not in listed_parents]
-    if gone:
-        notes.append(f"from {', '.join(gone)}, past the retention")
+    unlisted_parents = [parent for parent in shard.parents if parent not in listed_parents]
+    if unlisted_parents:
+        notes.append(f"from {', '.join(unlisted_parents)}, past the retention")
     return f"{shard.shard_id}  {', '.join(notes)}"

@@ -91,13 +91,13 @@ def run(args: argparse.Namespace) -> int:
     from penstock.sql.statement import StatementError
     from penstock.sql.tables import TableOpener
 
-    name = format_of(args.format, args.output)
-    check_follow(args, name)
+    format_name = format_of(args.format, args.output)
+    check_follow(args, format_name)
     if args.output is not None and not Path(args.output).parent.is_dir():
         raise OptionError(f"--output {args.output}: there is no folder {Path(args.output).parent}")
     recordings = pairs_of(args.recording, "--recording", "NAME=FILE", may_be_empty=False)
     tables = TableOpener(
-        {name: Path(path) for name, path in recordings.items()},
+        {table_name: Path(path) for table_name, path in recordings.items()},
         lambda stream: wiring.open_kinesis(options_of(args, stream)),
     )
     sql = sys.stdin.read() if args.query == "-" else args.query
@@ -107,9 +107,9 @@ def run(args: argparse.Namespace) -> int:
             query = stack.enter_context(Query(sql, tables.open, zone=args.time_zone, memory=args.memory))
             _print_plan(query, follows=args.follow)
             if args.follow:
-                follow_query(query, args, name, sql)
+                follow_query(query, args, format_name, sql)
             else:
-                _write(query, name, args.output)
+                _write(query, format_name, args.output)
         except StatementError as error:
             for line in f"penstock sql: {error}".split("\n"):
                 warn(line)
@@ -136,6 +136,7 @@ def _print_plan(query: Query, *, follows: bool) -> None:
 
 
 def _range_text(table: PlannedTable, *, follows: bool) -> str:
+    """Return the part of a table that the query reads; if it begins with the oldest record, with the reason."""
     from penstock.core.moments import describe_moment
     from penstock.sql.query_plan import RowBounds
     from penstock.sql.recording_rows import RecordingRows
@@ -145,13 +146,13 @@ def _range_text(table: PlannedTable, *, follows: bool) -> str:
     if isinstance(source, RecordingRows):
         return f"reads {counted(source.record_count(table.bounds), 'record')} of this recording of {source.metadata.stream.name}"
     assert isinstance(source, StreamRows), "a stream otherwise"
-    planned = source.plan(RowBounds(table.bounds.from_ms) if follows else table.bounds)
-    if not planned.shards and not follows:
+    stream_range = source.plan(RowBounds(table.bounds.from_ms) if follows else table.bounds)
+    if not stream_range.shards and not follows:
         return "nothing is read: no record can be in this range"
-    shards = counted(len(planned.shards), "shard")
-    until = "on, until Ctrl-C" if follows else f"until {describe_moment(planned.until_ms, None)}"
-    if planned.from_ms is not None:
-        return f"reads {shards} from {describe_moment(planned.from_ms, None)} {until}"
+    shards = counted(len(stream_range.shards), "shard")
+    until = "on, until Ctrl-C" if follows else f"until {describe_moment(stream_range.until_ms, None)}"
+    if stream_range.from_ms is not None:
+        return f"reads {shards} from {describe_moment(stream_range.from_ms, None)} {until}"
     reason = "the query has no lower bound for arrived"
     if table.bounds.from_ms is not None:
         reason = "the query's lower bound for arrived is before the oldest record"
@@ -161,11 +162,10 @@ def _range_text(table: PlannedTable, *, follows: bool) -> str:
     return f"reads {shards} from {oldest} {until}: {reason}"
 
 
-def _write(query: Query, name: str, output: str | None) -> None:
-    """Write the result."""
+def _write(query: Query, format_name: str, output: str | None) -> None:
     from penstock.cli.sql_output import print_not_utf8, whole_file
 
-    with whole_file(name, None if output is None else Path(output)) as writer:
+    with whole_file(format_name, None if output is None else Path(output)) as writer:
         for rows in _results(query):
             writer.write(rows)
     print_not_utf8(query.not_utf8_count)

@@ -47,7 +47,7 @@ class ResultWriter(Protocol):
 
 
 def format_of(name: str | None, output: str | None) -> str:
-    """Return the format: the given one, or that of the file's name; without a file a table.
+    """Return the named format, or that of the file's name, or `table` if there is no file.
 
     Raises:
         OptionError: The file's name shows no format, or the format is written to files only.
@@ -84,21 +84,21 @@ def open_writer(name: str, path: Path | None) -> ResultWriter:
 @contextmanager
 def whole_file(name: str, path: Path | None) -> Iterator[ResultWriter]:
     """Open a writer as `open_writer` does. A file gets its name only when it is complete, and is removed after an error."""
-    part = None if path is None else path.with_name(f"{path.name}.part")
-    writer = open_writer(name, part)
+    part_path = None if path is None else path.with_name(f"{path.name}.part")
+    writer = open_writer(name, part_path)
     try:
         yield writer
         writer.close()
     except BaseException:
-        if part is not None:
-            part.unlink(missing_ok=True)
+        if part_path is not None:
+            part_path.unlink(missing_ok=True)
         raise
-    if path is not None and part is not None:
-        part.replace(path)
+    if path is not None and part_path is not None:
+        part_path.replace(path)
 
 
 def print_not_utf8(count: int) -> None:
-    """Print how many records have no text, if there are any."""
+    """Print how many records are not UTF-8, if there are any."""
     if count:
         warn(f"penstock sql: {count} of the records read are not UTF-8: their text and json are null")
 
@@ -122,13 +122,13 @@ class _TableWriter(_TextWriter):
         super().__init__(file, close)
         self._names: list[str] = []
         self._widths: list[int] | None = None
-        self._right: list[bool] = []
+        self._is_right_aligned: list[bool] = []
         self._is_vertical = False
 
     def write(self, rows: pa.RecordBatch) -> None:
         if not self._names:
             self._names = [escape_text(name) for name in rows.schema.names]
-            self._right = [_is_number(field.type) for field in rows.schema]
+            self._is_right_aligned = [_is_number(field.type) for field in rows.schema]
         if rows.num_rows == 0:
             return
         cells = [list(map(_cell, _values(column))) for column in rows.columns]
@@ -137,7 +137,7 @@ class _TableWriter(_TextWriter):
                 [max(map(len, [name, *column])) for name, column in zip(self._names, cells, strict=True)]
             )
         for row in zip(*cells, strict=True):
-            (self._lines if self._is_vertical else self._line)(row)
+            (self._print_vertical if self._is_vertical else self._print_line)(row)
         self._file.flush()
 
     def close(self) -> None:
@@ -155,11 +155,11 @@ class _TableWriter(_TextWriter):
         self._widths = widths
         if self._is_vertical:
             return
-        self._line(self._names)
-        self._line(["-" * width for width in widths])
+        self._print_line(self._names)
+        self._print_line(["-" * width for width in widths])
 
-    def _lines(self, row: Sequence[str]) -> None:
-        """Print a row as lines of name and value."""
+    def _print_vertical(self, row: Sequence[str]) -> None:
+        """Print each value of a row on a line of its own, after its column's name."""
         width = max(map(len, self._names))
         room = _VALUE_LINES_MAX * max(_CELL_MIN, shutil.get_terminal_size().columns - width - len(_GAP))
         for name, text in zip(self._names, row, strict=True):
@@ -167,13 +167,13 @@ class _TableWriter(_TextWriter):
             self._file.write(f"{name.ljust(width)}{_GAP}{shown}".rstrip() + "\n")
         self._file.write("\n")
 
-    def _line(self, row: Sequence[str]) -> None:
+    def _print_line(self, row: Sequence[str]) -> None:
         assert self._widths is not None, "the first rows have set the widths"
         is_cut = self._file.isatty()
         cells = []
-        for text, width, right in zip(row, self._widths, self._right, strict=True):
+        for text, width, is_right_aligned in zip(row, self._widths, self._is_right_aligned, strict=True):
             shown = text if len(text) <= width or not is_cut else f"{text[: width - 1]}…"
-            cells.append(shown.rjust(width) if right else shown.ljust(width))
+            cells.append(shown.rjust(width) if is_right_aligned else shown.ljust(width))
         self._file.write(_GAP.join(cells).rstrip() + "\n")
 
 

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> None:
         return
     output = Output()
     for consumer in consumers:
-        output.line(f"{consumer.name}  {consumer.status}  since {_since(consumer)}  {consumer.arn}")
+        output.line(f"{consumer.name}  {consumer.status}  since {_created_text(consumer)}  {consumer.arn}")
     output.line(f"{len(consumers)} registered")
 
 
@@ -62,7 +62,7 @@ def _register(args: argparse.Namespace, stream_arn: str) -> None:
     ).fetch_arn()
 
 
-def _since(consumer: StreamConsumer) -> str:
+def _created_text(consumer: StreamConsumer) -> str:
     return datetime.fromtimestamp(consumer.created_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
@@ -71,5 +71,5 @@ def _document(consumer: StreamConsumer) -> dict[str, Any]:
         "name": consumer.name,
         "arn": consumer.arn,
         "status": consumer.status,
-        "created": _since(consumer),
+        "created": _created_text(consumer),
     }

@@ -29,36 +29,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     listing = actions.add_parser("list", help="the streams of the region")
     listing.add_argument("--json", action="store_true", help="print JSON")
-    describe = _stream_action(actions, "describe", "a stream's mode, shards and retention", changes=False)
+    describe = _add_stream_action(actions, "describe", "a stream's mode, shards and retention", changes=False)
     describe.add_argument("--json", action="store_true", help="print JSON")
-    create = _stream_action(actions, "create", "create a stream")
+    create = _add_stream_action(actions, "create", "create a stream")
     create.add_argument(
         "--shards", type=int, metavar="N", help="a provisioned one with N shards (default: 1)"
     )
     create.add_argument("--on-demand", action="store_true", help="one whose shards the service manages")
-    delete = _stream_action(actions, "delete", "delete a stream with all its records")
+    delete = _add_stream_action(actions, "delete", "delete a stream with all its records")
     delete.add_argument("--yes", action="store_true", help="do not ask")
-    split = _stream_action(actions, "split", "split a shard in two: one shard more")
+    split = _add_stream_action(actions, "split", "split a shard in two: one shard more")
     split.add_argument("shard", metavar="SHARD", help="its id or its number")
     split.add_argument(
         "--at", type=int, metavar="HASH_KEY", help="where the second half begins (default: the middle)"
     )
-    merge = _stream_action(actions, "merge", "merge two neighbouring shards: one shard less")
+    merge = _add_stream_action(actions, "merge", "merge two neighbouring shards: one shard less")
     merge.add_argument("shard", metavar="SHARD", help="its id or its number")
     merge.add_argument("adjacent", metavar="ADJACENT", help="the other one")
-    scale = _stream_action(actions, "scale", "reshard a stream evenly to a number of shards")
+    scale = _add_stream_action(actions, "scale", "reshard a stream evenly to a number of shards")
     scale.add_argument(
         "shards", type=int, metavar="N", help="at most the double of its open shards, at least the half"
     )
-    mode = _stream_action(
+    mode = _add_stream_action(
         actions, "mode", "make a stream provisioned or on-demand; twice in 24 hours at most"
     )
     mode.add_argument("mode", choices=("provisioned", "on-demand"))
-    retention = _stream_action(actions, "retention", "set how long records are kept")
+    retention = _add_stream_action(actions, "retention", "set how long records are kept")
     retention.add_argument("retention", metavar="TIME", help="24h to 365d; a bare number is hours")
     retention.add_argument("--yes", action="store_true", help="do not ask before records are lost")
     stream_consumers.add_arguments(
-        _stream_action(
+        _add_stream_action(
             actions,
             "consumers",
             "list, register and deregister a stream's consumers (enhanced fan-out)",
@@ -69,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_connection_arguments(action)
 
 
-def _stream_action(actions: Any, name: str, about: str, *, changes: bool = True) -> argparse.ArgumentParser:
+def _add_stream_action(
+    actions: Any, name: str, about: str, *, changes: bool = True
+) -> argparse.ArgumentParser:
     parser = add_action(actions, name, about)
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     if changes:
@@ -90,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _change(args, wiring.open_kinesis(options_of(args)).fetch_summary(args.stream))
     if getattr(args, "wait", False):
-        _wait(args)
+        _wait_for_change(args)
     return 0
 
 
@@ -113,7 +115,7 @@ def _describe(args: argparse.Namespace) -> None:
         "name": summary.name,
         "arn": summary.arn,
         "status": summary.status,
-        "mode": _mode(summary),
+        "mode": _mode_name(summary),
         "open_shards": summary.open_shard_count,
         "retention_hours": summary.retention_hours,
         "record_bytes_max": summary.record_bytes_max,
@@ -125,7 +127,7 @@ def _describe(args: argparse.Namespace) -> None:
     Output().facts(document)
 
 
-def _mode(summary: StreamSummary) -> str:
+def _mode_name(summary: StreamSummary) -> str:
     return "on-demand" if summary.on_demand else "provisioned"
 
 
@@ -162,15 +164,15 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             summary.name,
         )
         control.delete(args.stream)
-        said = f"{summary.name} is being deleted; {counted(open_count, 'shard')} fewer will be billed"
+        message = f"{summary.name} is being deleted; {counted(open_count, 'shard')} fewer will be billed"
     elif args.action == "split":
         shard = _find_open_shard(args, args.shard)
-        control.split(args.stream, shard.shard_id, _middle(shard) if args.at is None else args.at)
-        said = f"{shard.shard_id} is being split; {counted(open_count + 1, 'shard')} will be billed, {open_count} so far"
+        control.split(args.stream, shard.shard_id, _middle_hash_key(shard) if args.at is None else args.at)
+        message = f"{shard.shard_id} is being split; {counted(open_count + 1, 'shard')} will be billed, {open_count} so far"
     elif args.action == "merge":
         first, second = _find_open_shard(args, args.shard), _find_open_shard(args, args.adjacent)
         control.merge(args.stream, first.shard_id, second.shard_id)
-        said = (
+        message = (
             f"{first.shard_id} and {second.shard_id} are being merged; {counted(open_count - 1, 'shard')} will be billed, "
             f"{open_count} so far"
         )
@@ -179,12 +181,12 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             raise OptionError(f"N {args.shards}: expected at least 1")
         control.scale(args.stream, args.shards)
         change = "stays at" if args.shards == open_count else f"goes from {open_count} to"
-        said = (
+        message = (
             f"{summary.name} {change} {counted(args.shards, 'shard')}, which will be billed; the service allows ten "
             "such changes in 24 hours"
         )
-    elif args.action == "mode" and args.mode == _mode(summary):
-        said = f"{summary.name} is {args.mode} already"  # a needless call could count as one of the two in 24 hours
+    elif args.action == "mode" and args.mode == _mode_name(summary):
+        message = f"{summary.name} is {args.mode} already"  # a needless call could count as one of the two in 24 hours
     elif args.action == "mode":
         control.set_mode(summary.arn, on_demand=args.mode == "on-demand")
         cost = (
@@ -192,13 +194,16 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             if args.mode == "provisioned"
             else "written and read data will be billed"
         )
-        said = f"{summary.name} becomes {args.mode}; {cost}. The service allows two such changes in 24 hours"
+        message = (
+            f"{summary.name} becomes {args.mode}; {cost}. The service allows two such changes in 24 hours"
+        )
     else:
-        said = _set_retention(args, summary)
-    print_line(said)
+        message = _set_retention(args, summary)
+    print_line(message)
 
 
 def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
+    """Change the retention, after a question if records are lost; return the message."""
     match = _RETENTION.fullmatch(args.retention.strip())
     hours = 0 if match is None else int(match[1]) * (24 if match[2] == "d" else 1)
     low, high = _RETENTION_HOURS
@@ -229,11 +234,11 @@ def _find_open_shard(args: argparse.Namespace, text: str) -> Shard:
     raise OptionError(f"{wanted} is not an open shard of stream {args.stream}; open are {known}")
 
 
-def _middle(shard: Shard) -> int:
+def _middle_hash_key(shard: Shard) -> int:
     return (shard.hash_range.start + shard.hash_range.end) // 2 + 1
 
 
-def _wait(args: argparse.Namespace) -> None:
+def _wait_for_change(args: argparse.Namespace) -> None:
     """Wait until the stream is active, or gone after a deletion.
 
     Raises:

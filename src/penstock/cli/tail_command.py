@@ -76,23 +76,23 @@ def run(args: argparse.Namespace) -> int:
         ShardsStopped: A shard stopped early, so some requested records are not printed.
     """
     from penstock.cli.caught_up import when_caught_up
-    from penstock.cli.filtered_logs import filtered_logs, is_without_leases
+    from penstock.cli.filtered_logs import filtered_logs, is_shown_without_leases
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.shard_subset import restrict_to_shards
     from penstock.consumer import Consumer, ConsumerPorts
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
-    _check(args)
+    _check_options(args)
     kinesis = wiring.open_kinesis(options_of(args))
     service_now_ms = ServiceTime(kinesis, args.stream)
     start, until_ms = _range_of(args, service_now_ms)
     options = _consumer_options_of(args, start)
-    wanted = replace(filter_of(args), until_ms=until_ms)
-    printer = RecordPrinter(format_of(args), args.count, wanted)
+    record_filter = replace(filter_of(args), until_ms=until_ms)
+    printer = RecordPrinter(format_of(args), args.count, record_filter)
     fan_out = None if args.fan_out is None else wiring.open_fan_out(options_of(args))
     table = MemoryLeaseTable(f"tail of {args.stream}")
-    if wanted.shard_ids is not None:
-        kinesis = restrict_to_shards(kinesis, args.stream, wanted.shard_ids)
+    if record_filter.shard_ids is not None:
+        kinesis = restrict_to_shards(kinesis, args.stream, record_filter.shard_ids)
     consumer = Consumer(
         args.stream,
         "tail",
@@ -113,19 +113,19 @@ def run(args: argparse.Namespace) -> int:
 
     def on_ended() -> None:
         is_all_read.set()
-        warn(_ended_text(args, wanted.shard_ids or ()))
+        warn(_ended_text(args, record_filter.shard_ids or ()))
         consumer.request_stop()
 
     with (
-        _one_report_of_stops(args.stream),
-        filtered_logs(is_without_leases),
+        _report_stopped_shards(args.stream),
+        filtered_logs(is_shown_without_leases),
         while_output_is_read(consumer.request_stop) as is_reader_gone,
         when_caught_up(
             consumer,
             table,
             on_caught_up,
             lag_error_ms=lag_error_ms,
-            shard_ids=() if has_end else wanted.shard_ids or (),
+            shard_ids=() if has_end else record_filter.shard_ids or (),
             on_ended=on_ended,
             lag_max_ms=None if until_ms is None else lambda: service_now_ms() - until_ms - lag_error_ms,
         ),
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     _check_all_was_read(args.stream, consumer)
     is_cut_short = (has_end or args.count is not None) and not is_all_read.is_set()
-    return _interrupted_status(printer.count) if is_cut_short else 0
+    return _early_end_status(printer.count) if is_cut_short else 0
 
 
 def _consumer_options_of(args: argparse.Namespace, start: StartingPosition) -> ConsumerOptions:
@@ -166,14 +166,15 @@ def _consumer_options_of(args: argparse.Namespace, start: StartingPosition) -> C
 
 
 @contextlib.contextmanager
-def _one_report_of_stops(stream: str) -> Iterator[None]:
+def _report_stopped_shards(stream: str) -> Iterator[None]:
+    """Raise one error about all stopped shards in place of the consumer's."""
     try:
         yield
     except ShardsStopped as error:
-        raise _not_all_read(stream, error.failures) from error
+        raise _stopped_error(stream, error.failures) from error
 
 
-def _not_all_read(stream: str, failures: Mapping[str, PenstockError]) -> ShardsStopped:
+def _stopped_error(stream: str, failures: Mapping[str, PenstockError]) -> ShardsStopped:
     first = min(failures)
     return ShardsStopped(
         f"stream {stream}: not everything was read. Stopped: {', '.join(sorted(failures))}. {failures[first]}",
@@ -181,8 +182,8 @@ def _not_all_read(stream: str, failures: Mapping[str, PenstockError]) -> ShardsS
     )
 
 
-def _interrupted_status(count: int) -> int:
-    """Return the exit status of a command with a planned end: 0 if no signal has cut it short."""
+def _early_end_status(count: int) -> int:
+    """Return the exit status of an end before the requested one: 128 plus the signal's number, or 0 without a signal."""
     from penstock.runtime.stop_signals import received_signal
 
     number = received_signal()
@@ -198,10 +199,10 @@ def _check_all_was_read(stream: str, consumer: Consumer) -> None:
 
     failures = without_ended_iteration(consumer.failures)
     if failures:
-        raise _not_all_read(stream, failures)
+        raise _stopped_error(stream, failures)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check_options(args: argparse.Namespace) -> None:
     if args.count is not None and args.count < 1:
         raise OptionError(f"--count {args.count}: expected at least 1")
     if args.shard is not None and args.fan_out is not None:
@@ -213,7 +214,7 @@ def _check(args: argparse.Namespace) -> None:
 def _range_of(
     args: argparse.Namespace, service_now_ms: Callable[[], int]
 ) -> tuple[StartingPosition, int | None]:
-    """Return the starting position and the moment at which to end; print the parsed moments.
+    """Return the starting position, and the moment at which to end or None; print the parsed moments.
 
     Raises:
         PositionError, OptionError: A moment cannot be parsed, or the beginning is in the future or after the end.
@@ -221,7 +222,7 @@ def _range_of(
     from penstock.core.position import at_timestamp
     from penstock.core.starting import StartingPosition, check_not_in_future
 
-    given = f"--from {args.start}" if args.since is None else f"--since {args.since}"
+    beginning = f"--from {args.start}" if args.since is None else f"--since {args.since}"
     if args.since is None:
         is_bounded = args.until_end or args.until is not None
         start = parse_position(args.start or ("TRIM_HORIZON" if is_bounded else "LATEST"), "--from")
@@ -229,7 +230,7 @@ def _range_of(
         start = StartingPosition(at_timestamp(parse_age_or_moment(args.since, "--since", service_now_ms)))
     moments = moments_of(start)
     if moments:
-        check_not_in_future(start, service_now_ms(), given)
+        check_not_in_future(start, service_now_ms(), beginning)
     print_moments("tail", "from", moments)
     is_latest = start == StartingPosition()
     if args.until_end and is_latest:
@@ -239,7 +240,7 @@ def _range_of(
     until_ms = parse_age_or_moment(args.until, "--until", service_now_ms)
     if (service_now_ms() if is_latest else start.default.timestamp_ms or 0) >= until_ms:
         raise OptionError(
-            f"{given} is not before --until {args.until}: there is nothing to read between them"
+            f"{beginning} is not before --until {args.until}: there is nothing to read between them"
         )
     print_moments("tail", "until", {"": until_ms})
     return start, until_ms

@@ -51,7 +51,7 @@ def is_dumb_terminal() -> bool:
     return os.environ.get("TERM") == "dumb"
 
 
-def shows(text: str) -> bool:
+def can_print(text: str) -> bool:
     """Return whether the encoding of stdout has every character of a text."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     try:
@@ -63,7 +63,7 @@ def shows(text: str) -> bool:
 
 def bar(length: int) -> str:
     """Return a horizontal bar of this many characters."""
-    return ("█" if shows("█") else "#") * length
+    return ("█" if can_print("█") else "#") * length
 
 
 def counted(count: int, noun: str) -> str:

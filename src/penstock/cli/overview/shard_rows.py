@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.lease_report import WatchedLease, circular_leases, state_of, zone_name
+from penstock.cli.lease_report import WatchedLease, find_circular_leases, state_of, zone_name
 from penstock.cli.overview.snapshot import ShardRow, Trouble, WorkerRow
 from penstock.cli.overview.trouble import TroubleLimits, with_troubles
 from penstock.core.leases.lease_view import waits_for_parents
@@ -50,14 +50,14 @@ def shard_rows(
         limits: Thresholds of problems.
     """
     leases = {each.lease.key: each.lease for each in watched_leases}
-    circular = circular_leases(leases)
+    circular_leases = find_circular_leases(leases)
     parents = {parent for lease in leases.values() for parent in lease.parents}
-    vanished = {parent for parent in parents if parent not in graph} if any(graph) else set()
+    vanished_shards = {parent for parent in parents if parent not in graph} if any(graph) else set()
     rows = [
-        _row(
+        _shard_row(
             each,
-            state_of(each, leases, vanished, circular),
-            waits_for_parents(each.lease, leases, vanished, circular),
+            state_of(each, leases, vanished_shards, circular_leases),
+            waits_for_parents(each.lease, leases, vanished_shards, circular_leases),
             lags.get(each.lease.key),
             checkpoints_unmoved_s.get(each.lease.key, 0.0),
         )
@@ -67,11 +67,11 @@ def shard_rows(
     return with_troubles(rows, limits)
 
 
-_READ_IN: Final = ("read", "handing over")
+_READ_STATES: Final = ("read", "handing over")
 """States of a lease in which its shard is read."""
 
 
-def _row(
+def _shard_row(
     watched_lease: WatchedLease,
     state: str,
     waits: bool,
@@ -92,7 +92,7 @@ def _row(
         lag_ms=None if lag is None else lag.lag.lag_ms,
         lag_change=None if lag is None else lag.change,
         why_lag_unknown="" if lag is None else lag.lag.why_unknown,
-        kb_per_s=lease.throughput_kbps if state in _READ_IN else None,
+        kb_per_s=lease.throughput_kbps if state in _READ_STATES else None,
         is_throttled=lag is not None and lag.lag.refused_count > 0,
         stopped_reason=lease.stopped_reason,
         waits=waits,
@@ -101,25 +101,25 @@ def _row(
 
 def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
     """Return the workers that own unfinished leases, most leases first."""
-    owned: dict[str, list[ShardRow]] = {}
+    rows_by_owner: dict[str, list[ShardRow]] = {}
     for row in rows:
         if row.owner is not None and row.state != "ended":
-            owned.setdefault(row.owner, []).append(row)
-    found = [
+            rows_by_owner.setdefault(row.owner, []).append(row)
+    workers = [
         WorkerRow(
             worker,
-            len(mine),
-            sum(row.trouble is not Trouble.NONE for row in mine),
-            max((row.lag_ms for row in mine if row.lag_ms is not None), default=None),
+            len(owned_rows),
+            sum(row.trouble is not Trouble.NONE for row in owned_rows),
+            max((row.lag_ms for row in owned_rows if row.lag_ms is not None), default=None),
             zone_name(worker),
         )
-        for worker, mine in owned.items()
+        for worker, owned_rows in rows_by_owner.items()
     ]
-    return tuple(sorted(found, key=lambda row: (-row.lease_count, row.worker)))
+    return tuple(sorted(workers, key=lambda row: (-row.lease_count, row.worker)))
 
 
-def skipped_problems(skipped: Sequence[SkippedRow]) -> list[str]:
+def skipped_problems(skipped_rows: Sequence[SkippedRow]) -> list[str]:
     """Return the problems that rows without a lease cause, a sentence each."""
-    texts = [f"row {row.key} is left out: {row.reason}" for row in skipped[:_SKIPPED_SHOWN_MAX]]
-    left = len(skipped) - len(texts)
+    texts = [f"row {row.key} is left out: {row.reason}" for row in skipped_rows[:_SKIPPED_SHOWN_MAX]]
+    left = len(skipped_rows) - len(texts)
     return [*texts, f"and {left} more rows, which are not leases either"] if left else texts
