@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
             lag_limit_s=args.lag_warn,
             interval_s=args.interval,
             fetch_stream_snapshot=partial(streams.take_snapshot, wait_s=_STREAM_WAIT_S),
-            fetch_next=NextRecordReader(kinesis, clock).fetch,
+            fetch_next_records=NextRecordReader(kinesis, clock).fetch,
             shows_records=args.show_records,
         )
         with DashboardServer(pages, Gate(token), args.host, args.port) as server:

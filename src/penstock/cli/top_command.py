@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     check_watch_arguments(args)
     is_live = sys.stdin.isatty() and sys.stdout.isatty() and not is_dumb_terminal()
     if args.once or args.json or not is_live:
-        snapshot = open_fleet_watcher(args, silent_after_s=4.0).take_last_snapshot()
+        snapshot = open_fleet_watcher(args, silent_after_s=4.0).take_single_snapshot()
         if args.json:
             print(safe_json(document_of(snapshot), indent=2))
         else:

@@ -76,7 +76,11 @@ def hostile():
 
 
 def contents(
-    *snapshots, problems=(), fetch_next=None, shows_records=False, fetch_stream_snapshot=lambda *_: None
+    *snapshots,
+    problems=(),
+    fetch_next_records=None,
+    shows_records=False,
+    fetch_stream_snapshot=lambda *_: None,
 ):
     history = LagHistory()
     newest = Snapshot(1_000, snapshots, problems) if snapshots else None
@@ -89,7 +93,7 @@ def contents(
         lag_limit_s=60.0,
         interval_s=10.0,
         fetch_stream_snapshot=fetch_stream_snapshot,
-        fetch_next=fetch_next or (lambda *_: NextRecords("7.0", ())),
+        fetch_next_records=fetch_next_records or (lambda *_: NextRecords("7.0", ())),
         shows_records=shows_records,
     )
 
@@ -194,19 +198,19 @@ def shard_page(**more):
 
 
 def test_a_shard_has_its_facts_and_how_many_bytes_its_next_records_have():
-    answer = shard_page(fetch_next=lambda *_: NextRecords("7.0", NEXT))
+    answer = shard_page(fetch_next_records=lambda *_: NextRecords("7.0", NEXT))
     page = Page(answer.body)
     assert answer.status == 200
     assert {"12.0", "13.0", "1970-01-01T00:00:01.000+00:00", "2", "stopped"} <= set(page.text)
     assert "--show-records" in answer.body
     assert "onerror" not in answer.body
     assert "moved since" not in answer.body
-    before = shard_page(fetch_next=lambda *_: NextRecords("6.0", NEXT))
+    before = shard_page(fetch_next_records=lambda *_: NextRecords("6.0", NEXT))
     assert "Read behind checkpoint 6.0, which has moved since" in before.body
 
 
 def test_keys_and_payloads_are_shown_when_that_was_asked_for_and_as_text():
-    page = Page(shard_page(fetch_next=lambda *_: NextRecords("7.0", NEXT), shows_records=True).body)
+    page = Page(shard_page(fetch_next_records=lambda *_: NextRecords("7.0", NEXT), shows_records=True).body)
     assert "img" not in page.tags
     assert page.text.count(HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")) == 2
     assert "base64:/wA=" in page.text
@@ -217,7 +221,7 @@ def test_why_the_next_records_are_not_known_is_told():
     def refused(*_):
         raise AccessDenied("GetRecords on stream orders: no")
 
-    assert "GetRecords on stream orders: no" in shard_page(fetch_next=refused).body
+    assert "GetRecords on stream orders: no" in shard_page(fetch_next_records=refused).body
     assert "all records are done" in shard_page().body
     unnamed = contents(application("billing", None)).answer("/shard", SHARD)
     assert "--stream" in unnamed.body

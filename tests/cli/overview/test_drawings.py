@@ -31,7 +31,10 @@ LINEAGE = (
 
 
 def test_shards_are_placed_by_hash_key_and_in_the_order_of_splits_and_merges():
-    places = {box.shard.shard_id: (box.first, box.end, box.top, box.bottom) for box in place_shards(LINEAGE)}
+    places = {
+        box.shard.shard_id: (box.first_column, box.end_column, box.top, box.bottom)
+        for box in place_shards(LINEAGE)
+    }
     assert places == {
         "whole": (0, 1, 0.0, 1.0),
         "left": (1, 2, 0.0, 0.5),
@@ -47,7 +50,7 @@ def test_no_two_shards_share_a_place():
     covered = [
         (column, quarter)
         for box in boxes
-        for column in range(box.first, box.end)
+        for column in range(box.first_column, box.end_column)
         for quarter in range(round(box.top * 4), round(box.bottom * 4))
     ]
     assert len(covered) == len(set(covered)) == 4 * 4
@@ -55,7 +58,7 @@ def test_no_two_shards_share_a_place():
 
 def test_a_parent_that_has_left_the_stream_counts_for_nothing():
     (box,) = place_shards([Shard("s9", HashRange(0, HASH_KEY_MAX), ("gone",))])
-    assert (box.first, box.end) == (0, 1)
+    assert (box.first_column, box.end_column) == (0, 1)
     assert place_shards([]) == ()
 
 

@@ -15,7 +15,7 @@ from penstock.cli.overview.stream_load import (
     advise,
     history_of,
     load_of,
-    missing_metrics,
+    missing_metrics_advice,
     stream_document,
 )
 from penstock.core.hash_key import HashRange
@@ -54,7 +54,7 @@ def test_the_busiest_of_the_last_minutes_is_held_against_the_quotas():
     load = load_of(sums, NOW_MS)
     assert load.per_s == {WRITTEN: MIB, RECORDS: 100.0}
     assert (load.writes_refused, load.reads_refused) == (5, 0)
-    assert load.hottest == (1.0, QUOTAS[0])
+    assert load.hottest_quota == (1.0, QUOTAS[0])
     assert load.is_hot
 
 
@@ -63,14 +63,14 @@ def test_metrics_without_enhanced_monitoring_are_unknown_and_without_traffic_zer
     assert (load.per_s, load.sent_bytes_per_s) == ({WRITTEN: 0.0}, 0.0)
     assert load_of({}, NOW_MS).sent_bytes_per_s is None
     assert (load.writes_refused, load.reads_refused, load.is_hot) == (None, None, False)
-    assert load_of({}, NOW_MS).hottest is None
+    assert load_of({}, NOW_MS).hottest_quota is None
 
 
 def test_a_stream_has_the_quotas_of_its_shards():
     sums = {"IncomingBytes": minutes(m1=60 * MIB), "GetRecords.Success": minutes(m1=60 * 10)}
     load = load_of(sums, NOW_MS, shard_count=4)
     assert [load.share(quota) for quota in QUOTAS] == [0.25, None, None, 0.5]
-    assert load_of(sums, NOW_MS, shard_count=0).hottest is None
+    assert load_of(sums, NOW_MS, shard_count=0).hottest_quota is None
 
 
 def test_the_hour_has_the_minutes_that_are_over_without_gaps():
@@ -88,7 +88,7 @@ def test_shards_that_refuse_writes_come_first_and_then_the_fullest():
     snapshot = StreamSnapshot(
         "orders", 0, shards=(shard(0, share=0.5), shard(1, share=0.9), shard(2, refused=1), shard(3))
     )
-    assert [each.shard.shard_id[-1] for each in snapshot.hottest_first] == ["2", "1", "0", "3"]
+    assert [each.shard.shard_id[-1] for each in snapshot.shards_hottest_first] == ["2", "1", "0", "3"]
 
 
 SINGLE_SECONDS = "single seconds were too much, so let the writers spread them, or split it"
@@ -150,7 +150,7 @@ def test_what_to_do_about_a_hot_stream_is_said_with_the_command(load, shards, te
 def test_what_a_shard_sends_by_fan_out_makes_it_neither_hot_nor_one_to_split():
     sums = {"IncomingBytes": minutes(m1=30 * MIB), "OutgoingBytes": minutes(m1=3 * 60 * 1.5 * MIB)}
     load = load_of(sums, NOW_MS)
-    assert (load.sent_bytes_per_s, load.hottest, load.is_hot) == (4.5 * MIB, (0.5, QUOTAS[0]), False)
+    assert (load.sent_bytes_per_s, load.hottest_quota, load.is_hot) == (4.5 * MIB, (0.5, QUOTAS[0]), False)
     assert advise("orders", stream(0.1), [ShardLoad(shard(0).shard, load)], on_demand=False) == []
     snapshot = StreamSnapshot("orders", 0, shards=(ShardLoad(shard(0).shard, load),))
     (told,) = stream_document(snapshot)["shards"]
@@ -189,7 +189,7 @@ def test_the_commands_act_on_the_stream_that_is_shown():
     assert split.command == f"penstock streams split {arn} 3 --wait {told}"
     (scale,) = advise(arn, stream(0.9), [], on_demand=False, connection=there)
     assert scale.command == f"penstock streams scale {arn} 8 --wait {told}"
-    lacking = missing_metrics(arn, ["OutgoingBytes"], there)
+    lacking = missing_metrics_advice(arn, ["OutgoingBytes"], there)
     assert lacking.command == (
         f"aws kinesis enable-enhanced-monitoring --stream-arn {arn} --shard-level-metrics OutgoingBytes {told}"
     )
@@ -203,12 +203,12 @@ def test_the_id_of_a_shard_does_not_leave_its_place_in_a_command():
 
 
 def test_how_to_see_single_shards_is_said_with_the_command():
-    advice = missing_metrics("orders", SHARD_METRICS)
+    advice = missing_metrics_advice("orders", SHARD_METRICS)
     assert advice.command.startswith(
         "aws kinesis enable-enhanced-monitoring --stream-name orders --shard-level-metrics IncomingBytes "
     )
     assert "no figures of single shards:" in advice.text
-    some = missing_metrics("orders", ["OutgoingBytes"])
+    some = missing_metrics_advice("orders", ["OutgoingBytes"])
     assert "no figures of single shards' OutgoingBytes:" in some.text
     assert some.command.endswith("--shard-level-metrics OutgoingBytes")
 

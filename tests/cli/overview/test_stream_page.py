@@ -60,7 +60,7 @@ def contents(found, *streams):
         lag_limit_s=60.0,
         interval_s=10.0,
         fetch_stream_snapshot=fetch_stream_snapshot,
-        fetch_next=lambda *_: None,
+        fetch_next_records=lambda *_: None,
     )
     return shown, asked
 
@@ -164,7 +164,7 @@ def test_each_of_an_applications_streams_has_a_page_with_its_own_shards():
         fetch_stream_snapshot=lambda stream, shards: asked.append(
             (stream, [each.shard_id for each in shards])
         ),
-        fetch_next=lambda *_: None,
+        fetch_next_records=lambda *_: None,
     )
     for stream, status in ((streams["1:a:7"], 200), ("b", 200), ("a, b", 404)):
         assert shown.answer("/stream", {"name": [stream]}).status == status

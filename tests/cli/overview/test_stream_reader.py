@@ -76,7 +76,7 @@ def test_without_enhanced_monitoring_the_streams_own_figures_are_shown():
     found = snapshot(service)
     assert len(service.asked) == len(STREAM_METRICS)
     assert found.load.per_s["written records"] == 10.0
-    assert [each.load.hottest for each in found.shards] == [None, None]
+    assert [each.load.hottest_quota for each in found.shards] == [None, None]
     (advice,) = found.advice
     assert "enhanced monitoring is off" in advice.text
 

@@ -6,7 +6,7 @@ from penstock.cli.overview.cells import application_cells
 from penstock.cli.overview.snapshot import ApplicationSnapshot, ShardRow, Trouble, application_document
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications, trouble_of, with_troubles
 
-LIMITS = TroubleLimits(lag_s=60, unmoved_s=120)
+LIMITS = TroubleLimits(lag_s=60, checkpoint_unmoved_s=120)
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,14 @@ LIMITS = TroubleLimits(lag_s=60, unmoved_s=120)
         ({"lag_ms": 60_001, "checkpoint_unmoved_s": 120}, Trouble.CHECKPOINT_UNMOVED),
         ({"lag_ms": 0, "checkpoint_unmoved_s": 9999}, Trouble.NONE),
         ({"lag_ms": 60_001, "is_throttled": True}, Trouble.THROTTLED),
-        ({"state": "waits for parents", "waits": True, "lag_ms": 90_000}, Trouble.NONE),
+        ({"state": "waits for parents", "waits_for_parents": True, "lag_ms": 90_000}, Trouble.NONE),
         (
-            {"state": "owned, waits", "waits": True, "lag_ms": 90_000, "checkpoint_unmoved_s": 999},
+            {
+                "state": "owned, waits",
+                "waits_for_parents": True,
+                "lag_ms": 90_000,
+                "checkpoint_unmoved_s": 999,
+            },
             Trouble.NONE,
         ),
         ({"why_lag_unknown": "AccessDenied"}, Trouble.UNKNOWN),

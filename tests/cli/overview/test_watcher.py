@@ -268,7 +268,7 @@ def test_one_look_watches_until_the_owners_are_told_apart(kinesis, clock):
 
     table.scan = renewing
     watcher = watcher_of(table, kinesis, clock, silent_after_s=4.0)
-    rows = rows_of(watcher.take_last_snapshot(watcher.watch_once()))
+    rows = rows_of(watcher.take_single_snapshot(watcher.watch_once()))
     assert (rows["s0"].trouble, rows["s1"].trouble) == (Trouble.SILENT, Trouble.NONE)
     assert clock.now_s <= 1005
 
@@ -332,7 +332,7 @@ def test_leases_of_autoscalers_are_no_application_unless_their_table_is_named(ki
         )
 
     found = FleetWatcher([], open_watcher, Finder("turns", "billing"), clock)
-    assert len(found.take_snapshot().applications) == len(found.take_last_snapshot().applications) == 1
+    assert len(found.take_snapshot().applications) == len(found.take_single_snapshot().applications) == 1
     named = FleetWatcher(["turns"], open_watcher, Finder(), clock)
     assert len(named.take_snapshot().applications) == 1
 
@@ -356,7 +356,7 @@ class BrokenTable(Table):
         raise ValueError("no such shape")
 
 
-@pytest.mark.parametrize("kind", ["take_snapshot", "take_last_snapshot"])
+@pytest.mark.parametrize("kind", ["take_snapshot", "take_single_snapshot"])
 def test_an_application_that_fails_for_whatever_reason_is_told_and_hides_no_other(
     kinesis, clock, kind, caplog
 ):
@@ -390,7 +390,7 @@ def test_all_tables_are_watched_within_the_same_seconds(kinesis, clock):
         return watcher_of(table, kinesis, clock, silent_after_s=0.0)
 
     names = [f"t{n:02d}" for n in range(count)]
-    snapshot = FleetWatcher(names, open_watcher, Finder(), clock).take_last_snapshot()
+    snapshot = FleetWatcher(names, open_watcher, Finder(), clock).take_single_snapshot()
     assert names_of(snapshot) == names
     assert [each.problems for each in snapshot.applications] == [()] * count
 
@@ -413,7 +413,7 @@ def test_nothing_that_waits_for_the_service_keeps_the_process_from_ending(kinesi
         ["a"], lambda _: watcher_of(NotedTable(lease("s0")), kinesis, clock), Finder(), clock
     )
     watched.take_snapshot()
-    watched.take_last_snapshot()
+    watched.take_single_snapshot()
     assert len(waiting) >= 4
     # A single application is read by the caller, whose thread Ctrl-C interrupts.
     assert all(thread.daemon or thread is threading.current_thread() for thread in waiting)

@@ -42,7 +42,7 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
     else:
         why = "no leases yet"
     trouble = (
-        f"{snapshot.trouble_count} {snapshot.worst.value}"
+        f"{snapshot.trouble_count} {snapshot.worst_trouble.value}"
         if snapshot.trouble_count
         else state_text(snapshot, "-")
     )
@@ -98,9 +98,9 @@ def queue_cells(row: QueueRow, now_ms: int) -> tuple[str, ...]:
     cells = (
         row.queue,
         stream_name(row.stream_arn),
-        _count(row.visible),
-        _count(row.in_flight),
-        _count(row.dead_letters),
+        _count_text(row.visible),
+        _count_text(row.in_flight),
+        _count_text(row.dead_letters),
         "-" if row.acknowledged_per_min is None else f"{row.acknowledged_per_min:,.1f}",
         row.activity.value,
         "-" if row.measured_ms is None else duration(max(0, now_ms - row.measured_ms)),
@@ -109,12 +109,12 @@ def queue_cells(row: QueueRow, now_ms: int) -> tuple[str, ...]:
     return tuple(escape_text(cell) for cell in cells)
 
 
-def _count(value: int | None) -> str:
+def _count_text(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
 def owner_cell(owner: str | None, next_owner: str | None) -> str:
-    """Return the owner of a shard, and the next one during a hand-over."""
+    """Return the cell of a shard's owner, `-` if it has none; during a hand-over also of the next owner."""
     return f"{owner or '-'} → {next_owner}" if next_owner else owner or "-"
 
 
@@ -137,8 +137,8 @@ def short_shard(key: str) -> str:
     """
     name, shard_id = stream_name_of(stream_id_of(key)), shard_id_of(key)
     number = shard_id.removeprefix("shardId-")
-    is_the_services = number != shard_id and number.isascii() and number.isdigit()
-    short = str(int(number)) if is_the_services else shard_id
+    has_usual_form = number != shard_id and number.isascii() and number.isdigit()
+    short = str(int(number)) if has_usual_form else shard_id
     return f"{name}/{short}" if name else short
 
 
@@ -155,11 +155,11 @@ def arrow(row: ShardRow) -> str:
     return " ↑" if row.lag_change > 0 else " ↓"
 
 
-def duration(lag_ms: int | None) -> str:
-    """Return a lag for people, rounded to tenths of a unit; `-` if it is unknown."""
-    if lag_ms is None:
+def duration(duration_ms: int | None) -> str:
+    """Return a lag or an age for people, rounded to tenths of a unit; `-` if it is unknown."""
+    if duration_ms is None:
         return "-"
-    seconds = lag_ms / 1000
+    seconds = duration_ms / 1000
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

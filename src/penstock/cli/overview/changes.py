@@ -16,27 +16,30 @@ def changes_between(before: ApplicationSnapshot, after: ApplicationSnapshot) -> 
     """Return the changes, in the order of the shards; none if one of the snapshots has no shards."""
     if not before.shards or not after.shards:
         return []
-    return [Event(after.taken_ms, shard, text) for shard, text in _texts(before, after)]
+    return [Event(after.taken_ms, shard, text) for shard, text in _changes(before, after)]
 
 
-def _texts(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[tuple[str | None, str]]:
-    then = {row.shard: row for row in before.shards}
-    now = {row.shard: row for row in after.shards}
-    for shard in sorted(then.keys() | now.keys()):
-        if shard not in now:
+def _changes(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[tuple[str | None, str]]:
+    """Yield each change with its shard; None if it is not of a shard."""
+    old_rows = {row.shard: row for row in before.shards}
+    new_rows = {row.shard: row for row in after.shards}
+    for shard in sorted(old_rows.keys() | new_rows.keys()):
+        if shard not in new_rows:
             yield (
                 shard,
-                "its finished lease was removed" if then[shard].state == "ended" else "its lease was deleted",
+                "its finished lease was removed"
+                if old_rows[shard].state == "ended"
+                else "its lease was deleted",
             )
-        elif shard not in then or then[shard].state == "no lease" != now[shard].state:
-            yield shard, _describe_beginning(now[shard])
+        elif shard not in old_rows or old_rows[shard].state == "no lease" != new_rows[shard].state:
+            yield shard, _describe_beginning(new_rows[shard])
         else:
-            for text in _of_shard(then[shard], now[shard]):
+            for text in _shard_changes(old_rows[shard], new_rows[shard]):
                 yield shard, text
-    yield from _of_workers(before, after)
-    listed = {shard.shard_id for shard in before.lineage}
+    yield from _worker_changes(before, after)
+    listed_ids = {shard.shard_id for shard in before.lineage}
     for each in after.lineage:
-        if listed and each.shard_id not in listed:
+        if listed_ids and each.shard_id not in listed_ids:
             parents = " and ".join(each.parents)
             yield (
                 each.shard_id,
@@ -50,7 +53,7 @@ def _describe_beginning(row: ShardRow) -> str:
     return f"its lease was made; {row.owner} reads it" if row.owner else "its lease was made"
 
 
-def _of_shard(old_row: ShardRow, new_row: ShardRow) -> Iterator[str]:
+def _shard_changes(old_row: ShardRow, new_row: ShardRow) -> Iterator[str]:
     if new_row.state == "ended":
         if old_row.state != "ended":
             yield "read to its end"
@@ -73,9 +76,9 @@ def _describe_move(old_owner: str | None, new_owner: str | None) -> str:
     return f"{old_owner} gave it back" if new_owner is None else f"went from {old_owner} to {new_owner}"
 
 
-def _of_workers(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[tuple[None, str]]:
-    then, now = ({row.worker for row in snapshot.workers} for snapshot in (before, after))
-    for worker in sorted(now - then):
+def _worker_changes(before: ApplicationSnapshot, after: ApplicationSnapshot) -> Iterator[tuple[None, str]]:
+    old_workers, new_workers = ({row.worker for row in snapshot.workers} for snapshot in (before, after))
+    for worker in sorted(new_workers - old_workers):
         yield None, f"worker {worker} has leases"
-    for worker in sorted(then - now):
+    for worker in sorted(old_workers - new_workers):
         yield None, f"worker {worker} has no lease any more"

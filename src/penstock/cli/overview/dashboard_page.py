@@ -25,8 +25,16 @@ from penstock.cli.overview.drawings import (
     draw_sparkline,
     html_text,
 )
-from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
-from penstock.cli.overview.snapshot import NOT_READ, UNREADABLE, moment_of
+from penstock.cli.overview.page_frame import (
+    address_of,
+    application_link,
+    frame,
+    legend,
+    problem_list,
+    stream_address,
+    table,
+)
+from penstock.cli.overview.snapshot import UNREAD_TROUBLES, UNREADABLE, moment_text
 from penstock.cli.terminal import counted, escape_text
 
 if TYPE_CHECKING:
@@ -69,7 +77,7 @@ def page_of_application(
     summary = f"{summary_of(snapshot)}, lag {duration(snapshot.lag_ms)}"
     streams = ", ".join(_stream_link(each) for each in snapshot.shards_by_stream) or "-"
     parts = [
-        f"<h2>{html_text(snapshot.application)} {_pill(snapshot)}</h2><p>stream {streams}, {html_text(summary)}</p>",
+        f"<h2>{html_text(snapshot.application)} {_state_pill(snapshot)}</h2><p>stream {streams}, {html_text(summary)}</p>",
         problem_list(snapshot.problems),
     ]
     chart = draw_lag(points, limit_s) or "<p>From the second snapshot on.</p>"
@@ -80,10 +88,10 @@ def page_of_application(
             "<h2>Shards by hash key, splits and merges to the right</h2>"
             f'<div class="panel"><div class="wide">{lineage}</div>{legend(LEGEND)}</div>'
         )
-    parts.append(f'<h2>Shards</h2><div class="panel wide">{_shards(snapshot)}</div>')
+    parts.append(f'<h2>Shards</h2><div class="panel wide">{_shard_table(snapshot)}</div>')
     parts.append(
-        f'<div class="two"><section><h2>Workers</h2><div class="panel wide">{_workers(snapshot)}</div></section>'
-        f'<section><h2>What happened</h2><div class="panel">{_events(snapshot)}</div></section></div>'
+        f'<div class="two"><section><h2>Workers</h2><div class="panel wide">{_worker_table(snapshot)}</div></section>'
+        f'<section><h2>What happened</h2><div class="panel">{_event_list(snapshot)}</div></section></div>'
     )
     return frame(snapshot.application, "", snapshot.taken_ms, "".join(parts), interval_s)
 
@@ -103,7 +111,6 @@ def page_of_shard(
         interval_s: Seconds between two snapshots.
         shows_records: Whether keys and payloads are shown.
     """
-    back = f'<a href="{escape(address_of(snapshot.application))}">{html_text(snapshot.application)}</a>'
     facts = dict(zip(SHARD_COLUMNS, shard_cells(row), strict=True)) | {
         "checkpoint": escape_text(row.checkpoint)
     }
@@ -115,35 +122,35 @@ def page_of_shard(
     if isinstance(next_records, str):
         shown = f"<p>{html_text(next_records)}</p>"
     else:
-        shown = _records(next_records.records, shows_records=shows_records)
+        shown = _record_table(next_records.records, shows_records=shows_records)
         if next_records.checkpoint != row.checkpoint:
             shown += (
                 f"<p>Read behind checkpoint {html_text(next_records.checkpoint)}, which has moved since; it is read again in a "
                 "few seconds.</p>"
             )
     body = (
-        f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{table(("fact", "value"), cells)}</div>'
+        f'<h2>{application_link(snapshot.application)}: {html_text(row.shard)}</h2><div class="panel wide">{table(("fact", "value"), cells)}</div>'
         f'<h2>What is read next</h2><div class="panel wide">{shown}</div>'
     )
     return frame(row.shard, "", snapshot.taken_ms, body, interval_s)
 
 
-def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
+def _record_table(records: Sequence[NextRecord], *, shows_records: bool) -> str:
     if not records:
         return "<p>Nothing: all records are done.</p>"
     columns = ["sequence number", "arrived", "bytes"] + (["key", "data"] if shows_records else [])
     rows = []
     for record in records:
-        cells = [html_text(record.place), moment_of(record.arrival_ms), str(record.byte_count)]
+        cells = [html_text(record.place), moment_text(record.arrival_ms), str(record.byte_count)]
         if shows_records:
             key = "-" if record.partition_key is None else record.partition_key
-            cells += [html_text(key), html_text(_payload(record))]
+            cells += [html_text(key), html_text(_payload_text(record))]
         rows.append(cells)
     note = "" if shows_records else "<p>Keys and payloads are shown with --show-records.</p>"
     return f"{table(columns, rows)}{note}"
 
 
-def _payload(record: NextRecord) -> str:
+def _payload_text(record: NextRecord) -> str:
     """Return the beginning of a payload: as text if it is UTF-8, as Base64 otherwise."""
     more = " ..." if record.is_cut else ""
     try:
@@ -167,8 +174,7 @@ def page_of_unleased_shard(snapshot: ApplicationSnapshot, shard: str, interval_s
         if snapshot.problems and not snapshot.shards
         else "It has no lease of this shard."
     )
-    back = f'<a href="{escape(address_of(snapshot.application))}">{html_text(snapshot.application)}</a>'
-    body = f"<h2>{back}: {html_text(shard)}</h2>{problem_list(snapshot.problems)}<p>{text}</p>"
+    body = f"<h2>{application_link(snapshot.application)}: {html_text(shard)}</h2>{problem_list(snapshot.problems)}<p>{text}</p>"
     return frame(shard, "", snapshot.taken_ms, body, interval_s)
 
 
@@ -177,14 +183,16 @@ def page_before_first_snapshot(interval_s: float) -> str:
     return frame("Penstock", "", None, "<p>Looking ...</p>", min(1.0, interval_s))
 
 
-def _pill(snapshot: ApplicationSnapshot) -> str:
+def _state_pill(snapshot: ApplicationSnapshot) -> str:
     if snapshot.is_unreadable:
         return f'<span class="pill bad">{UNREADABLE}</span>'
     if not snapshot.trouble_count:
         text = state_text(snapshot, "well") if snapshot.shards else "no leases yet"
         return f'<span class="pill">{html_text(text)}</span>'
-    kind = "bad" if snapshot.worst in NOT_READ else "trouble"
-    return f'<span class="pill {kind}">{snapshot.trouble_count} {html_text(snapshot.worst.value)}</span>'
+    kind = "bad" if snapshot.worst_trouble in UNREAD_TROUBLES else "trouble"
+    return (
+        f'<span class="pill {kind}">{snapshot.trouble_count} {html_text(snapshot.worst_trouble.value)}</span>'
+    )
 
 
 def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
@@ -196,15 +204,15 @@ def _card(snapshot: ApplicationSnapshot, points: Sequence[LagPoint]) -> str:
     )
     return (
         f'<a class="card" href="{escape(address_of(snapshot.application))}"><strong>{html_text(snapshot.application)}</strong> '
-        f"{_pill(snapshot)}<p>{html_text(text)}</p><p>{html_text(whys[0])}</p>{draw_sparkline(points)}</a>"
+        f"{_state_pill(snapshot)}<p>{html_text(text)}</p><p>{html_text(whys[0])}</p>{draw_sparkline(points)}</a>"
     )
 
 
-def _shards(snapshot: ApplicationSnapshot) -> str:
+def _shard_table(snapshot: ApplicationSnapshot) -> str:
     if not snapshot.shards:
         return f"<p>{UNREADABLE if snapshot.is_unreadable else 'no leases yet'}</p>"
     shown = snapshot.shards[:_ROWS_MAX]
-    rows = [[_link(snapshot, row), *(escape(cell) for cell in shard_cells(row)[1:])] for row in shown]
+    rows = [[_shard_link(snapshot, row), *(escape(cell) for cell in shard_cells(row)[1:])] for row in shown]
     row_classes = ["ended" if row.state == "ended" else "" for row in shown]
     left = len(snapshot.shards) - _ROWS_MAX
     return table(SHARD_COLUMNS, rows, row_classes) + (
@@ -212,11 +220,11 @@ def _shards(snapshot: ApplicationSnapshot) -> str:
     )
 
 
-def _link(snapshot: ApplicationSnapshot, row: ShardRow) -> str:
+def _shard_link(snapshot: ApplicationSnapshot, row: ShardRow) -> str:
     return f'<a href="{escape(address_of(snapshot.application, row.shard))}">{html_text(row.shard)}</a>'
 
 
-def _workers(snapshot: ApplicationSnapshot) -> str:
+def _worker_table(snapshot: ApplicationSnapshot) -> str:
     if not snapshot.workers:
         return "<p>No worker owns a lease.</p>"
     largest = snapshot.workers[0].lease_count
@@ -234,11 +242,11 @@ def _workers(snapshot: ApplicationSnapshot) -> str:
     return table(("worker", "zone", "share", "leases", "in trouble", "lag"), rows)
 
 
-def _events(snapshot: ApplicationSnapshot) -> str:
+def _event_list(snapshot: ApplicationSnapshot) -> str:
     if not snapshot.events:
         return "<p>Nothing since the dashboard was started.</p>"
     items = "".join(
-        f"<li><time>{moment_of(event.at_ms)[11:19]}Z</time>"
+        f"<li><time>{moment_text(event.at_ms)[11:19]}Z</time>"
         f"{'' if event.shard is None else f'<strong>{html_text(event.shard)}</strong> '}{html_text(event.text)}</li>"
         for event in snapshot.events
     )

@@ -69,7 +69,7 @@ class DashboardPages:
         lag_limit_s: A shard that is further behind is in trouble.
         interval_s: Seconds between two snapshots.
         fetch_stream_snapshot: Takes a stream and its shards; returns the stream's newest snapshot, or None before the first.
-        fetch_next: Takes a stream, a shard and a checkpoint; returns the records after the checkpoint.
+        fetch_next_records: Takes a stream, a shard and a checkpoint; returns the records after the checkpoint.
         shows_records: Whether the keys and payloads of records are shown.
     """
 
@@ -78,7 +78,7 @@ class DashboardPages:
     lag_limit_s: float
     interval_s: float
     fetch_stream_snapshot: Callable[[str, Sequence[Shard]], StreamSnapshot | None]
-    fetch_next: Callable[[str, str, str], NextRecords]
+    fetch_next_records: Callable[[str, str, str], NextRecords]
     shows_records: bool = False
 
     def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
@@ -88,19 +88,19 @@ class DashboardPages:
         snapshot = self.newest_snapshot()
         if snapshot is None:
             page = page_before_first_snapshot(self.interval_s)
-            return _under_way() if path.startswith("/api/") else Answer(200, _HTML, page)
+            return _not_ready_answer() if path.startswith("/api/") else Answer(200, _HTML, page)
         name, shard = (query.get(key, [""])[0] for key in ("name", "shard"))
         match path:
             case "/api/look":
-                answer = _as_json(document_of(snapshot))
+                answer = _json_answer(document_of(snapshot))
             case "/api/stream":
                 answer = self._stream_document(snapshot, name)
             case "/application":
-                answer = self._application(snapshot, name)
+                answer = self._application_page(snapshot, name)
             case "/stream":
-                answer = self._stream(snapshot, name)
+                answer = self._stream_page(snapshot, name)
             case "/shard":
-                answer = self._shard(snapshot, name, shard)
+                answer = self._shard_page(snapshot, name, shard)
             case _:
                 lags = {
                     each.application: self.history.points_of(each.application)
@@ -109,7 +109,7 @@ class DashboardPages:
                 answer = Answer(200, _HTML, page_of_all(snapshot, lags, self.interval_s))
         return answer
 
-    def _application(self, snapshot: Snapshot, name: str) -> Answer:
+    def _application_page(self, snapshot: Snapshot, name: str) -> Answer:
         for each in snapshot.applications:
             if each.application == name:
                 points = self.history.points_of(name)
@@ -118,7 +118,7 @@ class DashboardPages:
                 )
         return Answer(404, _HTML, page_of_unwatched_application(name, self.interval_s))
 
-    def _stream(self, snapshot: Snapshot, stream: str) -> Answer:
+    def _stream_page(self, snapshot: Snapshot, stream: str) -> Answer:
         readers = _readers_of(snapshot, stream)
         if not readers:
             return Answer(404, _HTML, page_of_unwatched_application(f"stream {stream}", self.interval_s))
@@ -131,26 +131,31 @@ class DashboardPages:
         if not readers:
             return Answer(404, _JSON, '{"problems": ["no application that is watched reads this stream"]}\n')
         found = self.fetch_stream_snapshot(stream, _shards_of(readers, stream))
-        return _under_way() if found is None else _as_json(stream_document(found))
+        return _not_ready_answer() if found is None else _json_answer(stream_document(found))
 
-    def _shard(self, snapshot: Snapshot, name: str, shard: str) -> Answer:
-        named = next((each for each in snapshot.applications if each.application == name), None)
-        if named is None:
+    def _shard_page(self, snapshot: Snapshot, name: str, shard: str) -> Answer:
+        application = next((each for each in snapshot.applications if each.application == name), None)
+        if application is None:
             return Answer(404, _HTML, page_of_unwatched_application(name, self.interval_s))
-        row = next((row for row in named.shards if row.shard == shard), None)
+        row = next((row for row in application.shards if row.shard == shard), None)
         if row is None:
-            return Answer(404, _HTML, page_of_unleased_shard(named, shard, self.interval_s))
-        next_records = self._fetch_next_records(named.streams.get(stream_id_of(row.shard), named.stream), row)
-        page = page_of_shard(named, row, next_records, self.interval_s, shows_records=self.shows_records)
+            return Answer(404, _HTML, page_of_unleased_shard(application, shard, self.interval_s))
+        next_records = self._next_records_or_reason(
+            application.streams.get(stream_id_of(row.shard), application.stream), row
+        )
+        page = page_of_shard(
+            application, row, next_records, self.interval_s, shows_records=self.shows_records
+        )
         return Answer(200, _HTML, page)
 
-    def _fetch_next_records(self, stream: str | None, row: ShardRow) -> NextRecords | str:
+    def _next_records_or_reason(self, stream: str | None, row: ShardRow) -> NextRecords | str:
+        """Return the records that are read next, or a text with the reason why they are unknown."""
         if stream is None:
             return "The leases do not name their stream: give --stream."
         if not row.checkpoint or row.state == "ended":
             return "Nothing: the shard is read to its end, or has no lease."
         try:
-            return self.fetch_next(stream, shard_id_of(row.shard), row.checkpoint)
+            return self.fetch_next_records(stream, shard_id_of(row.shard), row.checkpoint)
         except PenstockError as error:
             return str(error)
 
@@ -160,17 +165,17 @@ def _readers_of(snapshot: Snapshot, stream: str) -> list[ApplicationSnapshot]:
 
 
 def _shards_of(readers: Sequence[ApplicationSnapshot], stream: str) -> Sequence[Shard]:
-    """Return the stream's shards from the newest snapshot that has any."""
-    listed = [(each.taken_ms, each.shards_by_stream[stream]) for each in readers]
-    return max((known for known in listed if known[1]), key=lambda known: known[0], default=listed[0])[1]
+    """Return the stream's shards from the newest snapshot that has any; empty if none has."""
+    newest_first = sorted(readers, key=lambda each: each.taken_ms, reverse=True)
+    return next((shards for each in newest_first if (shards := each.shards_by_stream[stream])), ())
 
 
-def _under_way() -> Answer:
+def _not_ready_answer() -> Answer:
     text = '{"problems": ["the first snapshot is under way"]}\n'
     return Answer(503, _JSON, text, (("Retry-After", "1"),))
 
 
-def _as_json(document: dict[str, Any]) -> Answer:
+def _json_answer(document: dict[str, Any]) -> Answer:
     return Answer(200, _JSON, safe_json(document) + "\n")
 
 
@@ -202,8 +207,8 @@ class Gate:
             # The browser keeps the token as a cookie. After the redirect, the address in its history has no token.
             cookie = f"{_cookie_name(port)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             return Answer(303, _TEXT, "", (("Location", "/"), ("Set-Cookie", cookie)))
-        kind, _, given = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is_token(given.strip()):
+        kind, _, sent_token = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self._is_token(sent_token.strip()):
             return None
         if any(self._is_token(value) for value in _cookies_of(headers, _cookie_name(port))):
             return None
@@ -245,8 +250,8 @@ class DashboardServer(HttpService):
             sys_version = ""
 
             def respond(self) -> None:
-                path, _, asked = self.path.partition("?")
-                query = parse_qs(asked)
+                path, _, query_text = self.path.partition("?")
+                query = parse_qs(query_text)
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 port = self.connection.getsockname()[1]
                 answer = gate.refuse(path, query, headers, port) or pages.answer(path, query)
@@ -268,11 +273,11 @@ def refusal_of(headers: Mapping[str, str]) -> str | None:
         headers: The request's, names in lower case.
     """
     host = headers.get("host")
-    if host is None or not _is_this_machine(_name_of(host)):
+    if host is None or not _is_this_machine(_host_of(host)):
         return f"the Host {_header_text(host)} is not a name of this machine. {_ACCESS_ADVICE}."
     origin = headers.get("origin")
     if origin is not None:
-        if not _is_this_machine(_name_of(origin.partition("://")[2])):
+        if not _is_this_machine(_host_of(origin.partition("://")[2])):
             return f"the Origin {_header_text(origin)} is a web page of another host. {_ACCESS_ADVICE}."
     elif headers.get("sec-fetch-site") == "cross-site":
         return "the request was made by a web page of another host (Sec-Fetch-Site: cross-site)."
@@ -293,7 +298,7 @@ def _is_this_machine(name: str) -> bool:
     return name.endswith(".localhost") or is_loopback(name)
 
 
-def _name_of(authority: str) -> str:
+def _host_of(authority: str) -> str:
     """Return the name in `name:port` or `[address]:port`, in lower case."""
     if authority.startswith("["):
         return authority[1:].partition("]")[0].lower()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import duration, short_shard
 from penstock.cli.overview.lineage import place_shards
-from penstock.cli.overview.snapshot import NOT_READ, moment_of
+from penstock.cli.overview.snapshot import UNREAD_TROUBLES, moment_text
 from penstock.cli.overview.stream_cells import bytes_text
 from penstock.cli.terminal import escape_text
 
@@ -47,7 +47,7 @@ def colour_of(row: ShardRow | None, limit_s: float) -> str:
     """
     if row is None:
         return "unread"
-    if row.trouble in NOT_READ:
+    if row.trouble in UNREAD_TROUBLES:
         return "bad"
     if row.state == "ended":
         return "ended"
@@ -75,13 +75,15 @@ def draw_lineage(snapshot: ApplicationSnapshot, limit_s: float) -> str:
     if not boxes:
         return ""
     rows = {row.shard: row for row in snapshot.shards}
-    columns = max(box.end for box in boxes)
+    column_count = max(box.end_column for box in boxes)
     thinnest = min(box.bottom - box.top for box in boxes)
     low, high = _HEIGHT
     height = min(high, max(low, round(_LINE / max(thinnest, 1e-9))))
-    column = max(_COLUMN, _WIDTH_MIN // columns)
-    width = columns * column
-    drawn = "".join(_draw_box(box, rows.get(box.shard.shard_id), (column, height), limit_s) for box in boxes)
+    column_width = max(_COLUMN, _WIDTH_MIN // column_count)
+    width = column_count * column_width
+    drawn = "".join(
+        _draw_box(box, rows.get(box.shard.shard_id), (column_width, height), limit_s) for box in boxes
+    )
     return (
         f'<svg class="lineage" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
         f'aria-label="lineage of the shards">{drawn}</svg>'
@@ -89,9 +91,12 @@ def draw_lineage(snapshot: ApplicationSnapshot, limit_s: float) -> str:
 
 
 def _draw_box(box: Box, row: ShardRow | None, size: tuple[int, int], limit_s: float) -> str:
-    column, height = size
-    x, y = box.first * column, box.top * height
-    wide, tall = (box.end - box.first) * column - _GAP, max(1.0, (box.bottom - box.top) * height - 1)
+    column_width, height = size
+    x, y = box.first_column * column_width, box.top * height
+    wide, tall = (
+        (box.end_column - box.first_column) * column_width - _GAP,
+        max(1.0, (box.bottom - box.top) * height - 1),
+    )
     shard = box.shard
     facts = [shard.shard_id, f"{box.bottom - box.top:.2%} of the keys", "open" if shard.is_open else "closed"]
     if shard.parents:
@@ -123,33 +128,33 @@ _SPARKLINE_POINTS_MAX: Final = 60
 
 
 def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
-    """Return the worst and the median lag over time; empty before the second snapshot."""
+    """Return a chart of the worst and the median lag over time; empty before the second snapshot."""
     if len(points) < 2:
         return ""
     top_ms = max(1, *(point.worst_ms for point in points))
-    lines = _line(points, [point.worst_ms for point in points], top_ms, _CHART, "worst")
-    lines += _line(points, [point.median_ms for point in points], top_ms, _CHART, "median")
+    lines = _polyline(points, [point.worst_ms for point in points], top_ms, _CHART, "worst")
+    lines += _polyline(points, [point.median_ms for point in points], top_ms, _CHART, "median")
     if limit_s * 1000 <= top_ms:
-        y = _height_of(limit_s * 1000, top_ms, _CHART[1])
+        y = _y_of(limit_s * 1000, top_ms, _CHART[1])
         lines += f'<line class="limit" x1="0" x2="{_CHART[0]}" y1="{y:.1f}" y2="{y:.1f}"/>'
     scale = f"from 0 to {duration(top_ms)}; the limit is {duration(round(limit_s * 1000))}"
     return _drawing("chart", _CHART, "lag over time", lines) + _axis(points, scale)
 
 
 def draw_rates(points: Sequence[LoadPoint]) -> str:
-    """Return the written and read bytes over time; empty before the second minute."""
+    """Return a chart of the written and read bytes over time; empty before the second minute."""
     if len(points) < 2:
         return ""
     written, read = [point.written_per_s for point in points], [point.read_per_s for point in points]
     top = max(1.0, *written, *read)
-    lines = _line(points, written, top, _CHART, "written") + _line(points, read, top, _CHART, "read")
+    lines = _polyline(points, written, top, _CHART, "written") + _polyline(points, read, top, _CHART, "read")
     keys = '<div class="legend"><span><i class="written"></i>written</span><span><i class="read"></i>read</span></div>'
     axis = _axis(points, f"from 0 to {bytes_text(top)}")
     return f"{_drawing('chart', _CHART, 'written and read over time', lines)}{axis}{keys}"
 
 
 def _axis(points: Sequence[LagPoint | LoadPoint], scale: str) -> str:
-    began, ended = (moment_of(at_ms)[11:19] for at_ms in (points[0].at_ms, points[-1].at_ms))
+    began, ended = (moment_text(at_ms)[11:19] for at_ms in (points[0].at_ms, points[-1].at_ms))
     return f'<div class="axis"><span>{began}Z</span><span>{escape(scale)}</span><span>{ended}Z</span></div>'
 
 
@@ -163,7 +168,10 @@ def draw_sparkline(points: Sequence[LagPoint]) -> str:
     lags_ms = [max(point.worst_ms for point in part) for part in parts]
     points = [part[-1] for part in parts]
     return _drawing(
-        "spark", _SPARKLINE, "lag over time", _line(points, lags_ms, max(1, *lags_ms), _SPARKLINE, "worst")
+        "spark",
+        _SPARKLINE,
+        "lag over time",
+        _polyline(points, lags_ms, max(1, *lags_ms), _SPARKLINE, "worst"),
     )
 
 
@@ -175,7 +183,7 @@ def _drawing(name: str, size: tuple[int, int], about: str, lines: str) -> str:
     )
 
 
-def _line(
+def _polyline(
     points: Sequence[LagPoint | LoadPoint],
     values: Sequence[float],
     top: float,
@@ -185,19 +193,19 @@ def _line(
     began_ms = points[0].at_ms
     span_ms = max(1, points[-1].at_ms - began_ms)
     places = (
-        f"{(point.at_ms - began_ms) / span_ms * size[0]:.1f},{_height_of(value, top, size[1]):.1f}"
+        f"{(point.at_ms - began_ms) / span_ms * size[0]:.1f},{_y_of(value, top, size[1]):.1f}"
         for point, value in zip(points, values, strict=True)
     )
     return f'<polyline class="{name}" points="{" ".join(places)}"/>'
 
 
-def _height_of(value: float, top: float, height: int) -> float:
+def _y_of(value: float, top: float, height: int) -> float:
     room = height / 16
     return height - room - value / top * (height - 2 * room)
 
 
 def draw_bar(share: float, kind: str) -> str:
-    """Return a bar that fills a share, 0 to 1, of its width."""
+    """Return a bar that fills a share, 0 to 1, of its width; `kind` is the CSS class of its colour."""
     return (
         '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
         f'<rect class="{kind}" width="{max(1.0, 100 * share):.1f}" height="8"/></svg>'

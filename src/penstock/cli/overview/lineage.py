@@ -18,14 +18,14 @@ class Box:
     """The place of one shard.
 
     Args:
-        first: Its first column: 0 without parents, otherwise one more than the largest `first` of its parents.
-        end: The column after its last one: the smallest `first` of its children, or the end of the drawing if it has none.
+        first_column: 0 without parents, otherwise one more than the largest of its parents.
+        end_column: The column after its last one: the smallest first column of its children, or the end of the drawing.
         top: Where its hash range begins, 0 to 1.
     """
 
     shard: Shard
-    first: int
-    end: int
+    first_column: int
+    end_column: int
     top: float
     bottom: float
 

@@ -29,7 +29,7 @@ from penstock.cli.overview.cells import (
     summary_of,
 )
 from penstock.cli.overview.screen import Key, Page, Selection, parse_keys, window_of
-from penstock.cli.overview.snapshot import Trouble, moment_of
+from penstock.cli.overview.snapshot import Trouble, moment_text
 from penstock.cli.overview.stream_cells import (
     STREAM_SHARD_COLUMNS,
     count_text,
@@ -89,7 +89,7 @@ def run_live(
     console = Console(highlight=False, markup=False, emoji=False)
     with (
         exit_on_signals({**CLEAN_STOP, **shell_statuses(signal.SIGHUP)}),
-        _keys_of(sys.stdin.fileno()) as read_keys,
+        _single_keys(sys.stdin.fileno()) as read_keys,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
@@ -106,25 +106,25 @@ def run_live(
 
 
 @contextlib.contextmanager
-def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
-    """Switch a terminal to single keys while the body runs; yield a function that waits for keys."""
+def _single_keys(descriptor: int) -> Iterator[Callable[[float], list[Key]]]:
+    """Let a terminal send each key at once while the body runs; yield a function that waits for keys, for some seconds."""
     import termios
     import tty
 
     def read(timeout_s: float) -> list[Key]:
-        ready, _, _ = select.select([terminal], [], [], timeout_s)
+        ready, _, _ = select.select([descriptor], [], [], timeout_s)
         if not ready:
             return []
-        data = os.read(terminal, 64)
+        data = os.read(descriptor, 64)
         return parse_keys(data) if data else [Key.QUIT]  # the terminal has gone
 
-    before = termios.tcgetattr(terminal)
-    tty.setcbreak(terminal)
+    before = termios.tcgetattr(descriptor)
+    tty.setcbreak(descriptor)
     try:
         yield read
     finally:
         with contextlib.suppress(termios.error):  # the terminal has gone
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+            termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------
@@ -136,13 +136,13 @@ def render(
     """Return a page that fits into `height` lines."""
     application = selection.application_of(snapshot)
     if selection.page is Page.APPLICATIONS or application is None:
-        body = _applications(snapshot, selection, height)
+        body = _applications_page(snapshot, selection, height)
     elif selection.page is Page.SHARDS:
-        body = _shards(snapshot, application, selection, height)
+        body = _shards_page(snapshot, application, selection, height)
     elif selection.page is Page.STREAM:
-        body = _stream(application, selection.shard_of(snapshot), fetch_stream_snapshot, height)
+        body = _stream_page(application, selection.shard_of(snapshot), fetch_stream_snapshot, height)
     else:
-        body = _shard(application, selection.shard_of(snapshot), height)
+        body = _shard_page(application, selection.shard_of(snapshot), height)
     return Group(*body, Text(""), Text(_KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
 
 
@@ -150,14 +150,14 @@ def _line(text: str, style: str = "") -> Text:
     return Text(escape_text(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
-def _whole_text(text: str) -> Text:
+def _wrapping_text(text: str) -> Text:
     """Return a text that wraps at the end of a line instead of being cut off."""
     return Text(escape_text(text))
 
 
 def _heading(text: str, taken_ms: int, problems: Sequence[str]) -> Text:
     more = f"   {problems[0]}" if problems else ""
-    line = _line(f"{text}   {moment_of(taken_ms)[:19]}Z", "bold")
+    line = _line(f"{text}   {moment_text(taken_ms)[:19]}Z", "bold")
     line.append(escape_text(more), style="bold red")
     return line
 
@@ -169,7 +169,7 @@ def _table(
     selected: int,
     room: int,
 ) -> Table:
-    """Return a table of at most `room` rows, the selected one among them; `draw` returns a row's cells and style."""
+    """Return a table of at most `room` rows, among them that with the index `selected`; -1 selects none. `draw` returns a row's cells and style."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for name in columns:
         is_long = name == "why"
@@ -188,27 +188,27 @@ def _table(
     return table
 
 
-def _applications(snapshot: Snapshot, selection: Selection, height: int) -> list[RenderableType]:
+def _applications_page(snapshot: Snapshot, selection: Selection, height: int) -> list[RenderableType]:
     selected = selection.application_of(snapshot)
     names = [each.application for each in snapshot.applications]
     queues = snapshot.queues.rows
     title = counted(len(names), "application") + (f"   {counted(len(queues), 'queue')}" if queues else "")
     heading = _heading(title, snapshot.taken_ms, snapshot.problems)
-    below, below_lines = _queues(snapshot, (height - _FRAME_LINES) // 2)
+    below, below_lines = _queue_lines(snapshot, (height - _FRAME_LINES) // 2)
     if selected is None:
         nothing = "no lease table was found: name an application, or check the region"
         return [heading, Text(""), *below] if queues else [heading, Text(""), _line(nothing), *below]
 
     def draw(each: ApplicationSnapshot) -> tuple[Sequence[str], str]:
-        return application_cells(each), "bold red" if each.problems else _STYLES[each.worst]
+        return application_cells(each), "bold red" if each.problems else _STYLES[each.worst_trouble]
 
     at = names.index(selected.application)
     room = height - _FRAME_LINES - below_lines
     return [heading, Text(""), _table(APPLICATION_COLUMNS, snapshot.applications, draw, at, room), *below]
 
 
-def _queues(snapshot: Snapshot, lines_max: int) -> tuple[list[RenderableType], int]:
-    """Return the table of queues and the problems in reading them, as far as there is room, and their number of lines."""
+def _queue_lines(snapshot: Snapshot, lines_max: int) -> tuple[list[RenderableType], int]:
+    """Return the table of queues and their problems, cut to `lines_max` lines, and the number of lines."""
     rows, problems = snapshot.queues.rows, snapshot.queues.problems
     parts: list[RenderableType] = []
     count = 0
@@ -226,7 +226,7 @@ def _queues(snapshot: Snapshot, lines_max: int) -> tuple[list[RenderableType], i
     return parts, count
 
 
-def _shards(
+def _shards_page(
     snapshot: Snapshot, application: ApplicationSnapshot, selection: Selection, height: int
 ) -> list[RenderableType]:
     heading = _heading(
@@ -237,8 +237,8 @@ def _shards(
     )
     row = selection.shard_of(snapshot)
     if row is None:
-        return [heading, Text(""), *map(_whole_text, application.problems or ["no leases yet"])]
-    below = [*_workers(application), *_events(application, None)]
+        return [heading, Text(""), *map(_wrapping_text, application.problems or ["no leases yet"])]
+    below = [*_worker_lines(application), *_event_lines(application, None)]
 
     def draw(each: ShardRow) -> tuple[Sequence[str], str]:
         return shard_cells(each), "dim" if each.state == "ended" else _STYLES[each.trouble]
@@ -252,7 +252,7 @@ def _shards(
     return [heading, Text(""), _table(SHARD_COLUMNS, rows, draw, at, room), *below[: max(0, left)]]
 
 
-def _workers(application: ApplicationSnapshot) -> list[RenderableType]:
+def _worker_lines(application: ApplicationSnapshot) -> list[RenderableType]:
     if not application.workers:
         return []
     lines: list[RenderableType] = [Text(""), _line("leases per worker", "bold")]
@@ -268,7 +268,7 @@ def _workers(application: ApplicationSnapshot) -> list[RenderableType]:
     return lines
 
 
-def _events(application: ApplicationSnapshot, shard: str | None) -> list[RenderableType]:
+def _event_lines(application: ApplicationSnapshot, shard: str | None) -> list[RenderableType]:
     events = [event for event in application.events if shard is None or event.shard == shard]
     if not events:
         return []
@@ -276,7 +276,7 @@ def _events(application: ApplicationSnapshot, shard: str | None) -> list[Rendera
     return lines + [_line(event_line(event)) for event in events[:_EVENTS_SHOWN]]
 
 
-def _shard(application: ApplicationSnapshot, row: ShardRow | None, height: int) -> list[RenderableType]:
+def _shard_page(application: ApplicationSnapshot, row: ShardRow | None, height: int) -> list[RenderableType]:
     heading = _heading(application.application, application.taken_ms, application.problems)
     if row is None:
         return [heading, Text(""), _line("the shard has no lease any more")]
@@ -299,11 +299,15 @@ def _shard(application: ApplicationSnapshot, row: ShardRow | None, height: int) 
         "children": ", ".join(children),
         "open": "" if shard is None else "yes" if shard.is_open else "no",
     }
-    lines = [_fact(name, text, _STYLES[row.trouble]) for name, text in facts.items() if text]
-    return [heading, Text(""), *[*lines, *_events(application, row.shard)][: max(1, height - _FRAME_LINES)]]
+    lines = [_fact_line(name, text, _STYLES[row.trouble]) for name, text in facts.items() if text]
+    return [
+        heading,
+        Text(""),
+        *[*lines, *_event_lines(application, row.shard)][: max(1, height - _FRAME_LINES)],
+    ]
 
 
-def _stream(
+def _stream_page(
     application: ApplicationSnapshot,
     selected: ShardRow | None,
     fetch_stream_snapshot: FetchStreamSnapshot,
@@ -330,7 +334,7 @@ def _stream(
             above.append(_line(f"  {advice.command}", "bold"))
     if found.load is not None:
         above += [Text(""), _line(f"in the busiest of the last {PEAK_MINUTES} minutes", "bold")]
-        above += [_quota(quota, found.load) for quota in QUOTAS]
+        above += [_quota_line(quota, found.load) for quota in QUOTAS]
         load = found.load
         refused = f"records {count_text(load.writes_refused)}, reads {count_text(load.reads_refused)}"
         above.append(_line(f"{'refused':<16}{refused}"))
@@ -340,18 +344,18 @@ def _stream(
         return stream_shard_cells(each), "yellow" if each.load.is_hot else ""
 
     room = max(1, height - _FRAME_LINES - len(above))
-    table = _table(STREAM_SHARD_COLUMNS, found.hottest_first, draw, -1, room)
+    table = _table(STREAM_SHARD_COLUMNS, found.shards_hottest_first, draw, -1, room)
     return [heading, Text(""), *above, table]
 
 
-def _quota(quota: Quota, load: Load) -> Text:
+def _quota_line(quota: Quota, load: Load) -> Text:
     share = load.share(quota)
     drawn = "" if share is None else bar(max(1, round(20 * min(1.0, share))))
     whole = f"of {quota_text(quota, load.shard_count)}" if load.shard_count else ""
     return _line(f"{quota.name:<16}{rate_text(quota, load):>14} {whole:<17}{share_text(share):>5}  {drawn}")
 
 
-def _fact(name: str, text: str, style: str) -> Text:
+def _fact_line(name: str, text: str, style: str) -> Text:
     line = _line(f"{name:<15}", "bold")
     line.append(escape_text(text), style=style if name in ("trouble", "why") else "")
     return line

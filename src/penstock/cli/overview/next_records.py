@@ -65,10 +65,10 @@ class NextRecords:
 
 @dataclass(slots=True)
 class _CachedRecords:
-    """The cached records of one shard; `lock` is held during a read."""
+    """The result of the last read of one shard, None before the first; `lock` is held during a read."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
-    found: NextRecords | PenstockError | None = None
+    result: NextRecords | PenstockError | None = None
     checkpoint: str = ""
     read_s: float = 0.0
 
@@ -97,28 +97,28 @@ class NextRecordReader:
             ServiceError, PositionError: The shard cannot be read from there.
         """
         with self._lock:
-            kept = self._shards.setdefault((stream, shard), _CachedRecords())
+            cached = self._shards.setdefault((stream, shard), _CachedRecords())
             self._shards.move_to_end((stream, shard))
             if len(self._shards) > _SHARDS_KEPT_MAX:
                 self._shards.popitem(last=False)
-        with kept.lock:
-            found = kept.found
-            if found is None or self._is_due(kept, checkpoint):
+        with cached.lock:
+            found = cached.result
+            if found is None or self._is_read_due(cached, checkpoint):
                 try:
                     records = fetch_next_records(self._kinesis, stream, shard, checkpoint)
                     found = NextRecords(checkpoint, records)
                 except PenstockError as error:
                     found = error
-                kept.found, kept.checkpoint, kept.read_s = found, checkpoint, self._clock.monotonic_s()
+                cached.result, cached.checkpoint, cached.read_s = found, checkpoint, self._clock.monotonic_s()
         if isinstance(found, PenstockError):
             raise found.with_traceback(None)  # otherwise the traceback grows with each raise
         return found
 
-    def _is_due(self, kept: _CachedRecords, checkpoint: str) -> bool:
-        age_s = self._clock.monotonic_s() - kept.read_s
-        if checkpoint != kept.checkpoint:
+    def _is_read_due(self, cached: _CachedRecords, checkpoint: str) -> bool:
+        age_s = self._clock.monotonic_s() - cached.read_s
+        if checkpoint != cached.checkpoint:
             return age_s >= _READ_EVERY_S
-        is_full = isinstance(kept.found, NextRecords) and len(kept.found.records) == RECORDS_MAX
+        is_full = isinstance(cached.result, NextRecords) and len(cached.result.records) == RECORDS_MAX
         return not is_full and age_s >= _ASK_FOR_MORE_EVERY_S
 
 

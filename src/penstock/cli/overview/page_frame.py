@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from html import escape
 from importlib.resources import files
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ from urllib.parse import quote
 
 from penstock.cli.overview.cells import RIGHT
 from penstock.cli.overview.drawings import html_text
-from penstock.cli.overview.snapshot import moment_of
+from penstock.cli.overview.snapshot import moment_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,12 +30,12 @@ _KINDS: Final = dict.fromkeys(_NUMBERS, " number") | {
 """Further CSS classes of a column, by its name."""
 
 
-def _source_of(text: str) -> str:
+def _csp_source_of(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
 CONTENT_SECURITY_POLICY: Final = (
-    f"default-src 'none'; style-src {_source_of(_STYLE)}; script-src {_source_of(_SCRIPT)}; connect-src 'self'; "
+    f"default-src 'none'; style-src {_csp_source_of(_STYLE)}; script-src {_csp_source_of(_SCRIPT)}; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """Only the page's own script runs, and it fetches only from the dashboard's server."""
@@ -44,6 +45,11 @@ def address_of(application: str, shard: str | None = None) -> str:
     """Return the path of an application's page, or of the page of one of its shards."""
     place = f"name={quote(application, safe='')}"
     return f"/application?{place}" if shard is None else f"/shard?{place}&shard={quote(shard, safe='')}"
+
+
+def application_link(application: str) -> str:
+    """Return the link to an application's page."""
+    return f'<a href="{escape(address_of(application))}">{html_text(application)}</a>'
 
 
 def stream_address(stream: str) -> str:
@@ -60,7 +66,7 @@ def frame(title: str, summary: str, taken_ms: int | None, body: str, interval_s:
         body: HTML.
         interval_s: Seconds after which the browser reloads the page.
     """
-    taken = "" if taken_ms is None else f"{moment_of(taken_ms)[:19]}Z"
+    taken = "" if taken_ms is None else f"{moment_text(taken_ms)[:19]}Z"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

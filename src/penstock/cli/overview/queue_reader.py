@@ -39,7 +39,7 @@ class QueueReader:
         self._queues = queues
         self._cloudwatch = cloudwatch
         self._clock = clock
-        self._newest: OverviewCache[QueueOverview] = OverviewCache(ThreadPool("penstock-queues", 1), clock)
+        self._cache: OverviewCache[QueueOverview] = OverviewCache(ThreadPool("penstock-queues", 1), clock)
 
     def take_snapshot(self, wait_s: float = 0.0) -> QueueOverview:
         """Return the newest overview, and start the next one if it is older than a minute.
@@ -47,7 +47,7 @@ class QueueReader:
         Args:
             wait_s: Wait at most this long for an overview that is being taken. After that, return the previous one, or an empty one.
         """
-        return self._newest.take(self._read, wait_s) or QueueOverview()
+        return self._cache.take(self._read, wait_s) or QueueOverview()
 
     def _read(self, before: QueueOverview | None) -> QueueOverview:
         try:

@@ -97,10 +97,10 @@ class Selection:
             return self._open(snapshot)
         if self.page is Page.APPLICATIONS:
             names = [each.application for each in snapshot.applications]
-            return replace(self, application=_step(names, self.application, key))
+            return replace(self, application=_next_name(names, self.application, key))
         shown = self.application_of(snapshot)
         shards = [row.shard for row in shown.shards] if shown is not None else []
-        return replace(self, shard=_step(shards, self.shard, key))
+        return replace(self, shard=_next_name(shards, self.shard, key))
 
     def _open(self, snapshot: Snapshot) -> Selection:
         application = self.application_of(snapshot)
@@ -113,23 +113,23 @@ class Selection:
 
     def application_of(self, snapshot: Snapshot) -> ApplicationSnapshot | None:
         """Return the application that is selected or shown; None if there is none."""
-        named = [each for each in snapshot.applications if each.application == self.application]
+        candidates = [each for each in snapshot.applications if each.application == self.application]
         if self.page is Page.APPLICATIONS or self.application is None:
-            named += snapshot.applications  # if the selected one has gone, the first is selected
-        return named[0] if named else None
+            candidates += snapshot.applications  # if the selected one has gone, the first is selected
+        return candidates[0] if candidates else None
 
     def shard_of(self, snapshot: Snapshot) -> ShardRow | None:
         """Return the shard that is selected or shown; None if there is none."""
         application = self.application_of(snapshot)
         if application is None:
             return None
-        named = [row for row in application.shards if row.shard == self.shard]
+        candidates = [row for row in application.shards if row.shard == self.shard]
         if self.page is not Page.SHARD:
-            named += application.shards
-        return named[0] if named else None
+            candidates += application.shards
+        return candidates[0] if candidates else None
 
 
-def _step(names: Sequence[str], selected: str | None, key: Key) -> str | None:
+def _next_name(names: Sequence[str], selected: str | None, key: Key) -> str | None:
     if not names:
         return None
     at = names.index(selected) if selected in names else 0

@@ -95,7 +95,7 @@ def _shard_row(
         kb_per_s=lease.throughput_kbps if state in _READ_STATES else None,
         is_throttled=lag is not None and lag.lag.refused_count > 0,
         stopped_reason=lease.stopped_reason,
-        waits=waits,
+        waits_for_parents=waits,
     )
 
 

@@ -40,7 +40,7 @@ class Trouble(Enum):
 
 _RANKS: Final = {trouble: rank for rank, trouble in enumerate(Trouble)}
 UNREADABLE: Final = "cannot be read"
-NOT_READ: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
+UNREAD_TROUBLES: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
 """The problems of shards that no worker reads."""
 
 
@@ -62,7 +62,7 @@ class ShardRow:
         kb_per_s: The throughput that its reader reports, in KiB a second; None without a report.
         is_throttled: Whether the service refused a read that measures the lag.
         stopped_reason: Why its owner does not read it, or None.
-        waits: Whether its parents have to be read first.
+        waits_for_parents: Whether its parents have to be read first.
         why: The shard's `trouble` in a sentence; empty if it has none.
     """
 
@@ -81,14 +81,14 @@ class ShardRow:
     kb_per_s: float | None = None
     is_throttled: bool = False
     stopped_reason: str | None = None
-    waits: bool = False
+    waits_for_parents: bool = False
     trouble: Trouble = Trouble.NONE
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """One worker: its number of unfinished leases, how many of these are in trouble, and its largest lag."""
+    """One worker: its unfinished leases, how many of these are in trouble, and its largest lag, None if no lag is known."""
 
     worker: str
     lease_count: int
@@ -152,7 +152,7 @@ class ApplicationSnapshot:
         }
 
     @property
-    def worst(self) -> Trouble:
+    def worst_trouble(self) -> Trouble:
         """The trouble of its first shard, which is the worst."""
         return self.shards[0].trouble if self.shards else Trouble.NONE
 
@@ -173,7 +173,7 @@ class ApplicationSnapshot:
             return UNREADABLE
         if self.shards and not self.unfinished_count:
             return "finished"
-        return Trouble.IDLE.value if self.worst is Trouble.IDLE else "running"
+        return Trouble.IDLE.value if self.worst_trouble is Trouble.IDLE else "running"
 
     @property
     def unfinished_count(self) -> int:
@@ -182,7 +182,7 @@ class ApplicationSnapshot:
 
     @property
     def lag_ms(self) -> int | None:
-        """The largest lag that is known."""
+        """The largest lag that is known; None if none is."""
         return max((row.lag_ms for row in self.shards if row.lag_ms is not None), default=None)
 
 
@@ -208,11 +208,11 @@ class Snapshot:
 def document_of(snapshot: Snapshot) -> dict[str, Any]:
     """Return a snapshot as a JSON document."""
     return {
-        "taken_at": moment_of(snapshot.taken_ms),
+        "taken_at": moment_text(snapshot.taken_ms),
         "applications": [application_document(each) for each in snapshot.applications],
         "problems": list(snapshot.problems),
         "queues": [
-            queue_document(row, None if row.measured_ms is None else moment_of(row.measured_ms))
+            queue_document(row, None if row.measured_ms is None else moment_text(row.measured_ms))
             for row in snapshot.queues.rows
         ],
         "queue_problems": list(snapshot.queues.problems),
@@ -221,11 +221,11 @@ def document_of(snapshot: Snapshot) -> dict[str, Any]:
 
 def application_document(snapshot: ApplicationSnapshot) -> dict[str, Any]:
     """Return a snapshot of one application as a JSON document."""
-    trouble = snapshot.worst.value if snapshot.trouble_count else None
+    trouble = snapshot.worst_trouble.value if snapshot.trouble_count else None
     return {
         "application": snapshot.application,
         "stream": snapshot.stream,
-        "taken_at": moment_of(snapshot.taken_ms),
+        "taken_at": moment_text(snapshot.taken_ms),
         "state": snapshot.state,
         "trouble": UNREADABLE if snapshot.is_unreadable else trouble,
         "shards_in_trouble": snapshot.trouble_count,
@@ -253,7 +253,7 @@ def application_document(snapshot: ApplicationSnapshot) -> dict[str, Any]:
             for shard in snapshot.lineage
         ],
         "events": [
-            {"at": moment_of(event.at_ms), "shard": event.shard, "text": event.text}
+            {"at": moment_text(event.at_ms), "shard": event.shard, "text": event.text}
             for event in snapshot.events
         ],
     }
@@ -281,6 +281,6 @@ def _shard_document(row: ShardRow) -> dict[str, Any]:
     }
 
 
-def moment_of(at_ms: int) -> str:
+def moment_text(at_ms: int) -> str:
     """Return a moment as ISO 8601, UTC."""
     return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

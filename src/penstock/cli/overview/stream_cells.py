@@ -81,5 +81,5 @@ def stream_shard_cells(each: ShardLoad) -> tuple[str, ...]:
         sent_text(load),
         count_text(load.writes_refused),
         count_text(load.reads_refused),
-        share_text(None if load.hottest is None else load.hottest[0]),
+        share_text(None if load.hottest_quota is None else load.hottest_quota[0]),
     )

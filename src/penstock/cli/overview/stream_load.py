@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.overview.cells import short_shard
-from penstock.cli.overview.snapshot import moment_of
+from penstock.cli.overview.snapshot import moment_text
 from penstock.cli.terminal import counted
 from penstock.core.limits import (
     GET_RECORDS_PER_S_MAX,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from penstock.core.shard import Shard
 
-    _Command = Callable[[str, str], str]
+    _Command = Callable[[str, str], str]  # returns the command of an action with its argument
 
 MINUTE_MS: Final = 60_000
 PEAK_MINUTES: Final = 15
@@ -104,15 +104,17 @@ class Load:
         return None if per_s is None or not self.shard_count else per_s / (quota.per_s_max * self.shard_count)
 
     @property
-    def hottest(self) -> tuple[float, Quota] | None:
-        """The quota of which the largest part is used, and this part; None when nothing is known."""
+    def hottest_quota(self) -> tuple[float, Quota] | None:
+        """The largest used part of a quota, 0 to 1 or more, and this quota; None if no rate is known."""
         known = [(share, quota) for quota in QUOTAS if (share := self.share(quota)) is not None]
         return max(known, key=lambda pair: pair[0], default=None)
 
     @property
     def is_hot(self) -> bool:
         """Whether a quota is nearly used up, or writes were refused. Refused reads do not count: readers retry all the time."""
-        return bool(self.writes_refused) or (self.hottest is not None and self.hottest[0] >= HOT_SHARE)
+        return bool(self.writes_refused) or (
+            self.hottest_quota is not None and self.hottest_quota[0] >= HOT_SHARE
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,14 +171,18 @@ class StreamSnapshot:
     advice: tuple[Advice, ...] = ()
 
     @property
-    def hottest_first(self) -> tuple[ShardLoad, ...]:
+    def shards_hottest_first(self) -> tuple[ShardLoad, ...]:
         """The shards, refused writes first, then by the largest part of a quota that they use."""
         return tuple(sorted(self.shards, key=_sort_key))
 
 
 def _sort_key(each: ShardLoad) -> tuple[int, float, str]:
-    hottest = each.load.hottest
-    return (-(each.load.writes_refused or 0), 0.0 if hottest is None else -hottest[0], each.shard.shard_id)
+    hottest_quota = each.load.hottest_quota
+    return (
+        -(each.load.writes_refused or 0),
+        0.0 if hottest_quota is None else -hottest_quota[0],
+        each.shard.shard_id,
+    )
 
 
 # --- from CloudWatch's figures ----------------------------------------------------------------------------
@@ -191,21 +197,21 @@ def load_of(sums: Mapping[str, Mapping[int, float]], now_ms: int, shard_count: i
         shard_count: Number of a stream's shards; None for the traffic of a shard.
     """
     since_ms = now_ms - PEAK_MINUTES * MINUTE_MS
-    late = {
+    recent_sums = {
         metric: [value for at_ms, value in points.items() if at_ms > since_ms]
         for metric, points in sums.items()
     }
     per_s = {}
     for quota in QUOTAS:
         metric = quota.shard_metric if shard_count is None else quota.stream_metric
-        if metric in late:
-            per_s[quota.name] = _busiest_per_s(late[metric])
+        if metric in recent_sums:
+            per_s[quota.name] = _busiest_per_s(recent_sums[metric])
     return Load(
         per_s,
-        writes_refused=_total(late.get(WRITES_REFUSED)),
-        reads_refused=_total(late.get(READS_REFUSED)),
+        writes_refused=_sum_or_none(recent_sums.get(WRITES_REFUSED)),
+        reads_refused=_sum_or_none(recent_sums.get(READS_REFUSED)),
         shard_count=1 if shard_count is None else shard_count,
-        sent_bytes_per_s=_busiest_per_s(late[SENT_BYTES]) if SENT_BYTES in late else None,
+        sent_bytes_per_s=_busiest_per_s(recent_sums[SENT_BYTES]) if SENT_BYTES in recent_sums else None,
     )
 
 
@@ -213,7 +219,7 @@ def _busiest_per_s(sums: Sequence[float]) -> float:
     return max(sums, default=0.0) / 60
 
 
-def _total(values: Sequence[float] | None) -> int | None:
+def _sum_or_none(values: Sequence[float] | None) -> int | None:
     return None if values is None else round(sum(values))
 
 
@@ -229,7 +235,7 @@ def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[Lo
     )
 
 
-def missing_metrics(stream: str, metrics: Sequence[str], connection: Sequence[str] = ()) -> Advice:
+def missing_metrics_advice(stream: str, metrics: Sequence[str], connection: Sequence[str] = ()) -> Advice:
     """Return the advice to turn on the shard-level metrics that CloudWatch does not have."""
     named = "--stream-arn" if stream.startswith("arn:") else "--stream-name"
     what = (
@@ -268,18 +274,18 @@ def advise(
     def command(action: str, argument: str) -> str:
         return shlex.join(["penstock", "streams", action, stream, argument, "--wait", *connection])
 
-    hot = sorted((each for each in shards if each.load.is_hot), key=_sort_key)
+    hot_shards = sorted((each for each in shards if each.load.is_hot), key=_sort_key)
     if on_demand:
-        return [_on_demand_advice(hot)] if hot or (load is not None and load.is_hot) else []
-    hottest = None if load is None else load.hottest
-    if load is not None and hottest is not None and hottest[0] >= _FULL_SHARE:
-        return [_stream_advice(command, load, *hottest)]
-    if load is not None and load.writes_refused and not hot:
+        return [_on_demand_advice(hot_shards)] if hot_shards or (load is not None and load.is_hot) else []
+    hottest_quota = None if load is None else load.hottest_quota
+    if load is not None and hottest_quota is not None and hottest_quota[0] >= _FULL_SHARE:
+        return [_stream_advice(command, load, *hottest_quota)]
+    if load is not None and load.writes_refused and not hot_shards:
         refused = counted(load.writes_refused, "record")
         return [
             Advice(f"{refused} refused, and the stream as a whole has room: a shard was full, or a second")
         ]
-    return [_hot_shard_advice(command, each) for each in hot[:_SPLITS_SHOWN_MAX]]
+    return [_hot_shard_advice(command, each) for each in hot_shards[:_SPLITS_SHOWN_MAX]]
 
 
 def _stream_advice(command: _Command, load: Load, share: float, quota: Quota) -> Advice:
@@ -290,8 +296,8 @@ def _stream_advice(command: _Command, load: Load, share: float, quota: Quota) ->
     return Advice(text, command("scale", str(2 * load.shard_count)))
 
 
-def _on_demand_advice(hot: Sequence[ShardLoad]) -> Advice:
-    which = f"Hottest is shard {short_shard(hot[0].shard.shard_id)}. " if hot else ""
+def _on_demand_advice(hot_shards: Sequence[ShardLoad]) -> Advice:
+    which = f"Hottest is shard {short_shard(hot_shards[0].shard.shard_id)}. " if hot_shards else ""
     return Advice(
         f"{which}The service splits the shards of an on-demand stream by itself, for up to double the highest traffic of the last "
         "30 days; what grows faster is refused meanwhile. A shard that stays hot has a hot partition key: spread it"
@@ -301,8 +307,8 @@ def _on_demand_advice(hot: Sequence[ShardLoad]) -> Advice:
 def _hot_shard_advice(command: _Command, each: ShardLoad) -> Advice:
     number, load = short_shard(each.shard.shard_id), each.load
     facts = []
-    if load.hottest is not None:
-        facts.append(f"uses {load.hottest[0]:.0%} of its quota of {load.hottest[1].name}")
+    if load.hottest_quota is not None:
+        facts.append(f"uses {load.hottest_quota[0]:.0%} of its quota of {load.hottest_quota[1].name}")
     if load.writes_refused:
         facts.append(f"has refused {counted(load.writes_refused, 'record')}")
     text = f"Shard {number} {' and '.join(facts)}"
@@ -312,7 +318,7 @@ def _hot_shard_advice(command: _Command, each: ShardLoad) -> Advice:
 
 
 def _split_advice(load: Load) -> str:
-    if load.hottest is None or load.hottest[0] < HOT_SHARE:
+    if load.hottest_quota is None or load.hottest_quota[0] < HOT_SHARE:
         return "single seconds were too much, so let the writers spread them, or split it"
     return "split it, unless a single partition key makes it hot: no split divides that one"
 
@@ -324,7 +330,7 @@ def stream_document(snapshot: StreamSnapshot) -> dict[str, Any]:
     """Return a snapshot of a stream as a JSON document."""
     return {
         "stream": snapshot.stream,
-        "taken_at": moment_of(snapshot.taken_ms),
+        "taken_at": moment_text(snapshot.taken_ms),
         "on_demand": snapshot.on_demand,
         "busiest_of_minutes": PEAK_MINUTES,
         "load": None if snapshot.load is None else _load_document(snapshot.load),
@@ -338,7 +344,7 @@ def stream_document(snapshot: StreamSnapshot) -> dict[str, Any]:
         ],
         "history": [
             {
-                "at": moment_of(point.at_ms),
+                "at": moment_text(point.at_ms),
                 "written_bytes_per_s": round(point.written_per_s, 1),
                 "read_bytes_per_s": round(point.read_per_s, 1),
             }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.drawings import draw_bar, draw_rates, html_text
-from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, table
+from penstock.cli.overview.page_frame import application_link, frame, legend, problem_list, table
 from penstock.cli.overview.stream_cells import (
     SHARD_QUOTAS,
     STREAM_SHARD_COLUMNS,
@@ -59,20 +59,18 @@ def page_of_stream(
         applications: The applications that read the stream.
         interval_s: Seconds between two snapshots.
     """
-    readers = ", ".join(
-        f'<a href="{escape(address_of(name))}">{html_text(name)}</a>' for name in applications
-    )
+    readers = ", ".join(map(application_link, applications))
     heading = f"<h2>{html_text(stream_name(stream))}</h2>"
     if snapshot is None:
         body = f"{heading}<p>Asking CloudWatch ...</p>"
         return frame(stream_name(stream), "", None, body, min(1.0, interval_s))
     facts = f"{mode_text(snapshot)}, {counted(len(snapshot.shards), 'open shard')}, read by {readers}"
     parts = [f"{heading}<p>{facts}</p>", problem_list(snapshot.problems)]
-    parts += [_advice(each) for each in snapshot.advice]
+    parts += [_advice_panel(each) for each in snapshot.advice]
     if snapshot.load is not None:
         parts.append(
             f"<h2>Against the quotas, in the busiest of the last {PEAK_MINUTES} minutes</h2>"
-            f'<div class="panel wide">{_quotas(snapshot.load)}</div>'
+            f'<div class="panel wide">{_quota_table(snapshot.load)}</div>'
         )
         chart = draw_rates(snapshot.history) or "<p>From the second whole minute on.</p>"
         parts.append(f'<h2>Written and read in the last hour</h2><div class="panel">{chart}</div>')
@@ -81,17 +79,17 @@ def page_of_stream(
             "<h2>Open shards by hash key, height by the used share of a quota</h2>"
             f'<div class="panel">{draw_ranges(snapshot.shards)}<div class="axis"><span>hash key 0</span><span>2^128</span></div>'
             f"{legend(LEGEND)}</div>"
-            f'<h2>Hottest first</h2><div class="panel wide">{_shards(snapshot)}</div>'
+            f'<h2>Hottest first</h2><div class="panel wide">{_shard_table(snapshot)}</div>'
         )
     return frame(stream_name(stream), "", snapshot.taken_ms, "".join(parts), interval_s)
 
 
-def _advice(advice: Advice) -> str:
+def _advice_panel(advice: Advice) -> str:
     command = "" if advice.command is None else f"<code>{html_text(advice.command)}</code>"
     return f'<div class="panel advice"><p>{html_text(advice.text)}.</p>{command}</div>'
 
 
-def _quotas(load: Load) -> str:
+def _quota_table(load: Load) -> str:
     rows = []
     for quota in QUOTAS:
         share = load.share(quota)
@@ -119,14 +117,14 @@ def colour_of_share(share: float) -> str:
 def _colour_of(load: Load) -> str:
     if load.writes_refused:
         return "bad"
-    return "unknown" if load.hottest is None else colour_of_share(load.hottest[0])
+    return "unknown" if load.hottest_quota is None else colour_of_share(load.hottest_quota[0])
 
 
 def draw_ranges(shards: Sequence[ShardLoad]) -> str:
     """Return the open shards as bars over all hash keys."""
-    edged = " edged" if len(shards) <= _EDGES_MAX else ""
+    edge_class = " edged" if len(shards) <= _EDGES_MAX else ""
     return (
-        f'<svg class="ranges{edged}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'<svg class="ranges{edge_class}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
         f'aria-label="open shards by hash key">{"".join(_draw_shard(each) for each in shards)}</svg>'
     )
 
@@ -135,7 +133,7 @@ def _draw_shard(each: ShardLoad) -> str:
     hash_range, load = each.shard.hash_range, each.load
     x = hash_range.start / HASH_KEYS * _WIDTH
     width = hash_range.size / HASH_KEYS * _WIDTH
-    share = 1.0 if load.hottest is None else min(1.0, load.hottest[0])
+    share = 1.0 if load.hottest_quota is None else min(1.0, load.hottest_quota[0])
     height = max(3.0, share * _HEIGHT)
     facts = [each.shard.shard_id, range_text(each.shard)]
     facts += [
@@ -150,12 +148,12 @@ def _draw_shard(each: ShardLoad) -> str:
     )
 
 
-def _shards(snapshot: StreamSnapshot) -> str:
+def _shard_table(snapshot: StreamSnapshot) -> str:
     rows = []
-    for each in snapshot.hottest_first[:_ROWS_MAX]:
+    for each in snapshot.shards_hottest_first[:_ROWS_MAX]:
         *cells, used = (escape(cell) for cell in stream_shard_cells(each))
-        hottest = each.load.hottest
-        bar = "" if hottest is None else draw_bar(min(1.0, hottest[0]), _colour_of(each.load))
+        hottest_quota = each.load.hottest_quota
+        bar = "" if hottest_quota is None else draw_bar(min(1.0, hottest_quota[0]), _colour_of(each.load))
         rows.append((*cells, bar, used))
     left = len(snapshot.shards) - _ROWS_MAX
     *columns, last = STREAM_SHARD_COLUMNS

@@ -21,7 +21,7 @@ from penstock.cli.overview.stream_load import (
     advise,
     history_of,
     load_of,
-    missing_metrics,
+    missing_metrics_advice,
 )
 from penstock.core.safe_text import describe_error, error_and_remedy
 from penstock.errors import NotFound, ServiceError
@@ -82,11 +82,11 @@ class StreamReader:
         """
         open_shards = sorted((each for each in shards if each.is_open), key=lambda each: each.hash_range)
         with self._lock:
-            kept = self._streams.setdefault(stream, OverviewCache(self._pool, self._clock))
+            cache = self._streams.setdefault(stream, OverviewCache(self._pool, self._clock))
             self._streams.move_to_end(stream)
             if len(self._streams) > _STREAMS_KEPT_MAX:
                 self._streams.popitem(last=False)
-        return kept.take(lambda _: self._read(stream, open_shards), wait_s)
+        return cache.take(lambda _: self._read(stream, open_shards), wait_s)
 
     def _read(self, stream: str, open_shards: Sequence[Shard]) -> StreamSnapshot:
         try:
@@ -134,38 +134,40 @@ def fetch_stream(
         )
     if not open_shards:
         problems.append("the stream's shards are not known, so only its own figures are shown")
-    asked = [name for name in SHARD_METRICS if summary is None or name in summary.shard_metrics]
+    queried_metrics = [name for name in SHARD_METRICS if summary is None or name in summary.shard_metrics]
     snapshot = StreamSnapshot(stream, now_ms, None if summary is None else summary.on_demand)
     try:
-        of_stream, of_shards, left_out = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
+        stream_sums, shard_sums, query_problems = _fetch_sums(
+            cloudwatch, stream, open_shards, queried_metrics, now_ms
+        )
     except ServiceError as error:
         problems.append(
             f"CloudWatch returned no figures{error_and_remedy(error, 'cloudwatch:GetMetricData')}"
         )
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
         return replace(snapshot, shards=loads, problems=tuple(problems))
-    problems += left_out
+    problems += query_problems
     if summary is None:  # then only metrics with values are known to exist
-        known = {name for name in asked if any(sums.get(name) for sums in of_shards)}
-        of_shards = [{name: sums[name] for name in sums if name in known} for sums in of_shards]
-    if of_stream and not any(of_stream.values()):
+        known_metrics = {name for name in queried_metrics if any(sums.get(name) for sums in shard_sums)}
+        shard_sums = [{name: sums[name] for name in sums if name in known_metrics} for sums in shard_sums]
+    if stream_sums and not any(stream_sums.values()):
         problems.append(
             "CloudWatch has no figures of the last hour: nothing was written or read, or they are still on their way, which takes "
             "some minutes"
         )
     loads = tuple(
-        ShardLoad(each, load_of(sums, now_ms)) for each, sums in zip(open_shards, of_shards, strict=True)
+        ShardLoad(each, load_of(sums, now_ms)) for each, sums in zip(open_shards, shard_sums, strict=True)
     )
-    load = load_of(of_stream, now_ms, len(open_shards))
+    load = load_of(stream_sums, now_ms, len(open_shards))
     advice = advise(stream, load, loads, on_demand=snapshot.on_demand, connection=connection)
-    missing = [name for name in SHARD_METRICS if name not in asked]
+    missing = [name for name in SHARD_METRICS if name not in queried_metrics]
     if missing and open_shards:
-        advice.append(missing_metrics(stream, missing, connection))
+        advice.append(missing_metrics_advice(stream, missing, connection))
     return replace(
         snapshot,
         load=load,
         shards=loads,
-        history=history_of(of_stream, now_ms),
+        history=history_of(stream_sums, now_ms),
         problems=tuple(problems),
         advice=tuple(advice),
     )
@@ -195,5 +197,5 @@ def _fetch_sums(
         by_place = [{metric: next(found) for metric in metrics} for _ in places]
         return [{metric: sums for metric, sums in each.items() if sums is not None} for each in by_place]
 
-    (of_stream,) = fetch([None], STREAM_METRICS, HISTORY_MINUTES)
-    return of_stream, fetch([each.shard_id for each in shards], shard_metrics, PEAK_MINUTES), problems
+    (stream_sums,) = fetch([None], STREAM_METRICS, HISTORY_MINUTES)
+    return stream_sums, fetch([each.shard_id for each in shards], shard_metrics, PEAK_MINUTES), problems

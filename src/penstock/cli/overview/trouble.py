@@ -31,11 +31,11 @@ class TroubleLimits:
 
     Args:
         lag_s: Lag above which a shard is in trouble.
-        unmoved_s: Time after which a checkpoint that has not moved is trouble, if its shard has a lag.
+        checkpoint_unmoved_s: Time after which a checkpoint that has not moved is trouble, if its shard has a lag.
     """
 
     lag_s: float = 60.0
-    unmoved_s: float = 120.0
+    checkpoint_unmoved_s: float = 120.0
 
 
 def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
@@ -46,11 +46,11 @@ def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
         return Trouble.NONE
     is_behind = row.lag_ms is not None and row.lag_ms > limits.lag_s * 1000
     # A child that waits for its parents is behind because they are.
-    if is_behind and not row.waits and row.checkpoint_unmoved_s >= limits.unmoved_s:
+    if is_behind and not row.waits_for_parents and row.checkpoint_unmoved_s >= limits.checkpoint_unmoved_s:
         return Trouble.CHECKPOINT_UNMOVED
     if row.is_throttled:
         return Trouble.THROTTLED
-    if is_behind and not row.waits:
+    if is_behind and not row.waits_for_parents:
         return Trouble.BEHIND
     return Trouble.UNKNOWN if row.why_lag_unknown else Trouble.NONE
 
@@ -80,7 +80,7 @@ def _lag_trend(row: ShardRow) -> str:
     return ", and the lag grows" if change > 0 else ", and the lag shrinks"
 
 
-def are_all_released(rows: Iterable[ShardRow]) -> bool:
+def are_all_leases_released(rows: Iterable[ShardRow]) -> bool:
     """Return whether no unfinished lease has an owner: the workers are done or have stopped. A worker that died is still an owner."""
     return all(row.owner is None or row.state == "ended" for row in rows)
 
@@ -88,7 +88,7 @@ def are_all_released(rows: Iterable[ShardRow]) -> bool:
 def with_troubles(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ...]:
     """Return the rows with their problems, in display order."""
     rows, judged_rows = tuple(rows), []
-    is_idle = are_all_released(rows)
+    is_idle = are_all_leases_released(rows)
     for row in rows:
         trouble = trouble_of(row, limits)
         if is_idle and trouble in (Trouble.UNOWNED, Trouble.NO_LEASE):
@@ -109,7 +109,7 @@ def sort_applications(snapshots: Iterable[ApplicationSnapshot]) -> tuple[Applica
             snapshots,
             key=lambda snapshot: (
                 not snapshot.problems,
-                snapshot.worst.rank,
+                snapshot.worst_trouble.rank,
                 -(snapshot.lag_ms or 0),
                 snapshot.application,
             ),

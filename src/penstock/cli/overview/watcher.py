@@ -47,7 +47,7 @@ APPLICATIONS_MAX: Final = 200
 _LIST_SHARDS_EVERY_S: Final = 30.0
 _FIND_TABLES_EVERY_S: Final = 60.0
 _APPLICATIONS_AT_ONCE: Final = 4
-_LAST_QUEUES_S: Final = 60.0  # the calls have deadlines of their own
+_QUEUES_WAIT_S: Final = 60.0  # the calls have deadlines of their own
 _WATCHED_AT_ONCE: Final = 64  # the number of connections
 
 
@@ -84,7 +84,7 @@ class ApplicationWatcher:
         self._graph = ShardGraph()
         self._shards: dict[str, tuple[Shard, ...]] = {}  # shards by the prefix of their stream's lease keys
         self._listed_s: float | None = None
-        self._unlisted: frozenset[str] = frozenset()  # leases whose shards the last listing lacked
+        self._unlisted_leases: frozenset[str] = frozenset()  # leases whose shards the last listing lacked
         self._listing_problems: tuple[str, ...] = ()  # problems of the last listing
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._last_snapshot: ApplicationSnapshot | None = None
@@ -97,8 +97,8 @@ class ApplicationWatcher:
         except ServiceError as error:
             return self._with_events(self.failed_snapshot(error))
         now_s = self._clock.monotonic_s()
-        skipped = [(row.key, row.reason) for row in scan.skipped_rows]
-        self._view.on_scan(scan.leases, now_s, skipped_rows=skipped)
+        skipped_rows = [(row.key, row.reason) for row in scan.skipped_rows]
+        self._view.on_scan(scan.leases, now_s, skipped_rows=skipped_rows)
         watched_leases = [
             WatchedLease(
                 lease, state, unmoved_s, self._view.was_renewed(lease.key) and state is not OwnerState.EXPIRED
@@ -106,7 +106,9 @@ class ApplicationWatcher:
             for lease, state, unmoved_s in self._view.with_owner_states(now_s)
         ]
         return self._with_events(
-            self._build(watched_leases, scan.skipped_rows, REPEATED_MEASUREMENT, self._options.lag_count_max)
+            self._build_snapshot(
+                watched_leases, scan.skipped_rows, REPEATED_MEASUREMENT, self._options.lag_count_max
+            )
         )
 
     def watch_once(self) -> tuple[list[WatchedLease], LeaseScan]:
@@ -117,11 +119,11 @@ class ApplicationWatcher:
         """
         return watch_leases(self._table, self._clock, self._options.silent_after_s)
 
-    def take_last_snapshot(self, watched: tuple[list[WatchedLease], LeaseScan]) -> ApplicationSnapshot:
-        """Return the snapshot of a watched table, with all lags."""
+    def take_single_snapshot(self, watched: tuple[list[WatchedLease], LeaseScan]) -> ApplicationSnapshot:
+        """Return the snapshot of a table that `watch_once` has watched, with all lags."""
         watched_leases, scan = watched
         lag_count_max = len(watched_leases) if self._options.lag_count_max else 0
-        return self._build(watched_leases, scan.skipped_rows, ONE_MEASUREMENT, lag_count_max)
+        return self._build_snapshot(watched_leases, scan.skipped_rows, ONE_MEASUREMENT, lag_count_max)
 
     def failed_snapshot(self, error: Exception) -> ApplicationSnapshot:
         """Return an empty snapshot with an error as its problem."""
@@ -138,16 +140,16 @@ class ApplicationWatcher:
             self._last_snapshot = snapshot
         return replace(snapshot, events=tuple(self._events))
 
-    def _build(
+    def _build_snapshot(
         self,
         watched_leases: Sequence[WatchedLease],
-        skipped: Sequence[SkippedRow],
+        skipped_rows: Sequence[SkippedRow],
         effort: ReadEffort,
         lag_count_max: int,
     ) -> ApplicationSnapshot:
         leases = [each.lease for each in watched_leases]
         streams = streams_of(leases, self._options.stream)
-        problems = skipped_problems(skipped)
+        problems = skipped_problems(skipped_rows)
         if streams:
             problems += self._list_shards(streams, leases)
             self._measure_lags(streams, leases, effort, lag_count_max)
@@ -159,7 +161,7 @@ class ApplicationWatcher:
         )
         return ApplicationSnapshot(
             application=self._table.name,
-            stream=_described_streams(streams) or self._options.stream,
+            stream=_streams_text(streams) or self._options.stream,
             taken_ms=self._clock.wall_ms(),
             shards=rows,
             workers=worker_rows(rows),
@@ -173,7 +175,7 @@ class ApplicationWatcher:
         now_s = self._clock.monotonic_s()
         unlisted = frozenset(lease.key for lease in leases if lease.key not in self._graph)
         is_recent = self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S
-        if is_recent and unlisted <= self._unlisted:
+        if is_recent and unlisted <= self._unlisted_leases:
             return self._listing_problems
         problems = []
         for stream_id, stream in streams.items():
@@ -194,7 +196,7 @@ class ApplicationWatcher:
         except ValueError as error:
             problems.append(str(error))
         self._listed_s = now_s
-        self._unlisted = frozenset(key for key in unlisted if key not in self._graph)
+        self._unlisted_leases = frozenset(key for key in unlisted if key not in self._graph)
         self._listing_problems = tuple(problems)
         return self._listing_problems
 
@@ -203,13 +205,16 @@ class ApplicationWatcher:
     ) -> None:
         unfinished = {lease.key: lease for lease in leases if not lease.is_ended}
         self._lags = {key: known for key, known in self._lags.items() if key in unfinished}
-        turns = sorted(unfinished, key=lambda key: self._lags[key][0] if key in self._lags else float("-inf"))
-        chosen = [unfinished[key] for key in turns[:count_max]]
-        for lag in measure_lags(self._kinesis, streams, chosen, self._clock, effort):
+        longest_waiting_first = sorted(
+            unfinished, key=lambda key: self._lags[key][0] if key in self._lags else float("-inf")
+        )
+        chosen_leases = [unfinished[key] for key in longest_waiting_first[:count_max]]
+        for lag in measure_lags(self._kinesis, streams, chosen_leases, self._clock, effort):
             now_s = self._clock.monotonic_s()
             self._lags[lag.key] = (now_s, self._with_change(lag, now_s))
 
     def _with_change(self, lag: ShardLag, now_s: float) -> LagWithChange:
+        """Return a lag with its change since the last measurement, or the old lag if the service refused to measure."""
         if lag.key not in self._lags:
             return LagWithChange(lag)
         before_s, before = self._lags[lag.key]
@@ -230,12 +235,12 @@ class ApplicationWatcher:
         return {key: now_s - since_s for key, (_, since_s) in self._checkpoints.items()}
 
 
-def _is_of_autoscalers(snapshot: ApplicationSnapshot) -> bool:
+def _has_only_autoscaler_leases(snapshot: ApplicationSnapshot) -> bool:
     """Return whether a table has only the leases by which autoscalers elect the one that acts."""
     return bool(snapshot.shards) and all(row.shard.startswith(AUTOSCALER_PREFIX) for row in snapshot.shards)
 
 
-def _described_streams(streams: Mapping[str, str]) -> str | None:
+def _streams_text(streams: Mapping[str, str]) -> str | None:
     """Return the stream's ARN or name, or the names of several."""
     found = list(streams.values())
     if len(found) > 1:
@@ -265,7 +270,7 @@ class FleetWatcher:
         self._open_watcher = open_watcher
         self._finder = finder
         self._clock = clock
-        self._found: tuple[str, ...] = ()
+        self._found_names: tuple[str, ...] = ()
         self._found_s: float | None = None
         self._problems: tuple[str, ...] = ()
         self._watchers: dict[str, ApplicationWatcher] = {}
@@ -282,7 +287,7 @@ class FleetWatcher:
             map_on_daemons("penstock-snapshot", _APPLICATIONS_AT_ONCE, snapshot, self._watchers)
         )
 
-    def take_last_snapshot(self) -> Snapshot:
+    def take_single_snapshot(self) -> Snapshot:
         """Take the only snapshot of a command. At most 64 tables are watched at the same time."""
         self._choose_applications()
         if not self._names:
@@ -298,13 +303,13 @@ class FleetWatcher:
             watched = watched_by_name[name]
             if isinstance(watched, ApplicationSnapshot):
                 return watched
-            return self._snapshot_or_failed(name, lambda: self._watchers[name].take_last_snapshot(watched))
+            return self._snapshot_or_failed(name, lambda: self._watchers[name].take_single_snapshot(watched))
 
         watching = map_on_daemons("penstock-watch", _WATCHED_AT_ONCE, watch, self._watchers)
         watched_by_name = dict(zip(self._watchers, watching, strict=True))
         return self._join_snapshots(
             map_on_daemons("penstock-snapshot", _APPLICATIONS_AT_ONCE, snapshot, self._watchers),
-            _LAST_QUEUES_S,
+            _QUEUES_WAIT_S,
         )
 
     def _choose_applications(self) -> None:
@@ -338,22 +343,22 @@ class FleetWatcher:
         queues = QueueOverview()
         if not self._names:  # show everything: the queues too, but not the tables that only autoscalers use
             queues = self._take_queues(queues_wait_s)
-            snapshots = [each for each in snapshots if not _is_of_autoscalers(each)]
+            snapshots = [each for each in snapshots if not _has_only_autoscaler_leases(each)]
         return Snapshot(self._clock.wall_ms(), sort_applications(snapshots), self._problems, queues)
 
     def _find_applications(self) -> tuple[str, ...]:
         """Return the names of the lease tables in the region; find them again if the last result is old."""
         now_s = self._clock.monotonic_s()
         if self._found_s is not None and now_s - self._found_s < _FIND_TABLES_EVERY_S:
-            return self._found
+            return self._found_names
         try:
             found = self._finder.find()
         except ServiceError as error:
             if self._found_s is None:
                 raise
             self._problems = (str(error),)
-            return self._found
-        self._found, self._found_s = found.names[:APPLICATIONS_MAX], now_s
+            return self._found_names
+        self._found_names, self._found_s = found.names[:APPLICATIONS_MAX], now_s
         problems = []
         if found.refused_count:
             problems.append(
@@ -366,4 +371,4 @@ class FleetWatcher:
                 "that you want"
             )
         self._problems = tuple(problems)
-        return self._found
+        return self._found_names
