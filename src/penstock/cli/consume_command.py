@@ -200,10 +200,7 @@ def _consume_streams(args: argparse.Namespace, metrics: PrometheusMetrics | None
         connection=connection_of(args),
     )
     try:
-        with (
-            filtered_logs(_is_shown),
-            while_output_is_read(consumer.request_stop) as is_reader_gone,
-        ):
+        with filtered_logs(_is_shown), while_output_is_read(consumer.request_stop) as is_reader_gone:
             consumer.run()
         if is_reader_gone.is_set():
             raise BrokenPipeError

@@ -210,32 +210,29 @@ def _show_previews(spark: Any, checked_deliveries: Any, *, as_json: bool) -> Non
 
     for delivery, options in checked_deliveries:
         with spark_errors(delivery), named_errors(delivery, checked_deliveries):
-            delivery_preview = preview(spark, delivery, options)
+            shown = preview(spark, delivery, options)
         if as_json:
-            print(safe_json(to_builtins(delivery_preview)))
+            print(safe_json(to_builtins(shown)))
             continue
         out = Output()
-        out.line(f"{delivery_preview.stream} to {delivery_preview.to}", style="bold")
-        out.line(f"checkpoint {delivery_preview.checkpoint}")
-        parts = set(delivery_preview.partitions)
-        if delivery_preview.columns:
+        out.line(f"{shown.stream} to {shown.to}", style="bold")
+        out.line(f"checkpoint {shown.checkpoint}")
+        parts = set(shown.partitions)
+        if shown.columns:
             out.table(
                 ["column", "type", ""],
-                [
-                    [name, kind, "partition" if name in parts else ""]
-                    for name, kind in delivery_preview.columns
-                ],
+                [[name, kind, "partition" if name in parts else ""] for name, kind in shown.columns],
             )
-        if delivery_preview.rows:
-            names = list(delivery_preview.rows[0])
-            out.table(names, [[row[name] or "" for name in names] for row in delivery_preview.rows])
-        for change in delivery_preview.changes:
+        if shown.rows:
+            names = list(shown.rows[0])
+            out.table(names, [[row[name] or "" for name in names] for row in shown.rows])
+        for change in shown.changes:
             out.line(change)
-        for reason in delivery_preview.dead:
+        for reason in shown.dead:
             out.line(f"dead letter: {reason}")
-        if delivery_preview.note:
-            out.line(delivery_preview.note)
-        _show_costs(out, delivery_preview.costs)
+        if shown.note:
+            out.line(shown.note)
+        _show_costs(out, shown.costs)
 
 
 def _show_costs(out: Output, costs: RunningCosts) -> None:

@@ -40,64 +40,60 @@ def receive(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -
             f"Records of {queue.name} are acknowledged when they are shown: no consumer gets them.",
             queue.name,
         )
-    received_records: list[ReceivedRecord] = []
+    records: list[ReceivedRecord] = []
     try:
         for record in _receive_until_empty(queues, queue.arn, args.count, _SHOWN_VISIBILITY_S, is_dead=False):
-            received_records.append(record)
-            _print_received_record(record, as_json=args.json)
+            records.append(record)
+            _print_received(record, as_json=args.json)
         sys.stdout.flush()
     except BaseException:
-        _set_visible(queues, queue.arn, received_records, is_dead=False)
+        _set_visible(queues, queue.arn, records, is_dead=False)
         raise
     if args.acknowledge:
         _report_results(
-            _call_in_tens(received_records, lambda handles: queues.acknowledge(queue.arn, handles)),
-            "acknowledged",
+            _call_in_tens(records, lambda handles: queues.acknowledge(queue.arn, handles)), "acknowledged"
         )
     else:
-        _set_visible(queues, queue.arn, received_records, is_dead=False)
+        _set_visible(queues, queue.arn, records, is_dead=False)
 
 
 def run_on_dead_letters(args: argparse.Namespace, queues: Queues, queue: QueueDescription) -> None:
     """Show, restore or acknowledge the dead letters of a queue that match the filters; the others stay as they are."""
     pattern = pattern_of(args)
     ids = None if args.record is None else frozenset(args.record)
-    matching_records: list[ReceivedRecord] = []
-    received_records: list[ReceivedRecord] = []
+    targets: list[ReceivedRecord] = []
+    records: list[ReceivedRecord] = []
     try:
         for record in _receive_until_empty(queues, queue.arn, None, _DEAD_LETTERS_HIDDEN_S, is_dead=True):
-            received_records.append(record)
+            records.append(record)
             if not matches(record, args.key, pattern) or (ids is not None and record.record_id not in ids):
                 continue
-            matching_records.append(record)
+            targets.append(record)
             if args.action == "dead":
-                _print_received_record(record, as_json=args.json)
-            if args.count is not None and len(matching_records) >= args.count:
+                _print_received(record, as_json=args.json)
+            if args.count is not None and len(targets) >= args.count:
                 break
         sys.stdout.flush()
-        if args.action == "restore" and matching_records:
+        if args.action == "restore" and targets:
             confirm(
                 args,
-                f"{len(matching_records)} dead letters return to {queue.name} and are delivered again.",
+                f"{len(targets)} dead letters return to {queue.name} and are delivered again.",
                 queue.name,
             )
-            results = _call_in_tens(matching_records, lambda handles: queues.restore(queue.arn, handles))
-        elif args.action == "purge-dead" and matching_records:
-            confirm(args, f"{queue.name} forgets {len(matching_records)} dead letters.", queue.name)
+            results = _call_in_tens(targets, lambda handles: queues.restore(queue.arn, handles))
+        elif args.action == "purge-dead" and targets:
+            confirm(args, f"{queue.name} forgets {len(targets)} dead letters.", queue.name)
             results = _call_in_tens(
-                matching_records, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True)
+                targets, lambda handles: queues.acknowledge(queue.arn, handles, is_dead=True)
             )
         else:
             results = {}
     except BaseException:
-        _set_visible(queues, queue.arn, received_records, is_dead=True)
+        _set_visible(queues, queue.arn, records, is_dead=True)
         raise
     done_handles = {handle for handle, result in results.items() if result.outcome is EntryOutcome.APPLIED}
     _set_visible(
-        queues,
-        queue.arn,
-        [each for each in received_records if each.handle not in done_handles],
-        is_dead=True,
+        queues, queue.arn, [each for each in records if each.handle not in done_handles], is_dead=True
     )
     if args.action != "dead":
         _report_results(results, "restored" if args.action == "restore" else "acknowledged")
@@ -158,10 +154,8 @@ def _call_ten(
         results.update(zip(remaining, call(remaining), strict=True))
         remaining = [handle for handle, result in results.items() if result.outcome is EntryOutcome.REFUSED]
         if remaining:
-            refused_result = results[remaining[0]]
-            raise Throttled(
-                f"{len(remaining)} entries were refused: {refused_result.code}: {refused_result.message}"
-            )
+            refusal = results[remaining[0]]
+            raise Throttled(f"{len(remaining)} entries were refused: {refusal.code}: {refusal.message}")
 
     try:
         _call_with_retries(send)
@@ -189,18 +183,16 @@ def _report_results(results: Mapping[str, EntryResult], verb: str) -> None:
     Raises:
         PenstockError: Some were not reached.
     """
-    applied_count = sum(result.outcome is EntryOutcome.APPLIED for result in results.values())
-    print(f"{counted(applied_count, 'record')} {verb}")
-    if applied_count < len(results):
-        failed_result = next(
-            result for result in results.values() if result.outcome is not EntryOutcome.APPLIED
-        )
+    done_count = sum(result.outcome is EntryOutcome.APPLIED for result in results.values())
+    print(f"{counted(done_count, 'record')} {verb}")
+    if done_count < len(results):
+        failure = next(result for result in results.values() if result.outcome is not EntryOutcome.APPLIED)
         raise PenstockError(
-            f"{counted(len(results) - applied_count, 'record')} not {verb}: {failed_result.code}: {failed_result.message}"
+            f"{counted(len(results) - done_count, 'record')} not {verb}: {failure.code}: {failure.message}"
         )
 
 
-def _print_received_record(record: ReceivedRecord, *, as_json: bool) -> None:
+def _print_received(record: ReceivedRecord, *, as_json: bool) -> None:
     document = {
         "record_id": record.record_id,
         "partition_key": record.partition_key,

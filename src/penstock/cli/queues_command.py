@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--stream", metavar="STREAM", help="only those of this stream: its name or ARN")
     listing.add_argument("--json", action="store_true", help="print JSON")
 
-    create = _add_queue_action(actions, "create", "create a queue on an on-demand stream")
+    create = _add_on_queue(actions, "create", "create a queue on an on-demand stream")
     create.add_argument("--stream", required=True, metavar="STREAM", help="name or ARN")
     create.add_argument(
         "--from",
@@ -44,20 +44,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     create.add_argument("--tag", action="append", metavar="NAME=VALUE", help="of the queue; may be repeated")
     create.add_argument("--wait", action="store_true", help="end when the queue is ACTIVE")
 
-    describe = _add_queue_action(actions, "describe", "a queue's stream, state and attributes")
+    describe = _add_on_queue(actions, "describe", "a queue's stream, state and attributes")
     describe.add_argument("--json", action="store_true", help="print JSON")
 
-    update = _add_queue_action(
-        actions, "update", "change a queue's attributes; those that are not named stay"
-    )
+    update = _add_on_queue(actions, "update", "change a queue's attributes; those that are not named stay")
     _add_attributes(update)
     update.add_argument("--wait", action="store_true", help="end when the change is done")
 
-    delete = _add_queue_action(actions, "delete", "delete a queue; its stream and the records in it stay")
+    delete = _add_on_queue(actions, "delete", "delete a queue; its stream and the records in it stay")
     delete.add_argument("--yes", action="store_true", help="do not ask")
     delete.add_argument("--wait", action="store_true", help="end when it is gone")
 
-    receive = _add_queue_action(
+    receive = _add_on_queue(
         actions, "receive", "look at records and give them back; each look counts as a receive"
     )
     receive.add_argument("--count", type=int, default=10, metavar="N", help="at most N (default: 10)")
@@ -69,15 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     receive.add_argument("--yes", action="store_true", help="do not ask before records are acknowledged")
 
-    dead = _add_queue_action(actions, "dead", "look at dead letters; they stay dead letters")
+    dead = _add_on_queue(actions, "dead", "look at dead letters; they stay dead letters")
     dead.add_argument("--json", action="store_true", help="one JSON document per record")
     _add_filters(dead)
-    restore = _add_queue_action(
-        actions, "restore", "return dead letters to the queue, with a receive count of 0"
-    )
+    restore = _add_on_queue(actions, "restore", "return dead letters to the queue, with a receive count of 0")
     restore.add_argument("--yes", action="store_true", help="do not ask")
     _add_filters(restore)
-    purge = _add_queue_action(
+    purge = _add_on_queue(
         actions,
         "purge-dead",
         "acknowledge dead letters: the queue forgets them; the stream keeps the records",
@@ -88,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_connection_arguments(action)
 
 
-def _add_queue_action(actions: Any, name: str, about: str) -> argparse.ArgumentParser:
+def _add_on_queue(actions: Any, name: str, about: str) -> argparse.ArgumentParser:
     parser = add_action(actions, name, about)
     parser.add_argument("queue", metavar="QUEUE", help="name or ARN")
     return parser

@@ -56,10 +56,7 @@ def follow_query(query: Query, args: argparse.Namespace, format_name: str, sql: 
         for table in query.tables
     ]
     followed_query = FollowedQuery(
-        query,
-        sources,
-        lambda: Database(sql, args.time_zone, args.memory),
-        interval_s=args.refresh,
+        query, sources, lambda: Database(sql, args.time_zone, args.memory), interval_s=args.refresh
     )
     try:
         _print_results(followed_query, format_name, None if args.output is None else Path(args.output))

@@ -29,36 +29,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     listing = actions.add_parser("list", help="the streams of the region")
     listing.add_argument("--json", action="store_true", help="print JSON")
-    describe = _add_stream_action(actions, "describe", "a stream's mode, shards and retention", changes=False)
+    describe = _add_on_stream(actions, "describe", "a stream's mode, shards and retention", changes=False)
     describe.add_argument("--json", action="store_true", help="print JSON")
-    create = _add_stream_action(actions, "create", "create a stream")
+    create = _add_on_stream(actions, "create", "create a stream")
     create.add_argument(
         "--shards", type=int, metavar="N", help="a provisioned one with N shards (default: 1)"
     )
     create.add_argument("--on-demand", action="store_true", help="one whose shards the service manages")
-    delete = _add_stream_action(actions, "delete", "delete a stream with all its records")
+    delete = _add_on_stream(actions, "delete", "delete a stream with all its records")
     delete.add_argument("--yes", action="store_true", help="do not ask")
-    split = _add_stream_action(actions, "split", "split a shard in two: one shard more")
+    split = _add_on_stream(actions, "split", "split a shard in two: one shard more")
     split.add_argument("shard", metavar="SHARD", help="its id or its number")
     split.add_argument(
         "--at", type=int, metavar="HASH_KEY", help="where the second half begins (default: the middle)"
     )
-    merge = _add_stream_action(actions, "merge", "merge two neighbouring shards: one shard less")
+    merge = _add_on_stream(actions, "merge", "merge two neighbouring shards: one shard less")
     merge.add_argument("shard", metavar="SHARD", help="its id or its number")
     merge.add_argument("adjacent", metavar="ADJACENT", help="the other one")
-    scale = _add_stream_action(actions, "scale", "reshard a stream evenly to a number of shards")
+    scale = _add_on_stream(actions, "scale", "reshard a stream evenly to a number of shards")
     scale.add_argument(
         "shards", type=int, metavar="N", help="at most the double of its open shards, at least the half"
     )
-    mode = _add_stream_action(
+    mode = _add_on_stream(
         actions, "mode", "make a stream provisioned or on-demand; twice in 24 hours at most"
     )
     mode.add_argument("mode", choices=("provisioned", "on-demand"))
-    retention = _add_stream_action(actions, "retention", "set how long records are kept")
+    retention = _add_on_stream(actions, "retention", "set how long records are kept")
     retention.add_argument("retention", metavar="TIME", help="24h to 365d; a bare number is hours")
     retention.add_argument("--yes", action="store_true", help="do not ask before records are lost")
     stream_consumers.add_arguments(
-        _add_stream_action(
+        _add_on_stream(
             actions,
             "consumers",
             "list, register and deregister a stream's consumers (enhanced fan-out)",
@@ -69,9 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         add_connection_arguments(action)
 
 
-def _add_stream_action(
-    actions: Any, name: str, about: str, *, changes: bool = True
-) -> argparse.ArgumentParser:
+def _add_on_stream(actions: Any, name: str, about: str, *, changes: bool = True) -> argparse.ArgumentParser:
     parser = add_action(actions, name, about)
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     if changes:
@@ -164,15 +162,15 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             summary.name,
         )
         control.delete(args.stream)
-        message = f"{summary.name} is being deleted; {counted(open_count, 'shard')} fewer will be billed"
+        text = f"{summary.name} is being deleted; {counted(open_count, 'shard')} fewer will be billed"
     elif args.action == "split":
         shard = _find_open_shard(args, args.shard)
         control.split(args.stream, shard.shard_id, _middle_hash_key(shard) if args.at is None else args.at)
-        message = f"{shard.shard_id} is being split; {counted(open_count + 1, 'shard')} will be billed, {open_count} so far"
+        text = f"{shard.shard_id} is being split; {counted(open_count + 1, 'shard')} will be billed, {open_count} so far"
     elif args.action == "merge":
         first, second = _find_open_shard(args, args.shard), _find_open_shard(args, args.adjacent)
         control.merge(args.stream, first.shard_id, second.shard_id)
-        message = (
+        text = (
             f"{first.shard_id} and {second.shard_id} are being merged; {counted(open_count - 1, 'shard')} will be billed, "
             f"{open_count} so far"
         )
@@ -181,12 +179,12 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             raise OptionError(f"N {args.shards}: expected at least 1")
         control.scale(args.stream, args.shards)
         change = "stays at" if args.shards == open_count else f"goes from {open_count} to"
-        message = (
+        text = (
             f"{summary.name} {change} {counted(args.shards, 'shard')}, which will be billed; the service allows ten "
             "such changes in 24 hours"
         )
     elif args.action == "mode" and args.mode == _mode_name(summary):
-        message = f"{summary.name} is {args.mode} already"  # a needless call could count as one of the two in 24 hours
+        text = f"{summary.name} is {args.mode} already"  # a needless call could count as one of the two in 24 hours
     elif args.action == "mode":
         control.set_mode(summary.arn, on_demand=args.mode == "on-demand")
         cost = (
@@ -194,16 +192,14 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
             if args.mode == "provisioned"
             else "written and read data will be billed"
         )
-        message = (
-            f"{summary.name} becomes {args.mode}; {cost}. The service allows two such changes in 24 hours"
-        )
+        text = f"{summary.name} becomes {args.mode}; {cost}. The service allows two such changes in 24 hours"
     else:
-        message = _set_retention(args, summary)
-    print_line(message)
+        text = _set_retention(args, summary)
+    print_line(text)
 
 
 def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
-    """Change the retention, after a question if records are lost; return the message."""
+    """Change the retention, after a question if records are lost; return a text about it."""
     match = _RETENTION.fullmatch(args.retention.strip())
     hours = 0 if match is None else int(match[1]) * (24 if match[2] == "d" else 1)
     low, high = _RETENTION_HOURS

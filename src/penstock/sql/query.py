@@ -107,11 +107,9 @@ class Query:
             raise
 
     def __enter__(self) -> Self:
-        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End the reads and remove the temporary folder."""
         self.close()
 
     def close(self) -> None:
