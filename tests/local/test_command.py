@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from penstock_local import Handle, LocalKinesis, LocalKinesisProcess, command
-from penstock_local.about import exported
+from penstock_local.about import exported_variables
 from penstock_local.errors import OptionError, Unavailable
 from penstock_local.handle import Calls
 from waiting import wait_until
@@ -31,7 +31,7 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 def test_it_prints_what_a_shell_takes_and_stops_cleanly(number):
     process = start("--shards", "orders=3", "clicks=1", "--no-limits")
     lines = lines_of(process)
-    handle = Handle(exported(lines)["AWS_ENDPOINT_URL"])
+    handle = Handle(exported_variables(lines)["AWS_ENDPOINT_URL"])
     port = handle.endpoint_url.rpartition(":")[2]
     assert lines == [
         *(f"export {name}={value}" for name, value in handle.environ().items()),
@@ -64,12 +64,12 @@ def test_the_lines_of_a_running_server_point_a_shell_to_it(tls, tmp_path):
     folder = tmp_path / "kept"
     process = start(*tls, "--shards", "orders=1", "--state", str(folder))
     lines = lines_of(process)
-    port = exported(lines)["AWS_ENDPOINT_URL"].rpartition(":")[2]
+    port = exported_variables(lines)["AWS_ENDPOINT_URL"].rpartition(":")[2]
     program = f'eval "$({sys.executable} -m penstock_local --export --port {port})"; env'
     printed = subprocess.run(
         ["/bin/sh", "-ec", program], capture_output=True, text=True, check=True, timeout=60
     ).stdout.splitlines()
-    assert {f"{name}={value}" for name, value in exported(lines).items()} <= set(printed)
+    assert {f"{name}={value}" for name, value in exported_variables(lines).items()} <= set(printed)
     assert f"# Streams, records and tables are kept in {folder}." in lines
     process.terminate()
     process.communicate(timeout=60)

@@ -8,20 +8,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock_local.errors import OptionError, Unavailable
-from penstock_local.handle import Remote
+from penstock_local.handle import ControlClient
 
 _EXPORT = "export "
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """A running server.
+class ServerDescription:
+    """A running server, as it describes itself.
 
     Attributes:
         environ: Variables that point an SDK to it.
         streams: Its streams in its own region, with their numbers of open shards.
-        state_dir: Where everything is kept; None: nowhere.
-        pid: Its process.
+        state_dir: The folder that keeps its streams, records and tables; None if it keeps nothing.
+        pid: The number of its process.
     """
 
     environ: dict[str, str]
@@ -54,8 +54,8 @@ def _shards(count: int) -> str:
     return "1 shard" if count == 1 else f"{count} shards"
 
 
-def exported(lines: Iterable[str]) -> dict[str, str]:
-    """Return the variables at the beginning of `About.lines`. The lines after them are not read."""
+def exported_variables(lines: Iterable[str]) -> dict[str, str]:
+    """Return the variables that `ServerDescription.lines` begins with. The lines after them are not read."""
     found = {}
     for line in lines:
         if not line.startswith(_EXPORT):
@@ -65,19 +65,19 @@ def exported(lines: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def ask_about(port: int) -> About:
+def fetch_description(port: int) -> ServerDescription:
     """Return the self-description of the server on a port of this machine.
 
     Raises:
         Unavailable: No server runs there.
     """
-    # the answer names the certificate: until then nothing can check it
+    # only the answer names the certificate by which it can be checked
     unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unchecked.check_hostname = False
     unchecked.verify_mode = ssl.CERT_NONE
     for tls in (None, unchecked):
         try:
-            return About(**Remote(f"127.0.0.1:{port}", tls).ask("GET", "about"))
+            return ServerDescription(**ControlClient(f"127.0.0.1:{port}", tls).ask("GET", "about"))
         except (Unavailable, OptionError):
             continue
     raise Unavailable(f"no embedded Kinesis runs on port {port}; start one: penstock-local --port {port}")

@@ -23,7 +23,7 @@ _REMEDY: Final = "allow others with --allow-host NAME or allow_hosts=(NAME,)"
 
 
 class Access:
-    """Decides by `Host` and `Origin`.
+    """Decides by `Host` and `Origin` which requests are answered.
 
     Args:
         allow_hosts: Host names to answer to beside those of loopback.
@@ -47,23 +47,23 @@ class Access:
             headers: The request's, names in lower case.
         """
         host = headers.get("host")
-        if host is None or not self._is_ours(_name_of(host)):
+        if host is None or not self._is_own_name(_name_of(host)):
             return (
-                f"the Host {_shown(host)} is not a name of this machine. penstock-local answers to localhost and "
+                f"the Host {_quoted(host)} is not a name of this machine. penstock-local answers to localhost and "
                 f"loopback addresses; {_REMEDY}."
             )
         origin = headers.get("origin")
         if origin is not None:
-            if not self._is_ours(_name_of(origin.partition("://")[2])):
+            if not self._is_own_name(_name_of(origin.partition("://")[2])):
                 return (
-                    f"the Origin {_shown(origin)} is a web page of another host. penstock-local answers to no page "
+                    f"the Origin {_quoted(origin)} is a web page of another host. penstock-local answers to no page "
                     f"but those of this machine; {_REMEDY}."
                 )
         elif headers.get("sec-fetch-site") == "cross-site":
             return "the request was made by a web page of another host (Sec-Fetch-Site: cross-site)."
         return None
 
-    def _is_ours(self, name: str) -> bool:
+    def _is_own_name(self, name: str) -> bool:
         return name in self._names or name == "localhost" or name.endswith(".localhost") or _is_loopback(name)
 
 
@@ -81,7 +81,7 @@ def _is_loopback(name: str) -> bool:
         return False
 
 
-def _shown(value: str | None) -> str:
+def _quoted(value: str | None) -> str:
     return "(none)" if value is None else repr(value[:100])
 
 

@@ -11,7 +11,7 @@ from email.utils import formatdate
 import msgspec
 
 from penstock_local import event_stream, moto_bridge
-from penstock_local.about import About
+from penstock_local.about import ServerDescription
 from penstock_local.access import Access, allow_page, preflight_answer
 from penstock_local.calls import CallLog
 from penstock_local.content import unpack
@@ -33,8 +33,8 @@ log = logging.getLogger("penstock_local")
 
 _EVENTS_TIMEOUT_S = 330.0
 """A subscriber may leave its events unread for as long as its subscription lasts, and a little longer."""
-_TARGET = "Kinesis_20131202."
-_FOR_THE_RATE = ("ProvisionedThroughputExceededException", "LimitExceededException")
+_TARGET_PREFIX = "Kinesis_20131202."
+_RATE_ERRORS = ("ProvisionedThroughputExceededException", "LimitExceededException")
 _THROTTLES = {
     "dynamodb": (
         "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
@@ -54,8 +54,9 @@ class KinesisApplication:
         clock: The server's clock.
         calls: The server's call log.
         bridge: Serves DynamoDB, CloudWatch and STS.
-        about: Describes the server.
+        about: Returns the description of the server.
         allow_hosts: Host names to answer to beside those of loopback.
+        player: The replays of recordings; None if the server has none.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class KinesisApplication:
         clock: VirtualClock,
         calls: CallLog,
         bridge: MotoBridge,
-        about: Callable[[], About],
+        about: Callable[[], ServerDescription],
         *,
         allow_hosts: Sequence[str] = (),
         player: Player | None = None,
@@ -78,15 +79,15 @@ class KinesisApplication:
         self.control: Control = Control(service, clock, calls, about, player)
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
-        """Answer a request, at once if that is possible."""
-        refused = self._access.refusal(request.headers)
-        if refused is not None:
-            return self._dated(error_answer(request, "AccessDeniedException", refused, 403))
+        """Return the response to a request; an awaitable of it if the answer takes time."""
+        reason = self._access.refusal(request.headers)
+        if reason is not None:
+            return self._with_id_and_date(error_answer(request, "AccessDeniedException", reason, 403))
         origin = request.headers.get("origin")
         if origin is None:
             return self._answer(request)
         if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
-            return self._dated(allow_page(preflight_answer(request), origin))
+            return self._with_id_and_date(allow_page(preflight_answer(request), origin))
         answer = self._answer(request)
         return (
             allow_page(answer, origin) if isinstance(answer, Response) else _allow_page_later(answer, origin)
@@ -96,56 +97,58 @@ class KinesisApplication:
         try:
             unpack(request)
         except RequestRefused as refusal:
-            return self._dated(error_answer(request, refusal.code, refusal.message, refusal.status))
+            return self._with_id_and_date(
+                error_answer(request, refusal.code, refusal.message, refusal.status)
+            )
         if request.target.startswith(PREFIX):
             return self.control.answer(request)
         target = request.headers.get("x-amz-target", "")
-        if target.startswith(_TARGET) and request.method == "POST":
-            return self._kinesis(target.removeprefix(_TARGET), request)
+        if target.startswith(_TARGET_PREFIX) and request.method == "POST":
+            return self._answer_kinesis(target.removeprefix(_TARGET_PREFIX), request)
         other = moto_bridge.service_and_operation(request)
         if other is not None:
-            return self._other(*other, request)
+            return self._answer_other_service(*other, request)
         message = (
             f"{request.method} {request.target[:200]} is no call of Kinesis, DynamoDB, CloudWatch or STS; "
             f"this endpoint serves those and {PREFIX}*. Clients of another service go elsewhere by a variable of "
             "their own, such as AWS_ENDPOINT_URL_S3."
         )
-        return self._dated(error_answer(request, "UnknownOperationException", message, 404))
+        return self._with_id_and_date(error_answer(request, "UnknownOperationException", message, 404))
 
     # -- Kinesis --------------------------------------------------------------------------------------------
 
-    def _kinesis(self, operation: str, request: Request) -> Response | Awaitable[Response]:
+    def _answer_kinesis(self, operation: str, request: Request) -> Response | Awaitable[Response]:
         wire = wire_for(request.headers.get("content-type", ""))
         credential = credential_of(request.headers.get("authorization", ""))
         call = ServiceCall(self._service, operation, wire, self._clock.now_ms(), credential.region)
         try:
             answer = dispatch.answer(call, request.body)
         except Exception as error:  # noqa: BLE001 - each is answered
-            return self._finished(call, credential.access_key, error)
+            return self._finish_call(call, credential.access_key, error)
         if isinstance(answer, Awaitable):
             request.may_wait = True
-            return self._finished_later(call, credential.access_key, answer)
-        return self._finished(call, credential.access_key, answer)
+            return self._finish_call_later(call, credential.access_key, answer)
+        return self._finish_call(call, credential.access_key, answer)
 
-    async def _finished_later(self, call: ServiceCall, caller: str, answer: Awaitable[bytes]) -> Response:
+    async def _finish_call_later(self, call: ServiceCall, caller: str, answer: Awaitable[bytes]) -> Response:
         result: bytes | Exception
         try:
             result = await answer
         except Exception as error:  # noqa: BLE001 - each is answered
             result = error
-        response = self._finished(call, caller, result)
+        response = self._finish_call(call, caller, result)
         return response if isinstance(response, Response) else await response
 
-    def _finished(
+    def _finish_call(
         self, call: ServiceCall, caller: str, result: bytes | EventStream | Exception
     ) -> Response | Awaitable[Response]:
         """Return the response of a call, and log the call."""
-        outcome, response = _response(call, result)
-        applied = next((hit.fault for hit in call.sending if hit.fault.kind == "error"), None)
+        outcome, response = _outcome_and_response(call, result)
+        applied = next((hit.fault for hit in call.sending_hits if hit.fault.kind == "error"), None)
         if outcome == "ok" and applied is not None:
-            outcome, response = _response(call, scripted_error(applied))
-        if outcome == "ok" and call.sending:
-            outcome = "+".join(hit.fault.kind for hit in call.sending)
+            outcome, response = _outcome_and_response(call, scripted_error(applied))
+        if outcome == "ok" and call.sending_hits:
+            outcome = "+".join(hit.fault.kind for hit in call.sending_hits)
         self._calls.add(
             call.now_ms,
             "kinesis",
@@ -155,13 +158,13 @@ class KinesisApplication:
             outcome=outcome,
             caller=caller,
         )
-        if outcome in _FOR_THE_RATE and not self._clock.factor:
+        if outcome in _RATE_ERRORS and not self._clock.factor:
             self._warn_of_stopped_clock(call.operation)
-        self._dated(response)
-        return _sent(response, call.sending) if call.sending else response
+        self._with_id_and_date(response)
+        return _with_sending_faults(response, call.sending_hits) if call.sending_hits else response
 
     def _warn_of_stopped_clock(self, operation: str) -> None:
-        """Warn once that a quota is used up and cannot recover, because the clock is stopped. A caller may retry without end."""
+        """Warn once that a used-up quota cannot recover, because the clock is stopped: a caller may retry without end."""
         if self._has_warned_of_clock or not self._service.quotas.enforced or self._service.faults.describe():
             return
         self._has_warned_of_clock = True
@@ -173,18 +176,20 @@ class KinesisApplication:
 
     # -- the others -----------------------------------------------------------------------------------------
 
-    async def _other(self, service: str, operation: str, request: Request) -> Response:
-        """Answer a request to another service than Kinesis: by a fault, or by moto. A fault may then replace moto's answer."""
+    async def _answer_other_service(self, service: str, operation: str, request: Request) -> Response:
+        """Answer a request to another service than Kinesis by a fault or by moto. A fault with `applied` replaces moto's answer."""
         body_bytes_max = moto_bridge.body_bytes_max(request)
         if len(request.body) > body_bytes_max:
             message = f"this request to {service} may have at most {body_bytes_max} bytes"
-            return self._dated(error_answer(request, "RequestEntityTooLargeException", message, 413))
+            return self._with_id_and_date(
+                error_answer(request, "RequestEntityTooLargeException", message, 413)
+            )
         tables = moto_bridge.tables_of(request.body) if service == "dynamodb" else ()
         hits = self._service.faults.hits(service, operation, tables=tables)
-        response = _scripted(service, request, hits)
+        response = _scripted_answer(service, request, hits)
         if response is None:
             response = await self._bridge.answer(service, operation, request)
-            response = _scripted(service, request, hits, applied=True) or response
+            response = _scripted_answer(service, request, hits, applied=True) or response
         outcome = "+".join(hit.fault.kind for hit in hits) if hits else _outcome(response)
         self._calls.add(
             self._clock.now_ms(),
@@ -195,14 +200,14 @@ class KinesisApplication:
             outcome=outcome,
             caller=credential_of(request.headers.get("authorization", "")).access_key,
         )
-        self._dated(response)
-        sending = [hit for hit in hits if hit.is_sending or hit.fault.kind == "delay"]
-        if not sending:
+        self._with_id_and_date(response)
+        sending_hits = [hit for hit in hits if hit.is_sending or hit.fault.kind == "delay"]
+        if not sending_hits:
             return response
-        sent = _sent(response, sending)
+        sent = _with_sending_faults(response, sending_hits)
         return sent if isinstance(sent, Response) else await sent
 
-    def _dated(self, response: Response) -> Response:
+    def _with_id_and_date(self, response: Response) -> Response:
         response.headers.append(("x-amzn-RequestId", str(uuid.uuid4())))
         response.headers.append(("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)))
         return response
@@ -212,7 +217,7 @@ async def _allow_page_later(answer: Awaitable[Response], origin: str) -> Respons
     return allow_page(await answer, origin)
 
 
-def _response(call: ServiceCall, result: bytes | EventStream | Exception) -> tuple[str, Response]:
+def _outcome_and_response(call: ServiceCall, result: bytes | EventStream | Exception) -> tuple[str, Response]:
     """Return the outcome of a call, and its response."""
     match result:
         case bytes():
@@ -236,10 +241,10 @@ def _event_stream(answer: EventStream) -> Response:
     return Response(200, answer.head, headers, answer.events, send_timeout_s=_EVENTS_TIMEOUT_S)
 
 
-def _scripted(
+def _scripted_answer(
     service: str, request: Request, hits: Sequence[Hit], *, applied: bool = False
 ) -> Response | None:
-    """Return the answer of a fault: with `applied` in place of moto's answer, otherwise in place of the call. None if no fault has one."""
+    """Return the answer of the first fault that has one; None if none has. Only faults with this value of `applied` count."""
     for hit in hits:
         fault = hit.fault
         if fault.applied != applied:
@@ -256,8 +261,8 @@ def _scripted(
     return None
 
 
-def _sent(response: Response, hits: Sequence[Hit]) -> Response | Awaitable[Response]:
-    """Apply the faults that change how an answer is sent: late, in part, not at all, or unreadable."""
+def _with_sending_faults(response: Response, hits: Sequence[Hit]) -> Response | Awaitable[Response]:
+    """Apply the faults by which an answer is sent late, in part, not at all, or unreadable."""
     delay_s = 0.0
     for hit in hits:
         match hit.fault.kind:
@@ -269,10 +274,10 @@ def _sent(response: Response, hits: Sequence[Hit]) -> Response | Awaitable[Respo
                 response.body = b"\x00<garbage>" + response.body[: len(response.body) // 2]
             case "delay":
                 delay_s += hit.fault.delay_s
-    return _late(response, delay_s) if delay_s else response
+    return _after_delay(response, delay_s) if delay_s else response
 
 
-async def _late(response: Response, delay_s: float) -> Response:
+async def _after_delay(response: Response, delay_s: float) -> Response:
     await asyncio.sleep(delay_s)
     return response
 

@@ -117,7 +117,7 @@ class _CborReader:
         self.at = 0
         self.count = 0
 
-    def _counted(self) -> None:
+    def _count_value(self) -> None:
         """Count a value: each takes far more memory and time than its bytes."""
         self.count += 1
         if self.count > VALUES_MAX:
@@ -126,30 +126,30 @@ class _CborReader:
     def read_item(self, depth: int) -> Any:  # noqa: PLR0911 - one return per major type
         if depth > _DEPTH_MAX:
             raise ValueError(f"more than {_DEPTH_MAX} levels")
-        self._counted()
+        self._count_value()
         first = self.data[self.at]
         self.at += 1
         major, info = first >> 5, first & 31
         if major == 7:
-            return self._simple(info)
-        amount = self._amount(info)
+            return self._simple_value(info)
+        amount = self._read_amount(info)
         match major:
             case 0:
-                return self._definite(amount)
+                return self._definite_amount(amount)
             case 1:
-                return -1 - self._definite(amount)
+                return -1 - self._definite_amount(amount)
             case 2:
-                return self._string(amount, major)
+                return self._read_string(amount, major)
             case 3:
-                return self._string(amount, major).decode()
+                return self._read_string(amount, major).decode()
             case 4:
-                return self._list(amount, depth)
+                return self._read_list(amount, depth)
             case 5:
-                return self._map(amount, depth)
+                return self._read_map(amount, depth)
             case _:
-                return self._tagged(self._definite(amount), depth)
+                return self._tagged_value(self._definite_amount(amount), depth)
 
-    def _amount(self, info: int) -> int | None:
+    def _read_amount(self, info: int) -> int | None:
         if info < 24:
             return info
         if info == 31:
@@ -157,14 +157,14 @@ class _CborReader:
         if info > 27:
             raise ValueError(f"reserved length {info}")
         size = 1 << (info - 24)
-        return int.from_bytes(self._take(size), "big")
+        return int.from_bytes(self._take_bytes(size), "big")
 
-    def _definite(self, amount: int | None) -> int:
+    def _definite_amount(self, amount: int | None) -> int:
         if amount is None:
             raise ValueError("indefinite length where a number must be")
         return amount
 
-    def _take(self, size: int) -> bytes:
+    def _take_bytes(self, size: int) -> bytes:
         end = self.at + size
         if end > len(self.data):
             raise ValueError("it is cut short")
@@ -172,29 +172,29 @@ class _CborReader:
         self.at = end
         return piece
 
-    def _string(self, amount: int | None, major: int) -> bytes:
+    def _read_string(self, amount: int | None, major: int) -> bytes:
         if amount is not None:
-            return self._take(amount)
+            return self._take_bytes(amount)
         pieces = []
         while self.data[self.at] != 0xFF:
             first = self.data[self.at]
             if first >> 5 != major:
                 raise ValueError("a chunk of another type in a string")
-            self._counted()
+            self._count_value()
             self.at += 1
-            pieces.append(self._take(self._definite(self._amount(first & 31))))
+            pieces.append(self._take_bytes(self._definite_amount(self._read_amount(first & 31))))
         self.at += 1
         return b"".join(pieces)
 
-    def _list(self, amount: int | None, depth: int) -> list[Any]:
+    def _read_list(self, amount: int | None, depth: int) -> list[Any]:
         if amount is not None:
-            return [self._value(depth) for _ in range(amount)]
+            return [self._read_value(depth) for _ in range(amount)]
         items = []
         while (item := self.read_item(depth + 1)) is not _BREAK:
             items.append(item)
         return items
 
-    def _map(self, amount: int | None, depth: int) -> dict[Any, Any]:
+    def _read_map(self, amount: int | None, depth: int) -> dict[Any, Any]:
         found = {}
         left = amount
         while left is None or left > 0:
@@ -205,31 +205,31 @@ class _CborReader:
                 raise ValueError("a break in a map of known length")
             if not isinstance(key, str):
                 raise TypeError("a key that is not text")
-            found[key] = self._value(depth)
+            found[key] = self._read_value(depth)
             if left is not None:
                 left -= 1
         return found
 
-    def _value(self, depth: int) -> Any:
+    def _read_value(self, depth: int) -> Any:
         item = self.read_item(depth + 1)
         if item is _BREAK:
             raise ValueError("a break where a value must be")
         return item
 
-    def _tagged(self, tag: int, depth: int) -> Any:
-        value = self._value(depth)
+    def _tagged_value(self, tag: int, depth: int) -> Any:
+        value = self._read_value(depth)
         if tag != 1:
             return value
         if isinstance(value, int):
             return Timestamp(value * self.tick_ms)
         return Timestamp(round(float(value) * 1000))
 
-    def _simple(self, info: int) -> Any:
+    def _simple_value(self, info: int) -> Any:
         if info in _SIMPLE:
             return _SIMPLE[info]
         if info in _FLOATS:
             form, size = _FLOATS[info]
-            return struct.unpack(form, self._take(size))[0]
+            return struct.unpack(form, self._take_bytes(size))[0]
         if info == 31:
             return _BREAK
         raise ValueError(f"simple value {info}")

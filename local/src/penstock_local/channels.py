@@ -23,21 +23,21 @@ class Channel:
     """A channel; replaced as a whole.
 
     Attributes:
-        name: Its name, one of its kind in the region.
-        uid: No other stream, queue or channel of the store has had it.
+        name: Its name, unique among the channels of the region.
+        uid: Its number, never given to another stream, queue or channel of the store.
         id: Resource identifier, also in the ARN.
         arn: Its ARN.
         region: Its region.
-        stream_uid: Its stream.
+        stream_uid: The `uid` of its stream.
         created_ms: When it was created.
         role_arn: The role that the service would assume.
         record: Its `RecordConfiguration`.
         destination_type: `S3` or `S3_TABLES`.
         destination: Its destination, as descriptions show it.
-        encryption: Its `EncryptionConfiguration`, if any.
+        encryption: Its `EncryptionConfiguration`; None if it has none.
         logging: Its `LoggingConfiguration`.
         status: `CREATING`, `ACTIVE`, `UPDATING` or `DELETING`.
-        due_ms: When it leaves a status other than `ACTIVE`.
+        due_ms: When a status other than `ACTIVE` ends, in virtual time.
         tags: Its tags.
     """
 
@@ -82,7 +82,7 @@ class Channels:
 
     Args:
         journal: Receives every change.
-        settle_ms: How long CREATING, UPDATING and DELETING last.
+        settle_ms: How long CREATING, UPDATING and DELETING last, in virtual milliseconds.
 
     Attributes:
         by_id: The channels by identifier.
@@ -100,7 +100,7 @@ class Channels:
             self._settle(channel, now_ms)
         return self.by_id.get(identifier)
 
-    def settled(self, region: str, now_ms: int) -> list[Channel]:
+    def of_region(self, region: str, now_ms: int) -> list[Channel]:
         """Return the channels of a region by name, after applying their due changes."""
         self.settle_all(now_ms)
         return sorted(
@@ -118,10 +118,10 @@ class Channels:
             self._settle(channel, now_ms)
 
     def put(self, channel: Channel, now_ms: int, status: str | None = None) -> Channel:
-        """Add or replace a channel; with a status, it begins to change now.
+        """Add or replace a channel. A given status lasts for `settle_ms` from now.
 
         Returns:
-            The channel as it is then.
+            The channel as it is stored.
         """
         if status is not None:
             channel = replace(channel, status=status, due_ms=now_ms + self._settle_ms)
@@ -131,7 +131,7 @@ class Channels:
         return self.by_id.get(channel.id, channel)
 
     def _settle(self, channel: Channel, now_ms: int) -> None:
-        """Apply a due change; if the journal cannot take it, it stays due."""
+        """Apply the channel's due change, if any. A change that the journal refuses stays due."""
         if channel.status == ACTIVE or channel.due_ms > now_ms:
             return
         try:
@@ -139,8 +139,8 @@ class Channels:
                 self._journal.channel_deleted(channel)
                 del self.by_id[channel.id]
             else:
-                following = replace(channel, status=ACTIVE)
-                self._journal.channel_changed(following)
-                self.by_id[channel.id] = following
+                active_channel = replace(channel, status=ACTIVE)
+                self._journal.channel_changed(active_channel)
+                self.by_id[channel.id] = active_channel
         except RequestRefused as refusal:
             log.debug("the change of channel %s stays due: %s", channel.name, refusal)

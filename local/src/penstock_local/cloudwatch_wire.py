@@ -1,4 +1,4 @@
-"""Translates CloudWatch's protocols to JSON, which moto handles best. The metrics of streams come from another place than moto.
+"""Translates CloudWatch's protocols to JSON, which moto handles best. The metrics of streams are answered without moto.
 
 moto does not speak rpc-v2-cbor, and takes seconds over the thousand metrics of a form. Other operations in
 forms are left to moto, which answers them in XML.
@@ -30,8 +30,8 @@ from penstock_local.stream_metrics import NAMESPACE, StreamMetrics
 _JSON = "application/x-amz-json-1.0"
 _TARGET = "GraniteServiceVersion20100801"
 _NAMESPACE = "http://monitoring.amazonaws.com/doc/2010-08-01/"
-_OWN_PLACE = "streams-"
-_PLACE_DIGITS_MAX = 10
+_OWN_PAGE_PREFIX = "streams-"
+_TOKEN_DIGITS_MAX = 10
 _METRICS_PER_PAGE = 500
 _FIELDS_MAX = 50_000
 _OTHER_FIELDS_MAX = 5_000
@@ -42,14 +42,14 @@ Send = Callable[[Request], Response]
 """Passes a request to moto, and returns its response."""
 
 
-class StreamFigures(NamedTuple):
+class RegionMetrics(NamedTuple):
     """The metrics that the streams of a region publish."""
 
     region: str
     metrics: StreamMetrics
 
 
-def answer(operation: str, request: Request, send: Send, streams: StreamFigures) -> Response:
+def answer(operation: str, request: Request, send: Send, streams: RegionMetrics) -> Response:
     """Return the answer to a CloudWatch request, in the protocol that it is written in.
 
     Args:
@@ -80,9 +80,10 @@ def answer(operation: str, request: Request, send: Send, streams: StreamFigures)
 
 
 def _carry_out(
-    operation: str, request: Request, document: Any, send: Send, streams: StreamFigures
+    operation: str, request: Request, document: Any, send: Send, streams: RegionMetrics
 ) -> Response:
-    plain = _plain(document)
+    """Check a request, and answer it by the metrics of the streams, by moto, or by both."""
+    plain = _with_times_in_seconds(document)
     if operation == "PutMetricData":
         check_metrics(plain)
     check_by_model("cloudwatch", operation, plain)
@@ -90,36 +91,36 @@ def _carry_out(
         return _metric_data(request, plain, send, streams)
     if operation == "ListMetrics" and plain.get("Namespace") in (None, NAMESPACE):
         return _list_metrics(request, plain, send, streams)
-    return _sent(operation, request, plain, send)
+    return _send_as_json(operation, request, plain, send)
 
 
-def _metric_data(request: Request, document: dict[str, Any], send: Send, streams: StreamFigures) -> Response:
-    asked = [each["Id"] for each in document["MetricDataQueries"]]
+def _metric_data(request: Request, document: dict[str, Any], send: Send, streams: RegionMetrics) -> Response:
+    query_ids = [each["Id"] for each in document["MetricDataQueries"]]
     found, rest = streams.metrics.answer(streams.region, document)
     if rest:
-        response = _sent("GetMetricData", request, {**document, "MetricDataQueries": rest}, send)
+        response = _send_as_json("GetMetricData", request, {**document, "MetricDataQueries": rest}, send)
         if response.status != 200 or not found:
             return response
         found |= {each["Id"]: each for each in msgspec.json.decode(response.body)["MetricDataResults"]}
-    body = {"MetricDataResults": [found[name] for name in asked if name in found], "Messages": []}
+    body = {"MetricDataResults": [found[name] for name in query_ids if name in found], "Messages": []}
     return Response(200, msgspec.json.encode(body), [("Content-Type", _JSON)])
 
 
-def _list_metrics(request: Request, document: dict[str, Any], send: Send, streams: StreamFigures) -> Response:
+def _list_metrics(request: Request, document: dict[str, Any], send: Send, streams: RegionMetrics) -> Response:
     """List the metrics of streams page by page, and then those that moto has."""
     token = document.get("NextToken")
-    if token is not None and not token.startswith(_OWN_PLACE):
-        return _sent("ListMetrics", request, document, send)
-    place = "0" if token is None else token.removeprefix(_OWN_PLACE)
-    if not (place.isascii() and place.isdigit() and len(place) < _PLACE_DIGITS_MAX):
+    if token is not None and not token.startswith(_OWN_PAGE_PREFIX):
+        return _send_as_json("ListMetrics", request, document, send)
+    place = "0" if token is None else token.removeprefix(_OWN_PAGE_PREFIX)
+    if not (place.isascii() and place.isdigit() and len(place) < _TOKEN_DIGITS_MAX):
         raise RequestRefused("InvalidParameterValue", "The next token is none that was returned.")
     found, begin = streams.metrics.metrics(streams.region, document), int(place)
     body: dict[str, Any] = {"Metrics": found[begin : begin + _METRICS_PER_PAGE]}
     if begin + _METRICS_PER_PAGE < len(found):
-        body["NextToken"] = f"{_OWN_PLACE}{begin + _METRICS_PER_PAGE}"
+        body["NextToken"] = f"{_OWN_PAGE_PREFIX}{begin + _METRICS_PER_PAGE}"
     elif "Namespace" not in document:
         rest = {key: value for key, value in document.items() if key != "NextToken"}
-        response = _sent("ListMetrics", request, rest, send)
+        response = _send_as_json("ListMetrics", request, rest, send)
         if response.status != 200:
             return response
         others = msgspec.json.decode(response.body)
@@ -127,20 +128,20 @@ def _list_metrics(request: Request, document: dict[str, Any], send: Send, stream
     return Response(200, msgspec.json.encode(body), [("Content-Type", _JSON)])
 
 
-def _sent(operation: str, request: Request, document: Any, send: Send) -> Response:
+def _send_as_json(operation: str, request: Request, document: Any, send: Send) -> Response:
     headers = {"content-type": _JSON, "x-amz-target": f"{_TARGET}.{operation}"}
     if "authorization" in request.headers:
         headers["authorization"] = request.headers["authorization"]
     return send(Request("POST", "/", headers, msgspec.json.encode(document)))
 
 
-def _plain(value: Any) -> Any:
+def _with_times_in_seconds(value: Any) -> Any:
     """Return a document with times as seconds."""
     if isinstance(value, Timestamp):
         return value.ms / 1000
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+        return {key: _with_times_in_seconds(item) for key, item in value.items()}
+    return [_with_times_in_seconds(item) for item in value] if isinstance(value, list) else value
 
 
 # -- rpc-v2-cbor --------------------------------------------------------------------------------------------
@@ -152,21 +153,23 @@ def _cbor_answer(operation: str, response: Response, request: Request) -> Respon
         return error_answer(request, code, message, response.status)
     shape = service_model("cloudwatch").operation_model(operation).output_shape
     document = msgspec.json.decode(response.body) if response.body else {}
-    body = cbor.encode(_in_cbor(document, shape))
+    body = cbor.encode(_cbor_value(document, shape))
     return Response(200, body, [("Content-Type", "application/cbor"), ("smithy-protocol", RPC_V2_CBOR)])
 
 
-def _in_cbor(value: Any, shape: Any) -> Any:
+def _cbor_value(value: Any, shape: Any) -> Any:
     """Return a JSON value as CBOR has it: times are tagged."""
     match None if value is None or shape is None else shape.type_name:
         case "structure":
             return {
-                key: _in_cbor(item, shape.members.get(key)) for key, item in value.items() if item is not None
+                key: _cbor_value(item, shape.members.get(key))
+                for key, item in value.items()
+                if item is not None
             }
         case "list":
-            return [_in_cbor(item, shape.member) for item in value]
+            return [_cbor_value(item, shape.member) for item in value]
         case "map":
-            return {key: _in_cbor(item, shape.value) for key, item in value.items()}
+            return {key: _cbor_value(item, shape.value) for key, item in value.items()}
         case "timestamp":
             return cbor.Tagged(1, float(value))
         case _:
@@ -211,7 +214,7 @@ def put_metric_data(body: bytes) -> dict[str, Any]:
             place = found
         place[last] = value
     shape = service_model("cloudwatch").operation_model("PutMetricData").input_shape
-    found = _typed(tree, shape, "")
+    found = _typed_value(tree, shape, "")
     return dict(found)
 
 
@@ -220,31 +223,31 @@ def _check_fields(body: bytes, fields_max: int) -> None:
         raise serialization(f"the form has more than {fields_max} fields or {_ESCAPES_MAX} escaped bytes")
 
 
-def _typed(value: Any, shape: Any, path: str) -> Any:
+def _typed_value(value: Any, shape: Any, path: str) -> Any:
     """Return a value of a form in the type that the model has for it."""
     match shape.type_name:
         case "structure":
             members = _tree(value, path)
             return {
-                key: _typed(members[key], member, f"{path}.{key}")
+                key: _typed_value(members[key], member, f"{path}.{key}")
                 for key, member in shape.members.items()
                 if key in members
             }
         case "list":
-            return _listed(_tree(value, path), shape, path)
+            return _list_value(_tree(value, path), shape, path)
         case kind:
             if isinstance(value, dict):
                 raise validation(f"{path[1:200]} must be a value")
             return _scalar(value, kind, path)
 
 
-def _listed(value: dict[str, Any], shape: Any, path: str) -> list[Any]:
+def _list_value(value: dict[str, Any], shape: Any, path: str) -> list[Any]:
     # a list is `Name.member.1`, or empty as `Name=`
     members = _tree(value.get("member", {}), path)
     wrong = next((index for index in members if not _INDEX.fullmatch(index)), None)
     if wrong is not None:
         raise validation(f"{path[1:200]}.member.{wrong[:50]} is no place in a list")
-    return [_typed(members[index], shape.member, path) for index in sorted(members, key=int)]
+    return [_typed_value(members[index], shape.member, path) for index in sorted(members, key=int)]
 
 
 def _tree(value: Any, path: str) -> dict[str, Any]:

@@ -130,11 +130,11 @@ def run(args: argparse.Namespace) -> int:
     """Run the server in the foreground until SIGINT or SIGTERM; returns the exit status."""
     # loaded here: loading the server takes longer than parsing
     from penstock_local import LocalOptions
-    from penstock_local.about import ask_about, printable
+    from penstock_local.about import fetch_description, printable
 
     try:
         if args.export:
-            print("\n".join(ask_about(args.port).lines()))  # noqa: T201 - a command line prints
+            print("\n".join(fetch_description(args.port).lines()))  # noqa: T201 - a command line prints
             return 0
         streams = [_stream(text) for text in args.shards]
         names = [name for name, _ in streams]
@@ -159,13 +159,13 @@ def run(args: argparse.Namespace) -> int:
             replay=tuple(args.replay),
             replay_from="start" if is_paced else "end",
         )
-        asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof, steps=args.step))
+        asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof, reads_steps=args.step))
     except LocalError as error:
         flags = _FLAGS if args.speed is None else {**_FLAGS, "time_factor": "--speed"}
-        said = _FIELDS_AT_START.sub(
+        message = _FIELDS_AT_START.sub(
             lambda at: " and ".join(flags[name] for name in at[0].split(" and ")), str(error)
         )
-        print(f"penstock-local: {printable(said)}", file=sys.stderr)  # noqa: T201 - a command line prints
+        print(f"penstock-local: {printable(message)}", file=sys.stderr)  # noqa: T201 - a command line prints
         return 2
     return 0
 
@@ -195,7 +195,7 @@ def _check_pace(args: argparse.Namespace) -> None:
 
 
 async def _serve(
-    options: LocalOptions, streams: list[tuple[str, int]], *, stop_on_eof: bool, steps: bool
+    options: LocalOptions, streams: list[tuple[str, int]], *, stop_on_eof: bool, reads_steps: bool
 ) -> None:
     from penstock_local.server import serve_until
 
@@ -213,7 +213,7 @@ async def _serve(
             loop.remove_reader(sys.stdin)
 
     def announce(server: Server) -> None:
-        if steps:
+        if reads_steps:
             try:
                 loop.add_reader(sys.stdin, step, server)
             except (OSError, ValueError) as error:  # a file, or no input at all

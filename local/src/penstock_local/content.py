@@ -11,7 +11,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def unpack(request: Request) -> None:
-    """Decompress a body.
+    """Decompress a request's body in place, if it is compressed.
 
     Raises:
         RequestRefused: The body is packed otherwise than by gzip, is damaged, or holds more than a request may.

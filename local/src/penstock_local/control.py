@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from penstock_local import request_model
-from penstock_local.about import About
+from penstock_local.about import ServerDescription
 from penstock_local.calls import CallLog
 from penstock_local.credentials import is_region
 from penstock_local.documents import read_json
@@ -34,8 +34,8 @@ class Control:
         service: The parts that all calls share.
         clock: The server's clock.
         calls: The server's call log.
-        about: Describes the server.
-        player: Its replays, if it has any.
+        about: Returns the description of the server.
+        player: The replays of recordings; None if the server has none.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Control:
         service: Service,
         clock: VirtualClock,
         calls: CallLog,
-        about: Callable[[], About],
+        about: Callable[[], ServerDescription],
         player: Player | None = None,
     ) -> None:
         self._player = player
@@ -62,7 +62,7 @@ class Control:
             ("DELETE", "calls"): self._reset_calls,
             ("GET", "state"): lambda _: self._state(),
             ("POST", "streams"): self._create_stream,
-            ("GET", "replay"): lambda _: self._replay().state(),
+            ("GET", "replay"): lambda _: self._require_player().state(),
             ("POST", "replay"): self.step_replay,
         }
 
@@ -93,14 +93,14 @@ class Control:
         self._service.polls.wake_all()
         return self._clock_state()
 
-    def _replay(self) -> Player:
+    def _require_player(self) -> Player:
         if self._player is None:
             raise OptionError("this server replays no recording")
         return self._player
 
     def step_replay(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Move the clock to the moment of the next records."""
-        player = self._replay()
+        """Move the clock to the arrival of the next records; return the state of the replays."""
+        player = self._require_player()
         self._move_clock({"advance_s": player.seconds_to(_number(int, "step", document.get("step", 1)))})
         return player.state()
 
@@ -196,7 +196,7 @@ def check_stream(name: Any, shard_count: Any) -> tuple[str, int]:
 
 
 def _number(kind: type[_N], name: str, value: Any) -> _N:
-    """Return a number that the body has as a number, or the query as a text."""
+    """Return a number of the body, or a text of the query, as a number of this kind."""
     try:
         return kind(value)
     except (TypeError, ValueError, OverflowError) as error:

@@ -13,7 +13,7 @@ _REGION = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
 
 
 class Credential(NamedTuple):
-    """Access key, region and service that a request is signed with; empty texts if it is not signed."""
+    """Access key, region and service that a request is signed with; each is empty if the header lacks it."""
 
     access_key: str = ""
     region: str = ""

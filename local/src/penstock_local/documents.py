@@ -48,14 +48,14 @@ def read_json(body: bytes, *, values_max: int = VALUES_MAX) -> Any:
 
 def check_values(body: bytes, values_max: int = VALUES_MAX) -> None:
     """Refuse a text with more values than any request needs: a value takes far more memory than its text."""
-    if _marks(body) <= values_max:
+    if _mark_count(body) <= values_max:
         return
     # a value has at most two strings, its name and itself: with more strings there are too many values
     strings_max = 2 * values_max
-    rest, taken_out = _STRING.subn(b"", body, count=strings_max)
-    if taken_out == strings_max or _marks(rest) > values_max:
+    rest, string_count = _STRING.subn(b"", body, count=strings_max)
+    if string_count == strings_max or _mark_count(rest) > values_max:
         raise serialization(f"the body has more than {values_max} values")
 
 
-def _marks(text: bytes) -> int:
+def _mark_count(text: bytes) -> int:
     return sum(text.count(mark) for mark in _MARKS)

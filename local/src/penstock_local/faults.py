@@ -1,6 +1,6 @@
 """Scripted faults: what goes wrong, in which calls, how often.
 
-A fault is a value; the book holds the active ones, draws random numbers from each fault's own seed, and
+A fault is a value. `FaultBook` holds the active ones, draws random numbers from each fault's own seed, and
 returns the faults that fire for a call. The operations apply those that change an answer's content, the transport those
 that change how it is sent.
 """
@@ -58,7 +58,7 @@ _OPERATIONS_OF = dict.fromkeys(EVENT_KINDS, ("SubscribeToShard",)) | {
 }
 ACTIVE_MAX = 1000
 _Candidate = TypeVar("_Candidate")
-_SENDING = {"drop_after", "truncate", "garbage"}
+_SENDING_KINDS = {"drop_after", "truncate", "garbage"}
 _TEXTS = ("kind", "operation", "stream", "queue", "shard", "table", "code", "message")
 _NUMBERS: dict[str, tuple[int, int | None, bool]] = {
     # lowest, highest, whether it is a whole number
@@ -165,22 +165,22 @@ class Fault:
         return cls(**document)
 
 
-class _Active:
-    """A fault and how often it will still occur."""
+class _ActiveFault:
+    """An active fault, with the numbers of its matching calls and of its hits."""
 
-    __slots__ = ("chance", "fault", "hits", "number", "seen")
+    __slots__ = ("chance", "fault", "hits", "matching_count", "number")
 
     def __init__(self, number: int, fault: Fault) -> None:
         self.number = number
         self.fault = fault
         self.chance = random.Random(fault.seed)
-        self.seen = 0
+        self.matching_count = 0
         self.hits = 0
 
     def fires(self) -> bool:
         """Count a matching call and decide whether this one is hit."""
-        self.seen += 1
-        if self.seen <= self.fault.skip:
+        self.matching_count += 1
+        if self.matching_count <= self.fault.skip:
             return False
         if self.fault.rate < 1 and self.chance.random() >= self.fault.rate:
             return False
@@ -188,7 +188,7 @@ class _Active:
         return True
 
     @property
-    def spent(self) -> bool:
+    def is_spent(self) -> bool:
         return self.fault.count is not None and self.hits >= self.fault.count
 
 
@@ -202,9 +202,9 @@ class Hit:
     @property
     def is_sending(self) -> bool:
         """Return whether the fault changes how the answer is sent, and leaves its content."""
-        return self.fault.kind in _SENDING
+        return self.fault.kind in _SENDING_KINDS
 
-    def chosen(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
+    def choose_fraction(self, candidates: Sequence[_Candidate]) -> list[_Candidate]:
         """Return the fault's fraction of the candidates, at least one, in their order."""
         count = max(1, round(len(candidates) * self.fault.fraction)) if candidates else 0
         return [candidates[i] for i in sorted(self.chance.sample(range(len(candidates)), count))]
@@ -214,7 +214,7 @@ class FaultBook:
     """The faults that are active; owned by the server's loop."""
 
     def __init__(self) -> None:
-        self._active: list[_Active] = []
+        self._active: list[_ActiveFault] = []
         self._number = 0
 
     def add(self, fault: Fault) -> int:
@@ -224,7 +224,7 @@ class FaultBook:
                 f"there are {ACTIVE_MAX} active faults already; clear those that are not needed"
             )
         self._number += 1
-        self._active.append(_Active(self._number, fault))
+        self._active.append(_ActiveFault(self._number, fault))
         return self._number
 
     def clear(self, number: int | None = None) -> None:
@@ -252,14 +252,14 @@ class FaultBook:
         found = []
         for active in self._active:
             fault = active.fault
-            is_about = fault.stream in (None, stream) and fault.queue in (None, queue)
+            is_match = fault.stream in (None, stream) and fault.queue in (None, queue)
             if fault.table is not None and fault.table not in tables:
-                is_about = False
+                is_match = False
             # An omit fault names a shard to leave out of an answer, not one of the call.
             if fault.shard is not None and fault.kind != "omit" and fault.shard not in shards:
-                is_about = False
+                is_match = False
             has_effect = operation in _OPERATIONS_OF.get(fault.kind, (operation,))
-            if fault.operation in names and is_about and has_effect and active.fires():
+            if fault.operation in names and is_match and has_effect and active.fires():
                 found.append(Hit(fault, active.chance))
-        self._active = [active for active in self._active if not active.spent]
+        self._active = [active for active in self._active if not active.is_spent]
         return found

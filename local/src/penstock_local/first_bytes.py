@@ -17,12 +17,12 @@ from penstock_local.http2 import Http2Protocol
 
 log = logging.getLogger("penstock_local")
 
-_FAREWELL_TIMEOUT_S = 5.0
+_TLS_CLOSE_TIMEOUT_S = 5.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class FirstBytes(asyncio.Protocol):
-    """A connection whose protocol is not known yet.
+    """A new connection, until its first bytes show its protocol.
 
     Args:
         application: Answers requests.
@@ -47,7 +47,7 @@ class FirstBytes(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._tls = tls
         self._handshake: asyncio.Task[None] | None = None
-        self._first = b""
+        self._first_bytes = b""
         self.since_s = loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -68,7 +68,7 @@ class FirstBytes(asyncio.Protocol):
                 tls,
                 server_side=True,
                 ssl_handshake_timeout=http.HEAD_TIMEOUT_S,
-                ssl_shutdown_timeout=_FAREWELL_TIMEOUT_S,
+                ssl_shutdown_timeout=_TLS_CLOSE_TIMEOUT_S,
             )
         except OSError as error:
             log.info("a TLS handshake failed: %s", error)
@@ -78,7 +78,7 @@ class FirstBytes(asyncio.Protocol):
             self.connection_lost(None)
             return
         self._transport = secured
-        self._decide()
+        self._choose_protocol()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
         """Forget the connection."""
@@ -87,22 +87,22 @@ class FirstBytes(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Keep the bytes until they show the client's protocol."""
-        self._first += data
+        self._first_bytes += data
         if self._handshake is None:
-            self._decide()
+            self._choose_protocol()
 
-    def _decide(self) -> None:
+    def _choose_protocol(self) -> None:
         """Pass the connection to HTTP/2 when the whole preface has arrived, or to HTTP/1.1 when the bytes differ from the preface."""
-        is_undecided = _PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)
+        is_undecided = _PREFACE.startswith(self._first_bytes) and len(self._first_bytes) < len(_PREFACE)
         if self._transport is None or is_undecided:
             return
-        kind = Http2Protocol if self._first.startswith(_PREFACE) else Http1Protocol
-        speaker = kind(self._application, self._loop, self._connections)
+        protocol_class = Http2Protocol if self._first_bytes.startswith(_PREFACE) else Http1Protocol
+        protocol = protocol_class(self._application, self._loop, self._connections)
         self._connections.remove(self)
         transport, self._transport = self._transport, None
-        transport.set_protocol(speaker)
-        speaker.connection_made(transport)
-        speaker.data_received(self._first)
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        protocol.data_received(self._first_bytes)
 
     def end_if_overdue(self, now_s: float) -> None:
         """Close the connection of a client that has sent nothing for too long."""

@@ -33,7 +33,7 @@ _MAGIC = _MAGIC_BEGIN + b"2\n"
 _HEAD = struct.Struct(">IcI")
 _CHECKSUM = struct.Struct(">I")
 _HEAD_BYTES = _HEAD.size + _CHECKSUM.size
-_READ_BYTES = 1 << 20
+_PIECE_BYTES = 1 << 20
 _RETRY_S = 60.0
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -49,7 +49,7 @@ class FrameFile:
     Read it to its end with `frames` first, or `replace` it; then append.
 
     Attributes:
-        size: Bytes of the file that are frames.
+        size: Bytes of the file, without an incomplete last frame.
     """
 
     def __init__(self, folder: StateFolder, name: str) -> None:
@@ -60,7 +60,7 @@ class FrameFile:
         self._fd = -1
         self._checksum = 0
         self._has_partial_tail = False
-        self._failing = False
+        self._is_failing = False
         self._retry_at_s = 0.0
 
     # -- reading --------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class FrameFile:
             self._fd = self._folder.open(self._name, os.O_RDWR | os.O_APPEND)
         except OSError as error:
             raise OptionError(f"{self.path} cannot be opened: {error}") from error
-        reader = _FrameReader(self._fd, os.fstat(self._fd).st_size, self.damaged)
+        reader = _FrameReader(self._fd, os.fstat(self._fd).st_size, self.damage_error)
         yield from reader.frames()
         self.size, self._checksum = reader.at, reader.checksum
         if reader.at < reader.size:
@@ -102,7 +102,7 @@ class FrameFile:
             )
             self._has_partial_tail = True
 
-    def damaged(self, at: int, why: str) -> OptionError:
+    def damage_error(self, at: int, why: str) -> OptionError:
         """Return the error that names the damaged place in the file and the way out."""
         size = os.fstat(self._fd).st_size
         ways = ["Put a copy of the file back if there is one"]
@@ -129,13 +129,13 @@ class FrameFile:
             _write(self._fd, frame)
             self._has_partial_tail = False
         except OSError as error:
-            if not self._failing:
-                self._failing = True
+            if not self._is_failing:
+                self._is_failing = True
                 log.exception("%s cannot be written: writes are refused until it can", self.path)
             self._try_to_cut_partial_tail()
             raise _refusal(f"{self.path} cannot be written", error) from error
-        if self._failing:
-            self._failing = False
+        if self._is_failing:
+            self._is_failing = False
             log.warning("%s can be written again", self.path)
         self._checksum = checksum
         self.size += len(frame)
@@ -150,13 +150,13 @@ class FrameFile:
             OSError: The new file cannot be written. The old file stays.
             OptionError: The file read back differs from the one written. The old file stays.
         """
-        aside = f"{self._name}.new"
-        fd = self._folder.create(aside)
+        new_name = f"{self._name}.new"
+        fd = self._folder.create(new_name)
         try:
             size, checksum = _write_all(fd, new_frames())
             os.fsync(fd)
-            self._require_same(_FrameReader(fd, size, self._misread), new_frames())
-            self._folder.rename(aside, self._name)
+            self._require_same(_FrameReader(fd, size, self._misread_error), new_frames())
+            self._folder.rename(new_name, self._name)
         except BaseException:
             os.close(fd)
             raise
@@ -213,9 +213,9 @@ class FrameFile:
         found = ((kind, payload) for _, kind, payload in reader.frames())
         is_same = all(read == written for read, written in zip_longest(found, expected))
         if not is_same or reader.at != reader.size:
-            raise self._misread(reader.at, "it does not hold the same frames")
+            raise self._misread_error(reader.at, "it does not hold the same frames")
 
-    def _misread(self, at: int, why: str) -> OptionError:
+    def _misread_error(self, at: int, why: str) -> OptionError:
         return OptionError(f"{self.path}.new was read back wrongly at byte {at}: {why}")
 
 
@@ -227,12 +227,12 @@ class _FrameReader:
         checksum: Checksum of the last frame's head, which that of the next frame's head continues.
     """
 
-    def __init__(self, fd: int, size: int, damaged: Callable[[int, str], OptionError]) -> None:
+    def __init__(self, fd: int, size: int, damage_error: Callable[[int, str], OptionError]) -> None:
         self.size = size
         self.at = 0
         self.checksum = 0
-        self._damaged = damaged
-        self._file = os.fdopen(os.dup(fd), "rb", _READ_BYTES)
+        self._damage_error = damage_error
+        self._file = os.fdopen(os.dup(fd), "rb", _PIECE_BYTES)
         self._file.seek(0)
 
     def frames(self) -> Iterator[tuple[int, bytes, bytes]]:
@@ -240,33 +240,33 @@ class _FrameReader:
         with self._file:
             begin = self._file.read(len(_MAGIC))
             if begin != _MAGIC:
-                raise self._damaged(0, _why_not_ours(begin))
+                raise self._damage_error(0, _why_unreadable(begin))
             self.at = len(_MAGIC)
             while self.size - self.at >= _HEAD_BYTES:
-                frame = self._next()
+                frame = self._next_frame()
                 if frame is None:
                     return
                 at = self.at
                 self.at += _HEAD_BYTES + len(frame[1])
                 yield at, *frame
 
-    def _next(self) -> Frame | None:
+    def _next_frame(self) -> Frame | None:
         """Read a frame; None when it was cut short."""
         head = self._file.read(_HEAD.size)
         (found,) = _CHECKSUM.unpack(self._file.read(_CHECKSUM.size))
         if found != zlib.crc32(head, self.checksum):
-            raise self._damaged(self.at, "the head of a record has the wrong checksum")
+            raise self._damage_error(self.at, "the head of a record has the wrong checksum")
         length, kind, checksum = _HEAD.unpack(head)
         if self.at + _HEAD_BYTES + length > self.size:
             return None
         payload = self._file.read(length)
         if zlib.crc32(payload) != checksum:
-            raise self._damaged(self.at, f"a record of {length} bytes has the wrong checksum")
+            raise self._damage_error(self.at, f"a record of {length} bytes has the wrong checksum")
         self.checksum = found
         return kind, payload
 
 
-def _why_not_ours(begin: bytes) -> str:
+def _why_unreadable(begin: bytes) -> str:
     # a file of version 0.1.0 begins with the length of a short record, which has the version
     if begin.startswith(b"\0\0\0") and b'M{"version"' in begin:
         return "version 0.1.0 wrote it, in a format that this version does not read"
@@ -275,27 +275,27 @@ def _why_not_ours(begin: bytes) -> str:
     return "it does not begin as a journal of this version does"
 
 
-def _encode(kind: bytes, payload: bytes, before: int) -> tuple[bytes, int]:
-    """Return a frame and its head's checksum, which continues the one `before` it."""
+def _encode(kind: bytes, payload: bytes, checksum_before: int) -> tuple[bytes, int]:
+    """Return a frame and its head's checksum, which continues that of the frame before."""
     head = _HEAD.pack(len(payload), kind, zlib.crc32(payload))
-    checksum = zlib.crc32(head, before)
+    checksum = zlib.crc32(head, checksum_before)
     return head + _CHECKSUM.pack(checksum) + payload, checksum
 
 
 def _write_all(fd: int, new_frames: Iterable[Frame]) -> tuple[int, int]:
     """Write a file from its beginning; return its size and the checksum that the next frame continues."""
     size, checksum = len(_MAGIC), 0
-    held = [_MAGIC]
-    held_bytes = size
+    pending = [_MAGIC]
+    pending_bytes = size
     for kind, payload in new_frames:
         frame, checksum = _encode(kind, payload, checksum)
-        held.append(frame)
-        held_bytes += len(frame)
+        pending.append(frame)
+        pending_bytes += len(frame)
         size += len(frame)
-        if held_bytes >= _READ_BYTES:
-            _write(fd, b"".join(held))
-            held, held_bytes = [], 0
-    _write(fd, b"".join(held))
+        if pending_bytes >= _PIECE_BYTES:
+            _write(fd, b"".join(pending))
+            pending, pending_bytes = [], 0
+    _write(fd, b"".join(pending))
     return size, checksum
 
 

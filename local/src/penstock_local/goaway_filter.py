@@ -15,17 +15,17 @@ class GoawayFilter:
     """Removes the GOAWAY frames from one connection's bytes.
 
     Attributes:
-        seen: Whether the client has sent a GOAWAY frame.
+        has_goaway: Whether the client has sent a GOAWAY frame.
     """
 
     def __init__(self) -> None:
-        self.seen = False
+        self.has_goaway = False
         self._head = b""
         self._left_bytes = _PREFACE_BYTES
         self._is_goaway = False
 
-    def without(self, data: bytes) -> bytes:
-        """Return the next bytes without GOAWAY frames; the head of a frame is held back until it is complete."""
+    def remove_goaways(self, data: bytes) -> bytes:
+        """Return the next bytes without GOAWAY frames; an incomplete head of a frame is kept for the next call."""
         if not self._is_goaway and len(data) <= self._left_bytes:
             self._left_bytes -= len(data)
             return data
@@ -41,7 +41,7 @@ class GoawayFilter:
                     break
                 self._left_bytes = int.from_bytes(self._head[:3])
                 self._is_goaway = self._head[3] == _GOAWAY
-                self.seen |= self._is_goaway
+                self.has_goaway |= self._is_goaway
                 if not self._is_goaway:
                     kept.append(self._head)
                 self._head = b""

@@ -35,11 +35,11 @@ def used_fraction(shard: Shard, now_ms: int) -> float:
 
 def plan_split(stream: Stream, now_ms: int) -> tuple[Shard, int] | None:
     """Return the most used open shard and the middle of its hash range; None if no shard is used enough to be split."""
-    wide = [shard for shard in stream.open_shards if shard.hash_end - shard.hash_start >= _WIDTH_MIN]
-    if not wide:
+    wide_shards = [shard for shard in stream.open_shards if shard.hash_end - shard.hash_start >= _WIDTH_MIN]
+    if not wide_shards:
         return None
     # among equals, the first by hash range
-    shard = max(wide, key=lambda each: used_fraction(each, now_ms))
+    shard = max(wide_shards, key=lambda each: used_fraction(each, now_ms))
     if used_fraction(shard, now_ms) < SPLIT_AT:
         return None
     return shard, (shard.hash_start + shard.hash_end + 1) // 2
@@ -56,10 +56,10 @@ def grow(store: Store, stream: Stream, written: Sequence[Batch], now_ms: int) ->
     """
     if stream.change is not None or all(used_fraction(shard, now_ms) < SPLIT_AT for shard, _, _ in written):
         return
-    found = plan_split(stream, now_ms)
-    if found is None or store.open_shard_count(stream.region) >= store.options.shard_count_max:
+    split = plan_split(stream, now_ms)
+    if split is None or store.open_shard_count(stream.region) >= store.options.shard_count_max:
         return
-    shard, hash_key = found
+    shard, hash_key = split
     try:
         store.begin(stream, "split", (shard.index, hash_key), "UPDATING", now_ms)
     except RequestRefused as refusal:

@@ -28,8 +28,8 @@ _CONTROL_TIMEOUT_S = 30.0
 ACCESS_KEY = "local"
 SECRET_KEY = "local"  # noqa: S105 - the server does not check signatures
 
-_of_thread: Final = threading.local()
-"""A thread's session of boto3: the descriptions of services are read once, and sessions are not for several threads."""
+_thread_state: Final = threading.local()
+"""Holds a session of boto3 for each thread: the descriptions of services are read once, and sessions are not thread-safe."""
 
 
 def _is_behind_proxy(url: str) -> bool:
@@ -72,37 +72,41 @@ class Calls:
         """
         self._check(operation)
         if stream is None and shard is None:
-            return sum(n for name, n in self.total.items() if _names(name, operation))
+            return sum(n for name, n in self.total.items() if _is_call_of(name, operation))
         total = 0
         for name, shards in self.by_shard.items():
             for where, n in shards.items():
                 its_stream, _, its_shard = where.rpartition("/")
-                if _names(name, operation) and stream in (None, its_stream) and shard in (None, its_shard):
+                if (
+                    _is_call_of(name, operation)
+                    and stream in (None, its_stream)
+                    and shard in (None, its_shard)
+                ):
                     total += n
         return total
 
     def failed(self, operation: str, code: str | None = None) -> int:
         """Return how often an operation was answered with an error or hit by a fault; with `code`, only with this one."""
         self._check(operation)
-        found = [codes for name, codes in self.errors.items() if _names(name, operation)]
+        found = [codes for name, codes in self.errors.items() if _is_call_of(name, operation)]
         return sum(n for codes in found for its_code, n in codes.items() if code in (None, its_code))
 
     def _check(self, operation: str) -> None:
-        if not any(_names(name, operation) for name in self.total):
+        if not any(_is_call_of(name, operation) for name in self.total):
             check_operation(operation, "the calls to count are of")
 
 
-def _names(name: str, operation: str) -> bool:
-    """Return whether `service.operation` is the operation, which may be `*` or given without its service."""
+def _is_call_of(name: str, operation: str) -> bool:
+    """Return whether the call `service.operation` is of this operation, which may be `*` or lack its service."""
     return operation in ("*", name, name.partition(".")[2])
 
 
-class Remote:
+class ControlClient:
     """Sends requests to the control paths of one server.
 
     Args:
-        host: Its name and port.
-        tls: Checks its certificate; None speaks in the clear.
+        host: Its host name and port.
+        tls: The settings that check its certificate; None: no TLS.
     """
 
     def __init__(self, host: str, tls: ssl.SSLContext | None) -> None:
@@ -139,7 +143,7 @@ class Remote:
 class RemoteClock:
     """The server's virtual clock."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: ControlClient) -> None:
         self._remote = remote
 
     def now_ms(self) -> int:
@@ -158,7 +162,7 @@ class RemoteClock:
 class RemoteReplay:
     """The replay of a server that was started with recordings."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: ControlClient) -> None:
         self._remote = remote
 
     def step(self, count: int = 1) -> dict[str, Any]:
@@ -180,7 +184,7 @@ class RemoteReplay:
 class Faults:
     """Scripts faults. The keywords are the attributes of `Fault`: count, skip, rate, seed, stream, shard, table, ..."""
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, remote: ControlClient) -> None:
         self._remote = remote
 
     def add(self, fault: Fault) -> int:
@@ -281,7 +285,7 @@ class Handle:
         self.ca_bundle = ca_bundle
         parts = urlsplit(endpoint_url)
         tls = ssl.create_default_context(cafile=ca_bundle) if parts.scheme == "https" else None
-        remote = self._remote = Remote(parts.netloc, tls)
+        remote = self._remote = ControlClient(parts.netloc, tls)
         self.clock: RemoteClock = RemoteClock(remote)
         self.faults: Faults = Faults(remote)
         self.replay: RemoteReplay = RemoteReplay(remote)
@@ -314,8 +318,11 @@ class Handle:
             # the SDK for JavaScript looks there
             found["NODE_EXTRA_CA_CERTS"] = self.ca_bundle
         if _is_behind_proxy(self.endpoint_url):
-            without = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-            names = [*(without.replace(",", " ").split()), urlsplit(self.endpoint_url).hostname or ""]
+            names_without_proxy = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+            names = [
+                *(names_without_proxy.replace(",", " ").split()),
+                urlsplit(self.endpoint_url).hostname or "",
+            ]
             # Some SDKs read the one, some the other; Python reads the small one first.
             found["NO_PROXY"] = found["no_proxy"] = ",".join(names)
         return found
@@ -351,11 +358,11 @@ class Handle:
             "verify": self.ca_bundle,
             **options,
         }
-        session: Any = getattr(_of_thread, "session", None)
+        session: Any = getattr(_thread_state, "session", None)
         if session is None:
             # Without a profile: the one that AWS_PROFILE names is for elsewhere, and need not exist here.
             without_profile = botocore.session.Session(session_vars={"profile": (None, None, None, None)})
-            session = _of_thread.session = boto3.session.Session(botocore_session=without_profile)
+            session = _thread_state.session = boto3.session.Session(botocore_session=without_profile)
         return session.client(service, **settings)
 
     def create_stream(self, name: str, shards: int = 1, region: str | None = None) -> str:

@@ -105,7 +105,7 @@ Application = Callable[[Request], Response | Awaitable[Response]]
 def answer_of(application: Application, request: Request) -> Response | asyncio.Task[Response]:
     """Return the application's answer, or a task that ends with it; a failure is answered 500.
 
-    The task runs from the start: one that is cancelled before its first step still ends in order.
+    The task is started here: the answer goes on even if the caller is cancelled before awaiting it.
     """
     try:
         answer = application(request)
@@ -144,7 +144,7 @@ class Connection(Protocol):
         """Return whether the server waits for the client to send a request or the rest of one."""
 
     def end_if_overdue(self, now_s: float) -> None:
-        """Close the connection when its client has had its time."""
+        """Close the connection if its client has exceeded its time, by the loop's clock."""
 
     def close(self) -> None:
         """End the connection; send the protocol's farewell, if it has one."""
@@ -167,14 +167,14 @@ class Connections:
         self._removed = asyncio.Event()
 
     def add(self, connection: Connection) -> None:
-        """Add a connection; if that is one too many, close the one that has waited longest for its client."""
+        """Add a connection; if there are too many, close the one that has waited longest for its client."""
         self.open.add(connection)
         if len(self.open) > CONNECTIONS_MAX:
             waiting = [other for other in self.open if other.waits_for_client]
             min(waiting, key=lambda other: other.since_s).close()
 
     def remove(self, connection: Connection) -> None:
-        """Forget a connection that is closed, or goes on as another."""
+        """Forget a connection that is closed, or whose transport another one has taken over."""
         self.open.discard(connection)
         self._removed.set()
 

@@ -60,9 +60,9 @@ class Http1Protocol(asyncio.Protocol):
         self._in_head = False
         self._in_request = False
         self.since_s = loop.time()
-        self._waiting: deque[tuple[Request, bool]] = deque()
+        self._waiting_requests: deque[tuple[Request, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
-        self._is_read_on = False
+        self._reads_during_answer = False
         self._send_timeout_s = http.SEND_TIMEOUT_S
         self._writable = asyncio.Event()
         self._writable.set()
@@ -89,7 +89,7 @@ class Http1Protocol(asyncio.Protocol):
         """Feed the parser; refuse requests that are not HTTP or too large."""
         if self._is_refused:
             return
-        if self._is_read_on and self._transport is not None:
+        if self._reads_during_answer and self._transport is not None:
             # a request that follows this one waits for its answer
             self._transport.pause_reading()
         try:
@@ -151,7 +151,7 @@ class Http1Protocol(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         """Add a piece of the target."""
         if len(self._request.target) + len(url) > http.TARGET_BYTES_MAX:
-            self._stop(HTTPStatus.REQUEST_URI_TOO_LONG)
+            self._stop_parser(HTTPStatus.REQUEST_URI_TOO_LONG)
         self._request.target += url.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -159,12 +159,12 @@ class Http1Protocol(asyncio.Protocol):
         self._header_count += 1
         self._request.header_bytes += len(name) + len(value)
         if self._header_count > http.HEADERS_MAX or self._request.header_bytes > http.HEAD_BYTES_MAX:
-            self._stop(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            self._stop_parser(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         if not self._in_head:
             return
         key = name.decode("latin-1").lower()
         if key == "host" and key in self._request.headers:
-            self._stop(HTTPStatus.BAD_REQUEST)
+            self._stop_parser(HTTPStatus.BAD_REQUEST)
         self._request.headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -173,7 +173,7 @@ class Http1Protocol(asyncio.Protocol):
         self._request.method = self._parser.get_method().decode("latin-1")
         announced = self._request.headers.get("content-length", "")
         if http.is_too_large(announced):
-            self._stop(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            self._stop_parser(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
@@ -182,9 +182,9 @@ class Http1Protocol(asyncio.Protocol):
         self._body_bytes += len(data)
         self._connections.body_bytes += len(data)
         if self._body_bytes > http.BODY_BYTES_MAX:
-            self._stop(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            self._stop_parser(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if self._connections.body_bytes > http.ALL_BODIES_BYTES_MAX:
-            self._stop(HTTPStatus.SERVICE_UNAVAILABLE)
+            self._stop_parser(HTTPStatus.SERVICE_UNAVAILABLE)
         self._body.write(data)
 
     def on_message_complete(self) -> None:
@@ -195,28 +195,28 @@ class Http1Protocol(asyncio.Protocol):
         self._drop_body()
         if self._transport is None or self._transport.is_closing():
             return
-        self._waiting.append((request, self._parser.should_keep_alive()))
-        if len(self._waiting) > _PIPELINED_MAX:
-            self._stop(HTTPStatus.TOO_MANY_REQUESTS)
+        self._waiting_requests.append((request, self._parser.should_keep_alive()))
+        if len(self._waiting_requests) > _PIPELINED_MAX:
+            self._stop_parser(HTTPStatus.TOO_MANY_REQUESTS)
         elif self._task is None:
-            self._work()
+            self._answer_waiting()
 
     def _drop_body(self) -> None:
         self._connections.body_bytes -= self._body_bytes
         self._body_bytes = 0
         self._body = BytesIO()
 
-    def _stop(self, status: HTTPStatus) -> None:
-        """Stop the parser: the request is refused."""
+    def _stop_parser(self, status: HTTPStatus) -> None:
+        """Make the parser fail; `data_received` refuses the request with this status."""
         self._refusal = status
         raise ValueError(status.phrase)
 
     # -- answering ------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        """Answer what can be answered at once; go on in a task for the rest."""
-        while self._waiting and self._transport is not None:
-            request, keep_alive = self._waiting.popleft()
+    def _answer_waiting(self) -> None:
+        """Answer the waiting requests in order; from the first answer that takes time, a task goes on."""
+        while self._waiting_requests and self._transport is not None:
+            request, keep_alive = self._waiting_requests.popleft()
             response = answer_of(self._application, request)
             self.since_s = self._loop.time()
             if isinstance(response, Response) and self._send_at_once(response, keep_alive):
@@ -230,9 +230,9 @@ class Http1Protocol(asyncio.Protocol):
         """Send an answer that takes time, then go on with the next request."""
         try:
             if request.may_wait and not isinstance(response, Response):
-                self._is_read_on = True
+                self._reads_during_answer = True
                 response = await response
-                self._is_read_on = False
+                self._reads_during_answer = False
             if self._transport is not None:
                 self._transport.pause_reading()
             await self._send(response if isinstance(response, Response) else await response, keep_alive)
@@ -255,14 +255,14 @@ class Http1Protocol(asyncio.Protocol):
             return
         finally:
             self._task = None
-            self._is_read_on = False
+            self._reads_during_answer = False
             self.since_s = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
-            self._work()
+            self._answer_waiting()
 
     def _send_at_once(self, response: Response, keep_alive: bool) -> bool:
-        """Send a small answer without a task; False when it is a large one, or one that breaks off."""
+        """Send an answer without a task; False if it is large, streamed or to be broken off: then nothing was sent."""
         if response.drop or response.cut_at is not None or response.stream is not None:
             return False
         if len(response.body) > http.SEND_PIECE_BYTES:
@@ -288,7 +288,7 @@ class Http1Protocol(asyncio.Protocol):
         stream = response.sent_stream
         if stream is not None:
             # such an answer may last: only a connection that is read shows that its client is gone
-            self._is_read_on = True
+            self._reads_during_answer = True
             transport.resume_reading()
         if stream is None:
             await self._write(transport, response.sent_body)
@@ -331,7 +331,7 @@ class Http1Protocol(asyncio.Protocol):
         if self._is_refused or self._transport is None or self._transport.is_closing():
             return
         self._is_refused = True
-        self._waiting.clear()
+        self._waiting_requests.clear()
         if self._task is not None:
             self._task.cancel()
         self._drop_body()

@@ -161,7 +161,7 @@ class Http2Protocol(asyncio.Protocol):
             return
         self.since_s = self._loop.time()
         try:
-            for event in self._h2.receive_data(self._goaway.without(data)):
+            for event in self._h2.receive_data(self._goaway.remove_goaways(data)):
                 match event:
                     case DataReceived():
                         self._take_data(event)
@@ -321,7 +321,7 @@ class Http2Protocol(asyncio.Protocol):
                 self._answer(stream)
                 self._send()
         self._flush()
-        if self._goaway.seen and not self._streams:
+        if self._goaway.has_goaway and not self._streams:
             self.close()
 
     def _answer(self, stream: _Stream) -> None:

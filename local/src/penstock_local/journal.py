@@ -69,7 +69,9 @@ class FileJournal(Journal):
             try:
                 replay.apply(kind, payload)
             except (struct.error, ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
-                raise self._file.damaged(at, f"a record does not fit those before it ({error})") from error
+                raise self._file.damage_error(
+                    at, f"a record does not fit those before it ({error})"
+                ) from error
         # a file that was truncated as the error of a damaged file advises may have no key left
         self.key = replay.key or self.key
         self.clock_ms = max(replay.clock_ms, replay.queues.clock_ms)

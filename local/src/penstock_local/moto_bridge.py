@@ -140,7 +140,7 @@ class MotoBridge:
                     operation,
                     request,
                     lambda r: self._moto(service, operation, region, r),
-                    cloudwatch_wire.StreamFigures(region, self._metrics),
+                    cloudwatch_wire.RegionMetrics(region, self._metrics),
                 )
             if service == "sts":
                 moto_rules.check_action(service, operation)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, Unpack
 
-from penstock_local.about import About, exported
+from penstock_local.about import ServerDescription, exported_variables
 from penstock_local.access import Access
 from penstock_local.application import KinesisApplication
 from penstock_local.calls import CallLog
@@ -219,7 +219,7 @@ class Server:
         ca_bundle = None if self._certificate is None else str(self._certificate.ca_bundle)
         return Handle(f"{scheme}://{HOST}:{self.port}", self.options.region, ca_bundle)
 
-    def about(self) -> About:
+    def about(self) -> ServerDescription:
         """Return the settings that a client of this server needs."""
         state_dir = None if self._folder is None else str(self._folder.path.resolve())
         streams = {
@@ -227,7 +227,7 @@ class Server:
             for stream in self._store.streams.values()
             if stream.region == self.options.region
         }
-        return About(self.handle().environ(), streams, state_dir, os.getpid())
+        return ServerDescription(self.handle().environ(), streams, state_dir, os.getpid())
 
     async def _load(self) -> None:
         """Load the state folder."""
@@ -454,7 +454,7 @@ class LocalKinesisProcess(Handle):
             timer = threading.Timer(_START_TIMEOUT_S, process.kill)
             timer.start()
             try:
-                environ = exported(process.stdout)
+                environ = exported_variables(process.stdout)
             finally:
                 timer.cancel()
             if "AWS_ENDPOINT_URL" not in environ:

@@ -76,7 +76,9 @@ class TableJournal:
             try:
                 _apply(self._image, kind, payload)
             except (LookupError, ArithmeticError, ValueError, msgspec.MsgspecError) as error:
-                raise self._file.damaged(at, f"a change does not fit those before it ({error!r})") from error
+                raise self._file.damage_error(
+                    at, f"a change does not fit those before it ({error!r})"
+                ) from error
         for name, region in self._image.regions.items():
             if not region.tables and not region.extras:
                 continue

@@ -19,7 +19,7 @@ def DescribeLimits(call: ServiceCall, request: Document) -> Document:  # noqa: A
         "OpenShardCount": sum(len(s.open_shards) for s in streams if s.mode == "PROVISIONED"),
         "OnDemandStreamCount": sum(s.mode == "ON_DEMAND" for s in streams),
         "OnDemandStreamCountLimit": quotas.ON_DEMAND_STREAMS_MAX,
-        "ChannelCount": len(call.service.store.channels.settled(call.region, call.now_ms)),
+        "ChannelCount": len(call.service.store.channels.of_region(call.region, call.now_ms)),
         "ChannelCountLimit": quotas.CHANNELS_PER_STREAM_MAX * quotas.ON_DEMAND_STREAMS_MAX,
     }
 

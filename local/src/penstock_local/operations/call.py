@@ -88,7 +88,7 @@ class ServiceCall:
     resource: str = ""
     queue_name: str | None = None
     shards: Sequence[str] = ()
-    sending: list[Hit] = field(default_factory=list)
+    sending_hits: list[Hit] = field(default_factory=list)
     answering: list[Hit] = field(default_factory=list)
     _stream: Stream | None = None
 
@@ -248,7 +248,7 @@ class ServiceCall:
             if fault.kind in _ANSWER_KINDS or fault.kind == "throttle":
                 self.answering.append(hit)
             else:
-                self.sending.append(hit)
+                self.sending_hits.append(hit)
 
     def end_dry_run(self, request: Document) -> None:
         """End a dry run after all checks.

@@ -34,7 +34,7 @@ def CreateChannel(call: ServiceCall, request: Document) -> Document:
     call.admit(stream)
     require_on_demand(stream, "channels")
     store = call.service.store
-    if any(each.name == name for each in store.channels.settled(call.region, call.now_ms)):
+    if any(each.name == name for each in store.channels.of_region(call.region, call.now_ms)):
         raise in_use(f"Channel {name} under account {ACCOUNT} already exists.")
     of_stream = store.channels.of_stream(stream.uid, call.now_ms)
     if call.service.quotas.enforced and any(each.destination_type == kind for each in of_stream):
@@ -137,7 +137,7 @@ def DescribeChannel(call: ServiceCall, request: Document) -> Document:
 def ListChannels(call: ServiceCall, request: Document) -> Document:
     """List the region's channels by name, or those of streams, a page at a time."""
     call.admit()
-    found = call.service.store.channels.settled(call.region, call.now_ms)
+    found = call.service.store.channels.of_region(call.region, call.now_ms)
     page, rest = call.list_page(request, found)
     return {"ChannelSummaries": [_summary(call, channel) for channel in page], **rest}
 

@@ -184,7 +184,7 @@ def _scripted_failures(
         "ErrorCode": fault.code or "InternalFailureException",
         "ErrorMessage": fault.message or "Internal service failure.",
     }
-    handles = [entry["ReceiptHandle"] for entry, _ in hit.chosen(found)]
+    handles = [entry["ReceiptHandle"] for entry, _ in hit.choose_fraction(found)]
     return {handle: {"ReceiptHandle": handle, **error} for handle in handles}, fault.applied
 
 

@@ -164,7 +164,7 @@ def _scripted_failures(
         if fault.kind == "throttle":
             chosen = candidates
         elif fault.kind == "partial":
-            chosen = hit.chosen(candidates)
+            chosen = hit.choose_fraction(candidates)
         else:
             continue
         for i in chosen:
