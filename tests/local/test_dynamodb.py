@@ -16,7 +16,7 @@ from local.error_codes import code
 from penstock_local import LocalKinesis
 from penstock_local.moto_bridge import tables_of
 from penstock_local.moto_fixes import install_fixes
-from penstock_local.moto_repairs import repaired
+from penstock_local.moto_repairs import repair_body
 
 ROW = {"leaseKey": {"S": "shard"}}
 
@@ -131,7 +131,7 @@ def test_a_legacy_expected_on_delete_item_is_respected(table):
     ],
 )
 def test_legacy_conditions_become_expressions(expected, condition):
-    body = repaired("DeleteItem", f'{{"TableName":"t","Expected":{expected}}}'.encode())
+    body = repair_body("DeleteItem", f'{{"TableName":"t","Expected":{expected}}}'.encode())
     assert f'"ConditionExpression":"{condition}"'.encode() in body
     assert b'"Expected"' not in body
 

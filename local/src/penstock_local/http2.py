@@ -57,13 +57,13 @@ class _Stream:
         number: The stream's id.
         since_s: When the request began, or the last piece of its answer was sent.
         is_received: Whether the whole request is there.
-        refusal: Why it is refused.
+        refusal: The status with which the request is refused; None if it is not.
         answer_bytes: Bytes of the answer's body that count for the connection.
         rest: The bytes that are not sent yet.
         is_last: Whether the answer ends after `rest`.
-        is_cut: Whether it ends there without its end.
+        is_cut: Whether the answer is broken off after `rest`.
         is_blocked: Whether `rest` waits for the client to open the stream's window.
-        taken: Set while `rest` is empty.
+        rest_sent: Set while `rest` is empty.
         send_timeout_s: For how long the client may take nothing of the answer.
     """
 
@@ -79,9 +79,9 @@ class _Stream:
         "refusal",
         "request",
         "rest",
+        "rest_sent",
         "send_timeout_s",
         "since_s",
-        "taken",
         "task",
     )
 
@@ -96,7 +96,7 @@ class _Stream:
         self.task: asyncio.Task[None] | None = None
         self.rest = memoryview(b"")
         self.is_last = self.is_cut = self.is_blocked = False
-        self.taken = asyncio.Event()
+        self.rest_sent = asyncio.Event()
         self.send_timeout_s = http.SEND_TIMEOUT_S
 
 
@@ -128,11 +128,11 @@ class Http2Protocol(asyncio.Protocol):
         self._h2.local_settings = Settings(client=False, initial_values=_SETTINGS)
         self._goaway = GoawayFilter()
         self._streams: dict[int, _Stream] = {}
-        self._refused: list[_Stream] = []
-        self._received: deque[_Stream] = deque()
-        self._sending: deque[_Stream] = deque()
+        self._refused_streams: list[_Stream] = []
+        self._received_streams: deque[_Stream] = deque()
+        self._sending_streams: deque[_Stream] = deque()
         self._answers_bytes = 0
-        self._resets = 0
+        self._reset_count = 0
         self._is_writable = True
         self.is_new = True
         self.since_s = loop.time()
@@ -166,18 +166,18 @@ class Http2Protocol(asyncio.Protocol):
                     case DataReceived():
                         self._take_data(event)
                     case WindowUpdated() | RemoteSettingsChanged():
-                        self._widen(event)
+                        self._requeue_unblocked(event)
                     case RequestReceived():
-                        self._begin(event)
+                        self._begin_request(event)
                     case StreamEnded():
-                        self._complete(event.stream_id)
+                        self._complete_request(event.stream_id)
                     case StreamReset():
-                        self._resets += 1
-                        self._drop(event.stream_id)
+                        self._reset_count += 1
+                        self._forget_number(event.stream_id)
         except ProtocolError as error:
             log.info("a client broke HTTP/2: %s", error)
             # h2 has prepared the GOAWAY
-            self._end()
+            self._end_connection()
             return
         self._go_on()
 
@@ -192,9 +192,9 @@ class Http2Protocol(asyncio.Protocol):
         """Send GOAWAY and end the connection; answers under way are lost."""
         if self._transport is not None and not self._transport.is_closing():
             self._h2.close_connection()
-            self._end()
+            self._end_connection()
 
-    def _end(self) -> None:
+    def _end_connection(self) -> None:
         assert self._transport is not None
         self._flush()
         self._transport.close()
@@ -217,12 +217,12 @@ class Http2Protocol(asyncio.Protocol):
             if now_s - self.since_s > http.SEND_TIMEOUT_S:
                 self.abort()
             return
-        if self._resets > RESETS_MAX:
+        if self._reset_count > RESETS_MAX:
             log.info("a client reset more than %d requests within a second", RESETS_MAX)
             self._h2.close_connection(ErrorCodes.ENHANCE_YOUR_CALM)
-            self._end()
+            self._end_connection()
             return
-        self._resets = 0
+        self._reset_count = 0
         if not self._is_writable and now_s - self.since_s > http.SEND_TIMEOUT_S:
             self.abort()
             return
@@ -232,7 +232,7 @@ class Http2Protocol(asyncio.Protocol):
                 log.info(
                     "%s %s: the client did not read its answer", stream.request.method, stream.request.target
                 )
-                self._reset(stream, ErrorCodes.CANCEL)
+                self._reset_stream(stream, ErrorCodes.CANCEL)
             elif not stream.is_received and waited_s > http.REQUEST_TIMEOUT_S:
                 self._refuse(stream, HTTPStatus.REQUEST_TIMEOUT)
         if not self._streams and now_s - self.since_s > (
@@ -243,7 +243,7 @@ class Http2Protocol(asyncio.Protocol):
 
     # -- requests -------------------------------------------------------------------------------------------
 
-    def _begin(self, event: RequestReceived) -> None:
+    def _begin_request(self, event: RequestReceived) -> None:
         """Read the head of a new request; refuse one that is too large."""
         self.is_new = False
         assert event.stream_id is not None
@@ -285,18 +285,18 @@ class Http2Protocol(asyncio.Protocol):
         elif self._connections.body_bytes > http.ALL_BODIES_BYTES_MAX:
             self._refuse(stream, HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def _complete(self, number: int | None) -> None:
+    def _complete_request(self, number: int | None) -> None:
         stream = self._streams.get(number or 0)
         if stream is not None:
             stream.is_received = True
             if stream.refusal is None:
-                self._received.append(stream)
+                self._received_streams.append(stream)
 
     def _refuse(self, stream: _Stream, status: HTTPStatus) -> None:
         """Refuse a request once all frames received with it are read: one of them may have reset it."""
         stream.refusal = status
         self._drop_body(stream)
-        self._refused.append(stream)
+        self._refused_streams.append(stream)
 
     def _answer_refused(self, stream: _Stream, status: HTTPStatus) -> None:
         """Answer a request that is not read to its end, and stop reading it."""
@@ -304,22 +304,22 @@ class Http2Protocol(asyncio.Protocol):
         self._h2.send_headers(stream.number, headers, end_stream=True)
         if not stream.is_received:
             self._h2.reset_stream(stream.number, ErrorCodes.NO_ERROR)
-        self._forget(stream)
+        self._forget_stream(stream)
 
     # -- answers --------------------------------------------------------------------------------------------
 
     def _go_on(self) -> None:
         """Answer received requests as far as there is room, and send as much as the client takes."""
-        refused, self._refused = self._refused, []
-        for stream in refused:
+        refused_streams, self._refused_streams = self._refused_streams, []
+        for stream in refused_streams:
             if stream.number in self._streams and stream.refusal is not None:
                 self._answer_refused(stream, stream.refusal)
-        self._send()
-        while self._received and self._answers_bytes < ANSWERS_BYTES_MAX:
-            stream = self._received.popleft()
+        self._send_pieces()
+        while self._received_streams and self._answers_bytes < ANSWERS_BYTES_MAX:
+            stream = self._received_streams.popleft()
             if stream.number in self._streams:
                 self._answer(stream)
-                self._send()
+                self._send_pieces()
         self._flush()
         if self._goaway.has_goaway and not self._streams:
             self.close()
@@ -341,14 +341,14 @@ class Http2Protocol(asyncio.Protocol):
         self._go_on()
 
     def _respond(self, stream: _Stream, response: Response) -> None:
-        self._start(stream, response)
+        self._start_answer(stream, response)
         if stream.number in self._streams and response.sent_stream is not None:
             stream.task = self._loop.create_task(self._send_stream(stream, response.sent_stream))
 
-    def _start(self, stream: _Stream, response: Response) -> None:
+    def _start_answer(self, stream: _Stream, response: Response) -> None:
         """Send the head of an answer, and queue the body that it has already."""
         if response.drop:
-            self._reset(stream, ErrorCodes.INTERNAL_ERROR)
+            self._reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
             return
         headers = [(":status", str(response.status))]
         headers.extend((name.lower(), value) for name, value in response.headers)
@@ -364,7 +364,7 @@ class Http2Protocol(asyncio.Protocol):
         if stream.rest:
             stream.answer_bytes = len(response.body)
             self._answers_bytes += stream.answer_bytes
-            self._sending.append(stream)
+            self._sending_streams.append(stream)
         else:
             self._finish_rest(stream, is_over)
 
@@ -372,15 +372,15 @@ class Http2Protocol(asyncio.Protocol):
         """Send the pieces of an answer, each when the client has taken the one before."""
         try:
             async with aclosing(source) as pieces:
-                await stream.taken.wait()
+                await stream.rest_sent.wait()
                 async for piece in pieces:
                     if piece:
                         stream.rest = memoryview(piece)
                         stream.since_s = self._loop.time()
-                        stream.taken.clear()
-                        self._sending.append(stream)
+                        stream.rest_sent.clear()
+                        self._sending_streams.append(stream)
                         self._go_on()
-                        await stream.taken.wait()
+                        await stream.rest_sent.wait()
                     # a source that never waits must not keep the others waiting, nor miss that its client is gone
                     await asyncio.sleep(0)
         except BreakOff as ending:
@@ -388,24 +388,24 @@ class Http2Protocol(asyncio.Protocol):
             if ending.in_order:
                 self.close()
             else:
-                self._reset(stream, ErrorCodes.INTERNAL_ERROR)
+                self._reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
         except Exception:
             log.exception(
                 "%s %s failed in the middle of its answer", stream.request.method, stream.request.target
             )
             stream.task = None
-            self._reset(stream, ErrorCodes.INTERNAL_ERROR)
+            self._reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
         else:
             stream.task = None
             self._h2.end_stream(stream.number)
-            self._forget(stream)
+            self._forget_stream(stream)
         self._go_on()
 
-    def _send(self) -> None:
+    def _send_pieces(self) -> None:
         """Send a piece of each answer in turn, as far as the client's windows and the transport take it."""
         h2 = self._h2
-        while self._sending and self._is_writable and h2.outbound_flow_control_window > 0:
-            stream = self._sending.popleft()
+        while self._sending_streams and self._is_writable and h2.outbound_flow_control_window > 0:
+            stream = self._sending_streams.popleft()
             if not stream.rest:
                 continue
             room = h2.local_flow_control_window(stream.number)
@@ -421,20 +421,20 @@ class Http2Protocol(asyncio.Protocol):
                 part = piece[begin : begin + frame_bytes]
                 h2.send_data(stream.number, part, is_over and begin + frame_bytes >= len(piece))
             if stream.rest:
-                self._sending.append(stream)
+                self._sending_streams.append(stream)
             else:
                 self._finish_rest(stream, is_over)
             self._flush()
 
     def _finish_rest(self, stream: _Stream, is_over: bool) -> None:
         if is_over:
-            self._forget(stream)
+            self._forget_stream(stream)
         elif stream.is_cut:
-            self._reset(stream, ErrorCodes.INTERNAL_ERROR)
+            self._reset_stream(stream, ErrorCodes.INTERNAL_ERROR)
         else:
-            stream.taken.set()
+            stream.rest_sent.set()
 
-    def _widen(self, event: WindowUpdated | RemoteSettingsChanged) -> None:
+    def _requeue_unblocked(self, event: WindowUpdated | RemoteSettingsChanged) -> None:
         """Queue the answers whose own window may have opened."""
         if isinstance(event, RemoteSettingsChanged):
             streams = list(self._streams.values())
@@ -443,7 +443,7 @@ class Http2Protocol(asyncio.Protocol):
         for stream in streams:
             if stream.is_blocked:
                 stream.is_blocked = False
-                self._sending.append(stream)
+                self._sending_streams.append(stream)
 
     def _flush(self) -> None:
         if self._transport is None or self._transport.is_closing():
@@ -457,20 +457,20 @@ class Http2Protocol(asyncio.Protocol):
 
     # -- the end of a stream --------------------------------------------------------------------------------
 
-    def _drop(self, number: int | None) -> None:
+    def _forget_number(self, number: int | None) -> None:
         stream = self._streams.get(number or 0)
         if stream is not None:
-            self._forget(stream)
+            self._forget_stream(stream)
 
-    def _reset(self, stream: _Stream, code: ErrorCodes) -> None:
+    def _reset_stream(self, stream: _Stream, code: ErrorCodes) -> None:
         self._h2.reset_stream(stream.number, code)
-        self._forget(stream)
+        self._forget_stream(stream)
 
     def _forget_all(self) -> None:
         for stream in list(self._streams.values()):
-            self._forget(stream)
+            self._forget_stream(stream)
 
-    def _forget(self, stream: _Stream) -> None:
+    def _forget_stream(self, stream: _Stream) -> None:
         del self._streams[stream.number]
         self._drop_body(stream)
         self._answers_bytes -= stream.answer_bytes

@@ -16,11 +16,11 @@ LIFETIME_MS = 10 * 60_000
 _TOKENS_MAX = 10_000
 _TOKEN_CHARS_MAX = 36
 # a client may ask for other figures with the same token
-_ASIDE = ("ClientRequestToken", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics")
+_IGNORED_PARAMETERS = ("ClientRequestToken", "ReturnConsumedCapacity", "ReturnItemCollectionMetrics")
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class _AnsweredTransaction:
     """A transaction that was carried out, with its answer."""
 
     digest: bytes
@@ -32,7 +32,7 @@ class IdempotentWrites:
     """The transactions of the last ten minutes that carried a token; used from one thread."""
 
     def __init__(self) -> None:
-        self._done: OrderedDict[tuple[str, str], _Done] = OrderedDict()
+        self._answered: OrderedDict[tuple[str, str], _AnsweredTransaction] = OrderedDict()
 
     def answer(self, region: str, document: dict[str, Any], now_ms: int) -> Response | None:
         """Return the answer of a transaction that was carried out before; None for a new one.
@@ -53,33 +53,33 @@ class IdempotentWrites:
                 f"1 validation error detected: Value '{token[:100]}' at 'clientRequestToken' failed to satisfy "
                 f"constraint: Member must have length less than or equal to {_TOKEN_CHARS_MAX}"
             )
-        self._forget(now_ms)
-        done = self._done.get((region, token))
-        if done is None:
+        self._forget_old(now_ms)
+        earlier = self._answered.get((region, token))
+        if earlier is None:
             return None
-        if done.digest != _digest(document):
+        if earlier.digest != _digest(document):
             raise RequestRefused(
                 "com.amazonaws.dynamodb.v20120810#IdempotentParameterMismatchException",
                 f"The request uses the same client token as a previous, but non-identical request: {token}",
             )
-        return Response(done.response.status, done.response.body, list(done.response.headers))
+        return Response(earlier.response.status, earlier.response.body, list(earlier.response.headers))
 
     def keep(self, region: str, document: dict[str, Any], response: Response, now_ms: int) -> None:
         """Keep the answer of a transaction that succeeded and carries a token."""
         token = document.get("ClientRequestToken")
         if token is not None and response.status == 200:
             copy = Response(response.status, response.body, list(response.headers))
-            self._done[region, token] = _Done(_digest(document), now_ms, copy)
+            self._answered[region, token] = _AnsweredTransaction(_digest(document), now_ms, copy)
 
-    def _forget(self, now_ms: int) -> None:
-        while self._done:
-            oldest = next(iter(self._done.values()))
-            if now_ms - oldest.at_ms <= LIFETIME_MS and len(self._done) < _TOKENS_MAX:
+    def _forget_old(self, now_ms: int) -> None:
+        while self._answered:
+            oldest = next(iter(self._answered.values()))
+            if now_ms - oldest.at_ms <= LIFETIME_MS and len(self._answered) < _TOKENS_MAX:
                 return
-            self._done.popitem(last=False)
+            self._answered.popitem(last=False)
 
 
 def _digest(document: dict[str, Any]) -> bytes:
     order: Literal["sorted"] = "sorted"
-    rest = {name: value for name, value in document.items() if name not in _ASIDE}
+    rest = {name: value for name, value in document.items() if name not in _IGNORED_PARAMETERS}
     return sha256(msgspec.json.encode(rest, order=order)).digest()

@@ -51,7 +51,7 @@ class FileJournal(Journal):
 
     def __init__(self, folder: StateFolder) -> None:
         self._file = FrameFile(folder, _FILE)
-        self._written: dict[int, SavedStream] = {}
+        self._saved_streams: dict[int, SavedStream] = {}
         self._live_bytes = 0
         self.clock_ms = 0
         self.key = os.urandom(32)
@@ -77,7 +77,7 @@ class FileJournal(Journal):
         self.clock_ms = max(replay.clock_ms, replay.queues.clock_ms)
         for stream in replay.streams.values():
             store.adopt(stream)
-            self._written[stream.uid] = stream.saved()
+            self._saved_streams[stream.uid] = stream.saved()
         for queue in replay.queues.queues.values():
             queue.deliveries.settle(self.clock_ms)
             store.adopt_queue(queue)
@@ -85,7 +85,7 @@ class FileJournal(Journal):
             store.adopt_channel(channel)
 
     def close(self, now_ms: int | None) -> None:
-        """Write the clock, if there is a reading, and close the file."""
+        """Write the clock unless the reading is None, and close the file."""
         if now_ms is not None:
             self.save_clock(now_ms)
         self._file.close()
@@ -103,17 +103,17 @@ class FileJournal(Journal):
         try:
             self._file.append(_STREAM, msgspec.json.encode(_stream_document(stream)))
         except RequestRefused:
-            self._put_back(stream)
+            self._restore(stream)
             raise
-        self._written[stream.uid] = stream.saved()
+        self._saved_streams[stream.uid] = stream.saved()
 
     def stream_deleted(self, stream: Stream) -> None:
         try:
             self._file.append(_DELETED, struct.pack(">Q", stream.uid))
         except RequestRefused:
-            self._put_back(stream)
+            self._restore(stream)
             raise
-        del self._written[stream.uid]
+        del self._saved_streams[stream.uid]
 
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
         pieces = [_RECORDS.pack(stream.uid, arrival_ms, len(batches))]
@@ -148,15 +148,15 @@ class FileJournal(Journal):
     def channel_deleted(self, channel: Channel) -> None:
         self._file.append(_CHANNEL_DELETED, struct.pack(">Q", channel.uid))
 
-    def _put_back(self, stream: Stream) -> None:
+    def _restore(self, stream: Stream) -> None:
         # a stream that was never written is forgotten by the store
-        if stream.uid in self._written:
-            stream.put_back(self._written[stream.uid])
+        if stream.uid in self._saved_streams:
+            stream.put_back(self._saved_streams[stream.uid])
 
     # -- rewriting the file ---------------------------------------------------------------------------------
 
     def compact_if_large(self, store: Store) -> None:
-        """Rewrite the journal when most of it is about records that are gone."""
+        """Rewrite the journal if most of it is for records that the store has dropped."""
         if self._file.size > max(_COMPACT_BYTES_MIN, 3 * max(store.stored_bytes, self._live_bytes)):
             self.compact(store)
 
@@ -173,7 +173,7 @@ class FileJournal(Journal):
         for stream in store.streams.values():
             yield _STREAM, msgspec.json.encode(_stream_document(stream))
             for shard in stream.shards.values():
-                for payload in _kept_frames(stream, shard):
+                for payload in _record_payloads(stream, shard):
                     yield _ADDED, payload
         for queue in store.queues.by_id.values():
             yield from queue_frames.frames(queue)
@@ -211,13 +211,13 @@ class _Replay:
         elif kind == _CLOCK:
             self.clock_ms = max(self.clock_ms, *_CLOCK_READING.unpack(payload))
         elif kind == _ACCOUNT:
-            region, settings = _account(payload)
+            region, settings = _decode_account(payload)
             self._store.accounts[region] = settings
         elif kind == _DELETED:
             del self.streams[struct.unpack(">Q", payload)[0]]
         elif kind == _STREAM:
             document = msgspec.json.decode(payload)
-            stream = _stream_from(document, self.streams.get(document["uid"]), self._store)
+            stream = _build_stream(document, self.streams.get(document["uid"]), self._store)
             self.streams[stream.uid] = stream
             self.clock_ms = max(self.clock_ms, document["at_ms"])
         elif kind == _ADDED:
@@ -233,7 +233,7 @@ class _Replay:
             raise ValueError(f"unknown kind {kind!r}")
 
     def _add_records(self, payload: bytes) -> None:
-        uid, arrival_ms, batches = _unpacked(payload)
+        uid, arrival_ms, batches = _unpack_records(payload)
         stream = self.streams[uid]
         for index, ordinal, texts, sizes in batches:
             shard = stream.shards[shard_id(index)]
@@ -246,11 +246,11 @@ class _Replay:
         self.clock_ms = max(self.clock_ms, arrival_ms)
 
 
-def _account(payload: bytes) -> tuple[str, AccountSettings]:
+def _decode_account(payload: bytes) -> tuple[str, AccountSettings]:
     return msgspec.json.decode(payload, type=tuple[str, AccountSettings])
 
 
-def _unpacked(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes], list[int]]]]:
+def _unpack_records(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes], list[int]]]]:
     """Return uid, arrival and batches of a frame of records: shard index, first ordinal, texts and sizes."""
     uid, arrival_ms, batch_count = _RECORDS.unpack_from(payload)
     at = _RECORDS.size
@@ -268,8 +268,8 @@ def _unpacked(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes
     return uid, arrival_ms, batches
 
 
-def _kept_frames(stream: Stream, shard: Shard) -> Iterator[bytes]:
-    """Return the records of a shard as frames of one arrival each."""
+def _record_payloads(stream: Stream, shard: Shard) -> Iterator[bytes]:
+    """Yield the records of a shard as payloads of frames, each with one arrival."""
     ordinal, texts, sizes, arrivals = shard.kept()
     begin = 0
     while begin < len(texts):
@@ -287,14 +287,14 @@ def _kept_frames(stream: Stream, shard: Shard) -> Iterator[bytes]:
 
 
 # the fields of a stream that are stored as they are
-_OF_CREATION = ("name", "uid", "created_ms", "stamp_s", "tag", "region", "mode")
-_LATER_SET = ("status", "retention_h", "record_kib_max", "tags", "rescaled_ms", "mode_switched_ms")
+_CREATION_FIELDS = ("name", "uid", "created_ms", "stamp_s", "tag", "region", "mode")
+_CHANGEABLE_FIELDS = ("status", "retention_h", "record_kib_max", "tags", "rescaled_ms", "mode_switched_ms")
 
 
 def _stream_document(stream: Stream) -> dict[str, Any]:
     change = stream.change
     moments = [shard.closed_ms or shard.opened_ms for shard in stream.shards.values()]
-    return {name: getattr(stream, name) for name in _OF_CREATION + _LATER_SET} | {
+    return {name: getattr(stream, name) for name in _CREATION_FIELDS + _CHANGEABLE_FIELDS} | {
         "settings": stream.settings,
         "change": None if change is None else [change.due_ms, change.kind, [str(a) for a in change.args]],
         "next_index": stream.next_index,
@@ -317,8 +317,8 @@ def _stream_document(stream: Stream) -> dict[str, Any]:
     }
 
 
-def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -> Stream:
-    """Build a stream; shards that were known already keep their records."""
+def _build_stream(document: dict[str, Any], known_stream: Stream | None, store: Store) -> Stream:
+    """Build a stream; the shards that it had in the frames before keep their records."""
     stream = store.blank_stream(
         document["name"],
         document["uid"],
@@ -329,7 +329,7 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
     )
     stream.tag = document.get("tag", 0)
     stream.settings = msgspec.convert(document.get("settings", {}), StreamSettings)
-    for name in _LATER_SET:
+    for name in _CHANGEABLE_FIELDS:
         setattr(stream, name, document[name])
     consumers = msgspec.convert(document.get("consumers", []), list[Consumer])
     stream.consumers = {consumer.name: consumer for consumer in consumers}
@@ -349,9 +349,9 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
             parents=each["parents"],
             stream_tag=stream.tag,
         )
-        before = None if known is None else known.shards.get(shard.id)
-        if before is not None:
-            shard = before
+        known_shard = None if known_stream is None else known_stream.shards.get(shard.id)
+        if known_shard is not None:
+            shard = known_shard
             # records trimmed since must not reappear under a longer retention
             shard.forget_before(each["first"])
         shard.closed_ms = each["closed_ms"]

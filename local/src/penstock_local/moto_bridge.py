@@ -47,7 +47,7 @@ _FORM = re.compile(rb"(?:^|&)(Action|Version)=([^&]*)")
 
 
 def service_and_operation(request: Request) -> tuple[str, str] | None:
-    """Return the service (a key of the bridge) and operation that a request is for; None when neither is ours."""
+    """Return the service and the operation that a request is for; None if the bridge does not serve them."""
     prefix, _, operation = request.headers.get("x-amz-target", "").partition(".")
     if prefix in _TARGETS:
         return _TARGETS[prefix], operation
@@ -71,7 +71,7 @@ def _is_form(request: Request) -> bool:
 
 
 def tables_of(body: bytes) -> tuple[str, ...]:
-    """Return the tables that a DynamoDB request names."""
+    """Return the tables that a DynamoDB request names; none if it cannot be read."""
     try:
         document = read_json(body, values_max=moto_rules.VALUES_MAX)
     except RequestRefused:
@@ -124,7 +124,7 @@ class MotoBridge:
         return await loop.run_in_executor(self._thread, self._answer, service, operation, request)
 
     def close(self) -> None:
-        """Finish the request in hand, and stop the thread."""
+        """Finish the requests that were passed on, and stop the thread."""
         self._thread.shutdown(wait=True)
         self._account.release()
         if self._journal is not None:
@@ -139,16 +139,16 @@ class MotoBridge:
                 return cloudwatch_wire.answer(
                     operation,
                     request,
-                    lambda r: self._moto(service, operation, region, r),
+                    lambda r: self._ask_moto(service, operation, region, r),
                     cloudwatch_wire.RegionMetrics(region, self._metrics),
                 )
             if service == "sts":
                 moto_rules.check_action(service, operation)
-                return self._moto(service, operation, region, request)
+                return self._ask_moto(service, operation, region, request)
             document = moto_rules.dynamodb_document(service, operation, request.body)
             if service == "dynamodb":
-                return self._dynamodb(operation, region, request, document)
-            return self._moto(service, operation, region, request)
+                return self._answer_dynamodb(operation, region, request, document)
+            return self._ask_moto(service, operation, region, request)
         except RequestRefused as refusal:
             return error_answer(request, refusal.code, refusal.message, refusal.status)
 
@@ -158,27 +158,32 @@ class MotoBridge:
                 "InvalidSignatureException", f"moto, which serves {service} here, has no region {region!r}."
             )
 
-    def _dynamodb(self, operation: str, region: str, request: Request, document: dict[str, Any]) -> Response:
+    def _answer_dynamodb(
+        self, operation: str, region: str, request: Request, document: dict[str, Any]
+    ) -> Response:
         is_transaction = operation == "TransactWriteItems"
         if is_transaction:
-            again = self._transactions.answer(region, document, self._now_ms())
-            if again is not None:
-                return again
+            earlier_answer = self._transactions.answer(region, document, self._now_ms())
+            if earlier_answer is not None:
+                return earlier_answer
         backend = self._account.tables(region)
         if backend is not None:
             moto_rules.check_by_tables(operation, document, backend.tables)
-        request.body = moto_repairs.repaired(operation, request.body)
+        request.body = moto_repairs.repair_body(operation, request.body)
         if self._journal is None:
-            response = self._moto("dynamodb", operation, region, request)
+            response = self._ask_moto("dynamodb", operation, region, request)
         else:
             response = self._journal.carry_out(
-                region, operation, request.body, lambda: self._moto("dynamodb", operation, region, request)
+                region,
+                operation,
+                request.body,
+                lambda: self._ask_moto("dynamodb", operation, region, request),
             )
         if is_transaction:
             self._transactions.keep(region, document, response, self._now_ms())
         return response
 
-    def _moto(self, service: str, operation: str, region: str, request: Request) -> Response:
+    def _ask_moto(self, service: str, operation: str, region: str, request: Request) -> Response:
         """Have moto answer a request. Its exceptions are answered with an error: the request's fault unless memory or IO failed."""
         try:
             status, headers, raw = self._account.dispatch(_HOSTS[service].format(region), request)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import Any
 
-_NARROW = 64
+_NARROW_ATTRIBUTES_MAX = 64
 _ROOM_BYTES = 405_000
-_PLAIN = frozenset({"S", "N", "BOOL", "NULL", "SS", "NS"})
+_PLAIN_KINDS = frozenset({"S", "N", "BOOL", "NULL", "SS", "NS"})
 
 _log = logging.getLogger("penstock_local")
 
@@ -47,10 +47,10 @@ def _install_batch_writes() -> None:
     """Accept batch writes of equal items to two tables: moto takes them for one item that is written twice."""
     from moto.dynamodb.responses import DynamoHandler
 
-    _replace_method(DynamoHandler, "_contains_duplicates", _without_writes)
+    _replace_method(DynamoHandler, "_contains_duplicates", _pass_writes)
 
 
-def _without_writes(original: Any) -> Any:
+def _pass_writes(original: Any) -> Any:
     def contains_duplicates(self: Any, keys: list[Any]) -> bool:
         # Writes are given as texts, reads as keys. `moto_rules.check_by_tables` compares the writes of each table.
         is_write = bool(keys) and isinstance(keys[0], str)
@@ -123,7 +123,7 @@ def _install_item_sizes() -> None:
         def set_item(self: Any, key: str, value: Any) -> None:
             added = bytesize(key) + size_of(value)
             room = getattr(self, "room_bytes", 0) - added
-            if len(self) < _NARROW or room < 0:
+            if len(self) < _NARROW_ATTRIBUTES_MAX or room < 0:
                 original(self, key, value)
                 room = _ROOM_BYTES - sum(bytesize(name) + size_of(item) for name, item in self.items())
             else:
@@ -163,7 +163,7 @@ def _wire_form(value: Any, base64_of: Callable[[Any], str]) -> Any:
     if type(value) is not dict or len(value) != 1:
         return None
     ((kind, content),) = value.items()
-    if kind in _PLAIN:
+    if kind in _PLAIN_KINDS:
         return value
     if kind == "B":
         return {kind: base64_of(content)}

@@ -27,8 +27,8 @@ _TERMS = {
 }
 
 
-def repaired(operation: str, body: bytes) -> bytes:
-    """Return the body to hand to moto in place of this one."""
+def repair_body(operation: str, body: bytes) -> bytes:
+    """Return a body with a legacy `Expected` as a condition expression; a body without one is returned as it is."""
     if operation != "DeleteItem" or b'"Expected"' not in body:
         return body
     try:
@@ -51,7 +51,7 @@ def repaired(operation: str, body: bytes) -> bytes:
 
 
 def _term(i: int, name: str, test: dict[str, Any], names: dict[str, str], values: dict[str, Any]) -> str:
-    """Return one legacy condition as a term of an expression."""
+    """Return one legacy condition as a term of an expression; add its placeholders to `names` and `values`."""
     attribute = f"#expected{i}"
     names[attribute] = name
     operator = test.get("ComparisonOperator")
@@ -70,7 +70,7 @@ def _term(i: int, name: str, test: dict[str, Any], names: dict[str, str], values
 
 
 def refusal_for(body: bytes, error: Exception) -> tuple[int, dict[str, str]] | None:
-    """Return status and document of the service's refusal if an exception of moto stands for one; else None."""
+    """Return status and document of the service's refusal; None if the exception is not due to a malformed request."""
     try:
         document = msgspec.json.decode(body)
     except msgspec.DecodeError:

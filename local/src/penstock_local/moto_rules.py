@@ -81,7 +81,7 @@ def check_metrics(document: Any) -> None:
 
 
 def check_by_model(service: str, operation: str, document: Any) -> None:
-    """Refuse what violates the service's model.
+    """Refuse a document that violates the service's model.
 
     Raises:
         RequestRefused: `UnknownOperationException` for no operation of the service, `SerializationException` for a
@@ -98,16 +98,16 @@ def check_by_model(service: str, operation: str, document: Any) -> None:
     shape = model.operation_model(operation).input_shape
     if shape is None:
         return
-    report = ParamValidator().validate(_known(document, shape), shape)
+    report = ParamValidator().validate(_known_members(document, shape), shape)
     if not report.has_errors():
         return
     lines = report.generate_report().split("\n")
-    wrong = [line for line in lines if line.startswith("Invalid type")]
-    if wrong:
-        raise serialization(_cut(wrong[0]))
+    type_errors = [line for line in lines if line.startswith("Invalid type")]
+    if type_errors:
+        raise serialization(_shorten(type_errors[0]))
     if lines:
         plural = "error" if len(lines) == 1 else "errors"
-        shown = "; ".join(_cut(line) for line in lines[:_SHOWN_PROBLEMS_MAX])
+        shown = "; ".join(_shorten(line) for line in lines[:_SHOWN_PROBLEMS_MAX])
         raise validation(f"{len(lines)} validation {plural} detected: {shown}")
 
 
@@ -214,22 +214,22 @@ def _levels(document: Any) -> int:
     return _LEVELS_MAX + 1
 
 
-def _known(value: Any, shape: Any) -> Any:
-    """Leave out the members that are null or that the model does not know: the service ignores them."""
+def _known_members(value: Any, shape: Any) -> Any:
+    """Return a document without the members that the service ignores: null, or not in the model."""
     match shape.type_name:
         case "structure" if isinstance(value, dict):
             return {
-                key: _known(item, shape.members[key])
+                key: _known_members(item, shape.members[key])
                 for key, item in value.items()
                 if item is not None and key in shape.members
             }
         case "map" if isinstance(value, dict):
-            return {key: _known(item, shape.value) for key, item in value.items()}
+            return {key: _known_members(item, shape.value) for key, item in value.items()}
         case "list" if isinstance(value, list):
-            return [_known(item, shape.member) for item in value]
+            return [_known_members(item, shape.member) for item in value]
         case _:
             return value
 
 
-def _cut(line: str) -> str:
+def _shorten(line: str) -> str:
     return line if len(line) <= 300 else f"{line[:300]}..."

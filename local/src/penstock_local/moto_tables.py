@@ -51,8 +51,8 @@ def make_table(state: bytes, account: str) -> Table:
         if fields[name] is not None
     ]
     known_classes = {each.__name__: each for each in (models.Table, *models.Table.__subclasses__())}
-    made_as = known_classes[document["class"]]
-    table = made_as.__new__(made_as)
+    table_class = known_classes[document["class"]]
+    table = table_class.__new__(table_class)
     models.Table.__init__(table, fields["name"], account, fields["region_name"], fields["schema"], known)
     renew_table(table, state)
     return table
@@ -62,7 +62,7 @@ def renew_table(table: Table, state: bytes) -> None:
     """Put a table in this state; its items stay."""
     models = _models()
     document = msgspec.json.decode(state)
-    table.__dict__.update(_restored(document["fields"]))
+    table.__dict__.update(_restore_fields(document["fields"]))
     kinds = (models.LocalSecondaryIndex, models.GlobalSecondaryIndex)
     for attribute, kind in zip(_INDEXES, kinds, strict=True):
         setattr(table, attribute, [_index(kind, fields) for fields in document[attribute]])
@@ -74,7 +74,7 @@ def renew_table(table: Table, state: bytes) -> None:
 
 def _index(kind: Any, fields: dict[str, Any]) -> Any:
     index = kind(fields["name"], fields["schema"], fields["projection"], fields["table_key_attrs"])
-    index.__dict__.update(_restored(fields))
+    index.__dict__.update(_restore_fields(fields))
     return index
 
 
@@ -82,33 +82,35 @@ def _index(kind: Any, fields: dict[str, Any]) -> Any:
 
 
 def normal_key(table: Table, attributes: dict[str, Any]) -> list[Any] | None:
-    """Return the key among the attributes of a request as `key_of` would; None when it is not a key of the table."""
+    """Return the key in a request's attributes as `key_of` would; None if they have no key of the table."""
     try:
-        return [_plain(_value(attributes[name])) for name in table.table_key_attrs]
+        return [_json_value(_moto_value(attributes[name])) for name in table.table_key_attrs]
     except (LookupError, TypeError, ValueError, AttributeError):
         return None
 
 
 def find_item(table: Table, key: list[Any]) -> Any | None:
     """Return the item with this key (attribute values), or None."""
-    found = table.items.get(_value(key[0]))
-    return found if found is None or not table.range_key_attr else found.get(_value(key[1]))
+    found = table.items.get(_moto_value(key[0]))
+    return found if found is None or not table.range_key_attr else found.get(_moto_value(key[1]))
 
 
 def set_item(table: Table, key: list[Any], attributes: dict[str, Any] | None) -> None:
-    """Store an item without any of moto's checks; None removes it."""
+    """Store an item without moto's checks; attributes of None remove it."""
     from moto.dynamodb.models.dynamo_type import Item
 
-    hash_key, *ranges = (_value(part) for part in key)
-    place, last = (table.items[hash_key], ranges[0]) if table.range_key_attr else (table.items, hash_key)
+    hash_key, *ranges = (_moto_value(part) for part in key)
+    entries, entry_key = (
+        (table.items[hash_key], ranges[0]) if table.range_key_attr else (table.items, hash_key)
+    )
     if attributes is None:
-        place.pop(last, None)
+        entries.pop(entry_key, None)
         return
     item = Item(hash_key, ranges[0] if ranges else None, {})
     for name, value in attributes.items():
         # not by `item.attrs[name]`, which measures the whole item for every attribute
-        dict.__setitem__(item.attrs, name, _value(value))
-    place[last] = item
+        dict.__setitem__(item.attrs, name, _moto_value(value))
+    entries[entry_key] = item
 
 
 def items_of(table: Table) -> Iterator[Any]:
@@ -122,19 +124,19 @@ def items_of(table: Table) -> Iterator[Any]:
 
 def key_of(item: Any) -> list[Any]:
     """Return the key of an item: one or two attribute values."""
-    return [_plain(part) for part in (item.hash_key, item.range_key) if part is not None]
+    return [_json_value(part) for part in (item.hash_key, item.range_key) if part is not None]
 
 
 def attributes_of(item: Any) -> bytes:
     """Return the attributes of an item as JSON."""
-    return msgspec.json.encode({name: _plain(value) for name, value in item.attrs.items()})
+    return msgspec.json.encode({name: _json_value(value) for name, value in item.attrs.items()})
 
 
-# -- what else moto keeps -----------------------------------------------------------------------------------
+# -- backups and policies -----------------------------------------------------------------------------------
 
 
 def extras_of(backend: Backend, known: dict[str, bytes]) -> dict[str, bytes]:
-    """Return backups and policies by their own names; a backup never changes, so a known one is not encoded again."""
+    """Return the encoded backups and policies by names for `set_extra`. A backup never changes, so one in `known` is not encoded again."""
     found = {}
     for arn, backup in backend.backups.items():
         name = f"backup {arn}"
@@ -145,24 +147,24 @@ def extras_of(backend: Backend, known: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def set_extra(backend: Backend, name: str, state: bytes | None) -> None:
-    """Put a backup or policy in its place; None removes it."""
+    """Put the backup or policy of this name into moto; a state of None removes it."""
     models = _models()
     kind, arn = name.split(" ", 1)
-    place = backend.backups if kind == "backup" else backend.resource_policies
+    entries = backend.backups if kind == "backup" else backend.resource_policies
     if state is None:
-        place.pop(arn, None)
+        entries.pop(arn, None)
         return
     document = msgspec.json.decode(state)
     if kind == "policy":
-        made = models.ResourcePolicy(document["resource_arn"], document["policy_doc"])
-        made.__dict__.update(_restored(document))
+        entry = models.ResourcePolicy(document["resource_arn"], document["policy_doc"])
+        entry.__dict__.update(_restore_fields(document))
     else:
         table = make_table(msgspec.json.encode(document["table"]), backend.account_id)
         for key, attributes in document["items"]:
             set_item(table, key, attributes)
-        made = models.Backup(backend.account_id, backend.region_name, document["fields"]["name"], table)
-        made.__dict__.update(_restored(document["fields"]))
-    place[arn] = made
+        entry = models.Backup(backend.account_id, backend.region_name, document["fields"]["name"], table)
+        entry.__dict__.update(_restore_fields(document["fields"]))
+    entries[arn] = entry
 
 
 def _backup_state(backup: Any) -> bytes:
@@ -182,22 +184,22 @@ def _models() -> Any:
 # -- values -------------------------------------------------------------------------------------------------
 
 
-def _fields(found: Any, without: set[str]) -> dict[str, Any]:
-    return {name: _plain(value) for name, value in vars(found).items() if name not in without}
+def _fields(found: Any, skipped_names: set[str]) -> dict[str, Any]:
+    return {name: _json_value(value) for name, value in vars(found).items() if name not in skipped_names}
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value of moto as JSON has it."""
     from moto.dynamodb.models.dynamo_type import DynamoType
 
     if isinstance(value, DynamoType):
-        return {value.type: _plain(value.value)}
+        return {value.type: _json_value(value.value)}
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _json_value(each) for name, each in value.items()}
     if isinstance(value, (list, tuple, set)):
-        return [_plain(each) for each in value]
+        return [_json_value(each) for each in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, dt.datetime):
@@ -205,27 +207,27 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"moto holds a {type(value).__name__}, which the state folder cannot keep")
 
 
-def _restored(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: _moment(value) for name, value in fields.items()}
+def _restore_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: _restore_moments(value) for name, value in fields.items()}
 
 
-def _moment(value: Any) -> Any:
+def _restore_moments(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == {_MOMENT}:
             return dt.datetime.fromisoformat(value[_MOMENT])
-        return {name: _moment(each) for name, each in value.items()}
-    return [_moment(each) for each in value] if isinstance(value, list) else value
+        return {name: _restore_moments(each) for name, each in value.items()}
+    return [_restore_moments(each) for each in value] if isinstance(value, list) else value
 
 
-def _value(document: Any) -> Any:
-    """Return an attribute value as moto holds it: binary as bytes, which JSON has as text."""
+def _moto_value(document: Any) -> Any:
+    """Return an attribute value of JSON as a value of moto."""
     from moto.dynamodb.models.dynamo_type import DynamoType
 
-    return DynamoType(_held(document))
+    return DynamoType(_decode_binary(document))
 
 
-def _held(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an attribute value as moto holds it: binary values decoded."""
+def _decode_binary(document: dict[str, Any]) -> dict[str, Any]:
+    """Return an attribute value whose binary parts are bytes instead of Base64."""
     ((kind, value),) = document.items()
     match kind:
         case "B":
@@ -233,8 +235,8 @@ def _held(document: dict[str, Any]) -> dict[str, Any]:
         case "BS":
             return {kind: [base64.b64decode(each) for each in value]}
         case "M":
-            return {kind: {name: _held(each) for name, each in value.items()}}
+            return {kind: {name: _decode_binary(each) for name, each in value.items()}}
         case "L":
-            return {kind: [_held(each) for each in value]}
+            return {kind: [_decode_binary(each) for each in value]}
         case _:
             return document

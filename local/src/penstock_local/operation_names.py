@@ -37,7 +37,7 @@ def check_operation(operation: str, place: str = "a fault is for") -> None:
 
     Args:
         operation: A name, alone or with its service in front (`dynamodb.UpdateItem`), or `*`.
-        place: Begin of the message.
+        place: The beginning of the error message.
 
     Raises:
         OptionError: No service here has it; the message has the nearest name that there is.

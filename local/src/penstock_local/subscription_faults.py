@@ -11,7 +11,7 @@ from penstock_local.http import BreakOff
 from penstock_local.subscriptions import Subscription
 
 
-async def disturbed(subscription: Subscription, faults: Sequence[Fault]) -> AsyncGenerator[bytes, None]:
+async def with_faults(subscription: Subscription, faults: Sequence[Fault]) -> AsyncGenerator[bytes, None]:
     """Send the frames of a subscription with the faults that hit it."""
     count = 0
     async with aclosing(subscription.events()) as frames:

@@ -27,7 +27,7 @@ def DescribeLimits(call: ServiceCall, request: Document) -> Document:  # noqa: A
 def DescribeAccountSettings(call: ServiceCall, request: Document) -> Document:  # noqa: ARG001 - it has no members
     """Return the account's billing commitment."""
     call.admit()
-    return _described(call)
+    return _commitment(call)
 
 
 def UpdateAccountSettings(call: ServiceCall, request: Document) -> Document:
@@ -40,7 +40,7 @@ def UpdateAccountSettings(call: ServiceCall, request: Document) -> Document:
         call.service.store.set_account(call.region, AccountSettings(started_ms))
     elif enabled:
         call.service.store.set_account(call.region, replace(settings, disabled_ms=call.now_ms))
-    return _described(call)
+    return _commitment(call)
 
 
 def is_committed(call: ServiceCall) -> bool:
@@ -53,7 +53,7 @@ def is_committed(call: ServiceCall) -> bool:
     )
 
 
-def _described(call: ServiceCall) -> Document:
+def _commitment(call: ServiceCall) -> Document:
     settings = call.service.store.accounts.get(call.region, AccountSettings())
     if settings.started_ms is None:
         return {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}

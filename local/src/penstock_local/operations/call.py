@@ -74,10 +74,10 @@ class ServiceCall:
     Attributes:
         region: Region that the call is signed for; the store's own if it is not signed.
         resource: Stream that the call turned out to be about, for the log.
-        queue_name: Queue that the call turned out to be about.
+        queue_name: Queue that the call turned out to be about; None if there is none.
         shards: Shards that it touched, for the log.
-        sending: Faults that change how the answer is sent.
-        answering: Faults that change the content of the answer.
+        sending_hits: Faults that change how the answer is sent.
+        answering_hits: Faults that change the content of the answer.
     """
 
     service: Service
@@ -89,14 +89,14 @@ class ServiceCall:
     queue_name: str | None = None
     shards: Sequence[str] = ()
     sending_hits: list[Hit] = field(default_factory=list)
-    answering: list[Hit] = field(default_factory=list)
+    answering_hits: list[Hit] = field(default_factory=list)
     _stream: Stream | None = None
 
     def __post_init__(self) -> None:
         self.region = self.region or self.service.store.options.region
 
     @property
-    def is_about_dead(self) -> bool:
+    def is_for_dead_letters(self) -> bool:
         """Whether the operation is for dead letters, and not for the other records of a queue."""
         return "DeadLetter" in self.operation
 
@@ -197,10 +197,10 @@ class ServiceCall:
         return found, stream
 
     def list_page(self, request: Document, found: list[_OnStream]) -> tuple[list[_OnStream], Document]:
-        """Return the page of queues or channels that a request asks for, and the members that lead to the next one.
+        """Return a page of queues or channels, and the answer's `NextToken`, which the last page does not have.
 
         Args:
-            found: All of the region, by name.
+            found: All queues or channels of the region, sorted by name.
         """
         after = ""
         if "NextToken" in request:
@@ -244,9 +244,9 @@ class ServiceCall:
             if fault.kind == "error" and (not fault.applied or self.operation == "SubscribeToShard"):
                 raise scripted_error(fault)
             if fault.kind == "throttle" and self.operation != "PutRecords":
-                raise self.throttled(fault.code, fault.message)
+                raise self.rate_refusal(fault.code, fault.message)
             if fault.kind in _ANSWER_KINDS or fault.kind == "throttle":
-                self.answering.append(hit)
+                self.answering_hits.append(hit)
             else:
                 self.sending_hits.append(hit)
 
@@ -262,8 +262,8 @@ class ServiceCall:
                 f"The {self.operation} request would have succeeded, but DryRun is set.",
             )
 
-    def throttled(self, code: str | None = None, message: str | None = None) -> RequestRefused:
-        """Return the refusal of this operation's rate."""
+    def rate_refusal(self, code: str | None = None, message: str | None = None) -> RequestRefused:
+        """Return the error for a call over the operation's rate."""
         shard = f" for shard {self.shards[0]}" if self.shards else ""
         stream = f" in stream {self.resource}" if self.resource else ""
         text = message or f"Rate exceeded{shard}{stream} under account {ACCOUNT}."
@@ -279,6 +279,6 @@ class ServiceCall:
         if refusal.code == THROUGHPUT_EXCEEDED and metric is not None and self._stream is not None:
             self.service.metrics.add_refused(self._stream, metric, self.shards, self.now_ms)
 
-    def has(self, kind: str) -> Hit | None:
-        """Return the fault of this kind that fired for the call."""
-        return next((hit for hit in self.answering if hit.fault.kind == kind), None)
+    def find_hit(self, kind: str) -> Hit | None:
+        """Return the first fault of this kind that fired for the call; None if none did."""
+        return next((hit for hit in self.answering_hits if hit.fault.kind == kind), None)

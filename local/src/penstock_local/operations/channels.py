@@ -22,10 +22,10 @@ _DESTINATIONS = {"S3": "S3DestinationConfiguration", "S3_TABLES": "S3TablesDesti
 def CreateChannel(call: ServiceCall, request: Document) -> Document:
     """Begin to create a channel from an on-demand stream to S3 or a streaming table."""
     name = request["ChannelName"]
-    configuration = _only(request["StreamConfigurationList"], "StreamConfigurationList")
+    configuration = _single_entry(request["StreamConfigurationList"], "StreamConfigurationList")
     record = configuration["RecordConfiguration"]
     kind, destination = _destination(request)
-    destination = _checked_destination(kind, destination, record)
+    destination = _complete_destination(kind, destination, record)
     encryption = request.get("EncryptionConfiguration")
     if encryption is not None and encryption["KeyId"].endswith("alias/aws/kinesis"):
         raise invalid_argument("KeyId of EncryptionConfiguration must be a customer managed key.")
@@ -59,10 +59,10 @@ def CreateChannel(call: ServiceCall, request: Document) -> Document:
         due_ms=call.now_ms,
         tags=dict(request.get("Tags", {})),
     )
-    return {"ChannelDescription": _described(call, store.channels.put(channel, call.now_ms, CREATING))}
+    return {"ChannelDescription": _description(call, store.channels.put(channel, call.now_ms, CREATING))}
 
 
-def _only(entries: list[Document], name: str) -> Document:
+def _single_entry(entries: list[Document], name: str) -> Document:
     if len(entries) != 1:
         raise validation(f"{name} must contain exactly one entry; it contains {len(entries)}.")
     return entries[0]
@@ -75,7 +75,7 @@ def _destination(request: Document) -> tuple[str, Document]:
     return next(iter(given.items()))
 
 
-def _checked_destination(kind: str, asked: Document, record: Document) -> Document:
+def _complete_destination(kind: str, asked: Document, record: Document) -> Document:
     """Return a destination with its defaults."""
     record_format = record["RecordFormatType"]
     if record_format not in _FORMATS[kind]:
@@ -86,7 +86,7 @@ def _checked_destination(kind: str, asked: Document, record: Document) -> Docume
     found = {"DataFreshnessInSeconds": _FRESHNESS_S, **asked}
     _check_freshness(found)
     if kind == "S3_TABLES":
-        _only(asked["S3TablesConfigurationList"], "S3TablesConfigurationList")
+        _single_entry(asked["S3TablesConfigurationList"], "S3TablesConfigurationList")
         if "GSRSchemaARN" not in record:
             raise validation("GSRSchemaARN must be given for a streaming table.")
     else:
@@ -123,7 +123,7 @@ def _stream_of(call: ServiceCall, channel: Channel) -> Stream:
     return call.service.store.by_uid[channel.stream_uid]
 
 
-def _named(call: ServiceCall, request: Document) -> Channel:
+def _admitted_channel(call: ServiceCall, request: Document) -> Channel:
     channel, stream = call.channel(request["ChannelARN"])
     call.admit(stream)
     return channel
@@ -131,7 +131,7 @@ def _named(call: ServiceCall, request: Document) -> Channel:
 
 def DescribeChannel(call: ServiceCall, request: Document) -> Document:
     """Describe a channel."""
-    return {"ChannelDescription": _described(call, _named(call, request))}
+    return {"ChannelDescription": _description(call, _admitted_channel(call, request))}
 
 
 def ListChannels(call: ServiceCall, request: Document) -> Document:
@@ -144,7 +144,7 @@ def ListChannels(call: ServiceCall, request: Document) -> Document:
 
 def UpdateChannel(call: ServiceCall, request: Document) -> Document:
     """Begin to change a channel's data freshness or logging."""
-    channel = _named(call, request)
+    channel = _admitted_channel(call, request)
     given = [kind for kind, name in _DESTINATIONS.items() if name in request]
     if not given and "LoggingConfiguration" not in request:
         raise validation(
@@ -165,18 +165,18 @@ def UpdateChannel(call: ServiceCall, request: Document) -> Document:
             channel, logging=_logging(request["LoggingConfiguration"], channel.name, channel.id)
         )
     updated = call.service.store.channels.put(channel, call.now_ms, UPDATING)
-    return {"ChannelDescription": _described(call, updated)}
+    return {"ChannelDescription": _description(call, updated)}
 
 
 def DeleteChannel(call: ServiceCall, request: Document) -> Document:
     """Begin to delete a channel, whatever its state."""
-    channel = _named(call, request)
+    channel = _admitted_channel(call, request)
     if channel.status != DELETING:
         call.service.store.channels.put(channel, call.now_ms, DELETING)
     return {}
 
 
-def _described(call: ServiceCall, channel: Channel) -> Document:
+def _description(call: ServiceCall, channel: Channel) -> Document:
     stream = _stream_of(call, channel)
     found: Document = {
         "ChannelName": channel.name,

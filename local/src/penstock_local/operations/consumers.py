@@ -16,7 +16,7 @@ from penstock_local.operations.tags import check_tags
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded
 from penstock_local.store import ACCOUNT
 from penstock_local.stream import ACTIVE, CREATING, DELETING, Consumer, Stream
-from penstock_local.subscription_faults import disturbed
+from penstock_local.subscription_faults import with_faults
 
 _LIST_PAGE_MAX = 100
 
@@ -50,7 +50,7 @@ def RegisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
         due_ms=call.now_ms + call.service.store.options.settle_ms,
         tags=dict(request.get("Tags", {})),
     )
-    answer = _described(stream, consumer)
+    answer = _description(stream, consumer)
     call.service.store.put_consumer(stream, consumer, call.now_ms)
     return {"Consumer": answer}
 
@@ -80,9 +80,9 @@ def require_consumer_room(call: ServiceCall, stream: Stream) -> None:
 def DescribeStreamConsumer(call: ServiceCall, request: Document) -> Document:
     """Describe a consumer."""
     stream, consumer = call.consumer(request)
-    _count(call, stream)
+    _require_rate(call, stream)
     call.admit(stream)
-    return {"ConsumerDescription": {**_described(stream, consumer), "StreamARN": stream.arn}}
+    return {"ConsumerDescription": {**_description(stream, consumer), "StreamARN": stream.arn}}
 
 
 def ListStreamConsumers(call: ServiceCall, request: Document) -> Document:
@@ -94,11 +94,11 @@ def ListStreamConsumers(call: ServiceCall, request: Document) -> Document:
         if page["uid"] != stream.uid:
             raise invalid_argument("NextToken is of another stream than StreamARN.")
         after = page["after"]
-    _count(call, stream)
+    _require_rate(call, stream)
     call.admit(stream)
     limit = min(request.get("MaxResults", _LIST_PAGE_MAX), _LIST_PAGE_MAX)
     names = sorted(name for name in stream.consumers if name > after)
-    answer: Document = {"Consumers": [_described(stream, stream.consumers[name]) for name in names[:limit]]}
+    answer: Document = {"Consumers": [_description(stream, stream.consumers[name]) for name in names[:limit]]}
     if len(names) > limit:
         fields = {"uid": stream.uid, "after": names[limit - 1]}
         answer["NextToken"] = call.service.tokens.page("ListStreamConsumers", fields, call.now_ms)
@@ -108,10 +108,10 @@ def ListStreamConsumers(call: ServiceCall, request: Document) -> Document:
 def DeregisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
     """Begin to remove a consumer; its subscriptions end."""
     stream, consumer = call.consumer(request)
-    _count(call, stream)
+    _require_rate(call, stream)
     call.admit(stream)
     if consumer.status == CREATING:
-        raise in_use(_not_active(stream, consumer))
+        raise in_use(_not_active_message(stream, consumer))
     if consumer.status == ACTIVE:
         store = call.service.store
         leaving = replace(consumer, status=DELETING, due_ms=call.now_ms + store.options.settle_ms)
@@ -126,32 +126,32 @@ def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
     ordinal = position_of(call, stream, shard, request["StartingPosition"], SUBSCRIPTION_NAMES)
     call.admit(stream, (shard.id,))
     if consumer.status != ACTIVE:
-        raise in_use(_not_active(stream, consumer))
+        raise in_use(_not_active_message(stream, consumer))
     subscriptions = call.service.subscriptions
     pair = subscriptions.pair(stream, consumer, shard)
     if not subscriptions.may_call(pair, call.now_ms):
-        raise call.throttled()
+        raise call.rate_refusal()
     subscriptions.require_free(pair, call.now_ms)
     call.end_dry_run(request)
     subscription = subscriptions.open(pair, ordinal, call.wire, call.now_ms)
-    faults = [hit.fault for hit in call.answering]
-    events = disturbed(subscription, faults) if faults else subscription.events()
+    faults = [hit.fault for hit in call.answering_hits]
+    events = with_faults(subscription, faults) if faults else subscription.events()
     return EventStream(subscription.initial_response(), events)
 
 
-def _count(call: ServiceCall, stream: Stream) -> None:
+def _require_rate(call: ServiceCall, stream: Stream) -> None:
     if not call.service.quotas.may_call(call.operation, call.now_ms, stream.uid):
-        raise call.throttled()
+        raise call.rate_refusal()
 
 
-def _not_active(stream: Stream, consumer: Consumer) -> str:
+def _not_active_message(stream: Stream, consumer: Consumer) -> str:
     return (
         f"Consumer {consumer.name} with creation timestamp {consumer.created_s} under stream: {stream.name}, "
         f"account {ACCOUNT} is not in ACTIVE status."
     )
 
 
-def _described(stream: Stream, consumer: Consumer) -> Document:
+def _description(stream: Stream, consumer: Consumer) -> Document:
     return {
         "ConsumerName": consumer.name,
         "ConsumerARN": consumer.arn(stream.arn),

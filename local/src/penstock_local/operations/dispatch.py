@@ -66,7 +66,7 @@ def answer(call: ServiceCall, body: bytes) -> Answer:
         call.operation, call.now_ms, call.region
     ):
         call.resource = request.get("StreamName", "")
-        raise call.throttled()
+        raise call.rate_refusal()
     try:
         result = operation(call, request)
     except RequestRefused as refusal:

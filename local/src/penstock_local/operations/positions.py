@@ -14,7 +14,7 @@ from penstock_local.store import ACCOUNT
 from penstock_local.stream import Stream
 
 
-def is_of(parts: SequenceParts, shard: Shard) -> bool:
+def is_of_shard(parts: SequenceParts, shard: Shard) -> bool:
     """Return whether a number is of this shard, not of a shard with the same id in another or an earlier stream."""
     return (parts.created_s, parts.stream_tag, parts.shard_index) == (
         shard.created_s,
@@ -88,19 +88,19 @@ def _parts_of(call: ServiceCall, stream: Stream, shard: Shard, name: str, text: 
     """Return the parts of a number that may be a position in this shard."""
     number = int(text)
     parts = sequence.decode(number)
-    said = (
+    message = (
         f"{name} {text} used in {call.operation} on shard {shard.id} in stream {stream.name} "
         f"under account {ACCOUNT} is invalid"
     )
     if parts is None:
-        raise invalid_argument(f"{said}.")
-    if not is_of(parts, shard):
+        raise invalid_argument(f"{message}.")
+    if not is_of_shard(parts, shard):
         sibling = shard_by_index(stream, parts.shard_index)
         raise invalid_argument(
             f"Invalid {name}. It encodes {sibling.id}, while it was used in a call to a shard with {shard.id}"
-            if sibling is not None and is_of(parts, sibling)
-            else f"{said} because it did not come from this stream."
+            if sibling is not None and is_of_shard(parts, sibling)
+            else f"{message} because it did not come from this stream."
         )
     if parts.ordinal >= shard.next_ordinal and number != shard.ending_number:
-        raise invalid_argument(f"{said}: it is later than any record of the shard.")
+        raise invalid_argument(f"{message}: it is later than any record of the shard.")
     return parts

@@ -13,7 +13,7 @@ from penstock_local.service_errors import RequestRefused, invalid_argument, not_
 from penstock_local.tokens import Receipt
 from penstock_local.wire import QueueRecord
 
-_LIMIT = 10
+_RECEIVE_LIMIT = 10
 _WAIT_S = 9
 Apply = Callable[[ServiceCall, Queue, list[tuple[Document, Delivery]]], None]
 
@@ -21,7 +21,7 @@ Apply = Callable[[ServiceCall, Queue, list[tuple[Document, Delivery]]], None]
 # -- receive ------------------------------------------------------------------------------------------------
 
 
-class Receive(Awaitable[bytes]):
+class WaitingReceive(Awaitable[bytes]):
     """A receive that found nothing at once and waits; await it for the answer's body."""
 
     def __init__(self, call: ServiceCall, request: Document, queue: Queue) -> None:
@@ -35,7 +35,9 @@ class Receive(Awaitable[bytes]):
 
     async def _answer(self) -> bytes:
         polls = self._call.service.polls
-        found = await polls.wait(self._queue, self._until_ms, self.attempt, dead=self._call.is_about_dead)
+        found = await polls.wait(
+            self._queue, self._until_ms, self.attempt, dead=self._call.is_for_dead_letters
+        )
         return found or _empty_answer(self._call, self._queue)
 
     def attempt(self, now_ms: int) -> bytes | None:
@@ -50,18 +52,18 @@ class Receive(Awaitable[bytes]):
         received = call.service.store.queues.receive(
             queue,
             now_ms,
-            self._request.get("Limit", _LIMIT),
+            self._request.get("Limit", _RECEIVE_LIMIT),
             self._request.get("VisibilityTimeoutSeconds"),
-            dead=call.is_about_dead,
+            dead=call.is_for_dead_letters,
             in_flight_max=IN_FLIGHT_MAX if call.service.quotas.enforced else None,
         )
         if not received:
             return None
-        if not call.is_about_dead:
+        if not call.is_for_dead_letters:
             call.service.metrics.add_queue(queue, {"ReceivedQueueRecords": len(received)}, now_ms)
         return call.wire.queue_records_answer(
             [
-                QueueRecord(text, _handle(call, queue, each), each.first_ms, each.receives)
+                QueueRecord(text, _receipt_handle(call, queue, each), each.first_ms, each.receives)
                 for each, text in received
             ]
         )
@@ -69,23 +71,23 @@ class Receive(Awaitable[bytes]):
 
 def _empty_answer(call: ServiceCall, queue: Queue) -> bytes:
     """Return the answer without records."""
-    if not call.is_about_dead:
+    if not call.is_for_dead_letters:
         call.service.metrics.add_queue(queue, {"EmptyReceives": 1}, call.now_ms)
     return call.wire.queue_records_answer([])
 
 
-def _handle(call: ServiceCall, queue: Queue, delivery: Delivery) -> str:
+def _receipt_handle(call: ServiceCall, queue: Queue, delivery: Delivery) -> str:
     receipt = Receipt(queue.uid, delivery.shard_index, delivery.ordinal, delivery.number)
-    return call.service.tokens.receipt(receipt, dead=call.is_about_dead)
+    return call.service.tokens.receipt(receipt, dead=call.is_for_dead_letters)
 
 
-def ReceiveQueueRecords(call: ServiceCall, request: Document) -> bytes | Receive:
+def ReceiveQueueRecords(call: ServiceCall, request: Document) -> bytes | WaitingReceive:
     """Deliver visible records; wait if there are none."""
     queue = call.delivering_queue(request["QueueARN"])
     call.admit(call.service.store.queues.stream_of(queue))
-    if call.has("empty"):
+    if call.find_hit("empty"):
         return _empty_answer(call, queue)
-    receive = Receive(call, request, queue)
+    receive = WaitingReceive(call, request, queue)
     return receive.attempt(call.now_ms) or receive
 
 
@@ -97,17 +99,17 @@ ReceiveDeadLetterQueueRecords = ReceiveQueueRecords
 
 def AcknowledgeQueueRecords(call: ServiceCall, request: Document) -> Document:
     """Forget records whose processing is done, or dead letters; each handle is answered by itself."""
-    return _by_handle(call, request, _acknowledge)
+    return _apply_by_handle(call, request, _acknowledge)
 
 
 def UpdateQueueRecordsVisibility(call: ServiceCall, request: Document) -> Document:
     """Set for how long records or dead letters stay in flight from now on; each handle is answered by itself."""
-    return _by_handle(call, request, _set_visibility)
+    return _apply_by_handle(call, request, _set_visibility)
 
 
 def RestoreDeadLetterQueueRecords(call: ServiceCall, request: Document) -> Document:
     """Return dead letters to the normal receive path; each handle is answered by itself."""
-    return _by_handle(call, request, _restore)
+    return _apply_by_handle(call, request, _restore)
 
 
 AcknowledgeDeadLetterQueueRecords = AcknowledgeQueueRecords
@@ -122,23 +124,23 @@ def _acknowledge(call: ServiceCall, queue: Queue, found: list[tuple[Document, De
 
 
 def _set_visibility(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
-    following = [
+    changed_deliveries = [
         delivery._replace(visible_ms=call.now_ms + entry["VisibilityTimeoutSeconds"] * 1000)
         for entry, delivery in found
     ]
-    call.service.store.queues.change(queue, following, call.now_ms)
+    call.service.store.queues.change(queue, changed_deliveries, call.now_ms)
 
 
 def _restore(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
-    following = [
+    changed_deliveries = [
         # a number that no handle has: the handles of the dead letter end here
         delivery._replace(number=queue.number_last + i, receives=0, visible_ms=call.now_ms, is_dead=False)
         for i, (_, delivery) in enumerate(found, 1)
     ]
-    call.service.store.queues.change(queue, following, call.now_ms)
+    call.service.store.queues.change(queue, changed_deliveries, call.now_ms)
 
 
-def _by_handle(call: ServiceCall, request: Document, apply: Apply) -> Document:
+def _apply_by_handle(call: ServiceCall, request: Document, apply: Apply) -> Document:
     """Carry out an operation on the deliveries that receipt handles name; return which entries succeeded and failed."""
     queue = call.delivering_queue(request["QueueARN"])
     stream = call.service.store.queues.stream_of(queue)
@@ -150,7 +152,7 @@ def _by_handle(call: ServiceCall, request: Document, apply: Apply) -> Document:
     for entry in request["Entries"]:
         handle = entry["ReceiptHandle"]
         try:
-            delivery = _delivery(call, queue, handle)
+            delivery = _delivery_of_handle(call, queue, handle)
             place = (delivery.shard_index, delivery.ordinal)
             if place in places:
                 raise invalid_argument("ReceiptHandle is in the request twice.")
@@ -161,22 +163,22 @@ def _by_handle(call: ServiceCall, request: Document, apply: Apply) -> Document:
             continue
         places.add(place)
         found.append((entry, delivery))
-    if call.has("redeliver"):
+    if call.find_hit("redeliver"):
         apply = _redeliver
-    refused, is_applied = _scripted_failures(call, found)
-    carried_out = [each for each in found if is_applied or each[0]["ReceiptHandle"] not in refused]
+    failures, is_applied = _scripted_failures(call, found)
+    carried_out = [each for each in found if is_applied or each[0]["ReceiptHandle"] not in failures]
     if carried_out:
         apply(call, queue, carried_out)
     handles = (entry["ReceiptHandle"] for entry, _ in found)
-    successful = [{"ReceiptHandle": handle} for handle in handles if handle not in refused]
-    return {"Successful": successful, "Failed": [*failed, *refused.values()]}
+    successful = [{"ReceiptHandle": handle} for handle in handles if handle not in failures]
+    return {"Successful": successful, "Failed": [*failed, *failures.values()]}
 
 
 def _scripted_failures(
     call: ServiceCall, found: list[tuple[Document, Delivery]]
 ) -> tuple[dict[str, Document], bool]:
     """Return the entries that a `partial` fault fails, by handle, and whether they are carried out all the same."""
-    hit = call.has("partial")
+    hit = call.find_hit("partial")
     if hit is None or not found:
         return {}, False
     fault = hit.fault
@@ -191,7 +193,7 @@ def _scripted_failures(
 def _redeliver(call: ServiceCall, queue: Queue, found: list[tuple[Document, Delivery]]) -> None:
     """Make records that were acknowledged visible, under a number that no handle has."""
     limit = queue.deliveries.receive_count_max
-    following = [
+    changed_deliveries = [
         delivery._replace(
             number=queue.number_last + i,
             # the record comes again, and does not become a dead letter by its acknowledgement
@@ -202,20 +204,20 @@ def _redeliver(call: ServiceCall, queue: Queue, found: list[tuple[Document, Deli
         )
         for i, (_, delivery) in enumerate(found, 1)
     ]
-    call.service.store.queues.change(queue, following, call.now_ms)
+    call.service.store.queues.change(queue, changed_deliveries, call.now_ms)
 
 
-def _delivery(call: ServiceCall, queue: Queue, handle: str) -> Delivery:
+def _delivery_of_handle(call: ServiceCall, queue: Queue, handle: str) -> Delivery:
     """Return the delivery that a handle names.
 
     Raises:
         RequestRefused: It is none of this queue's handles, or its delivery is over.
     """
-    opened = call.service.tokens.read_receipt(handle)
-    if opened is None or opened[0].queue_uid != queue.uid:
+    receipt_and_kind = call.service.tokens.read_receipt(handle)
+    if receipt_and_kind is None or receipt_and_kind[0].queue_uid != queue.uid:
         raise invalid_argument(f"ReceiptHandle is not one of queue {queue.name}.")
-    receipt, is_of_dead = opened
-    if is_of_dead != call.is_about_dead:
+    receipt, is_of_dead = receipt_and_kind
+    if is_of_dead != call.is_for_dead_letters:
         kind, other = ("dead-letter", "normal") if is_of_dead else ("normal", "dead-letter")
         raise invalid_argument(
             f"ReceiptHandle is of a {kind} receive, and {call.operation} is for {other} records."
@@ -226,6 +228,6 @@ def _delivery(call: ServiceCall, queue: Queue, handle: str) -> Delivery:
         raise not_found("The record is acknowledged, or past the stream's retention.")
     if delivery.number != receipt.number:
         raise not_found("The record was received again with another handle.")
-    if delivery.is_dead != call.is_about_dead:
+    if delivery.is_dead != call.is_for_dead_letters:
         raise not_found("The record has become a dead letter.")
     return delivery

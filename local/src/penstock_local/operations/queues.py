@@ -24,7 +24,7 @@ def CreateQueue(call: ServiceCall, request: Document) -> Document:
             f"StreamConfigurationList must contain exactly one entry; it contains {len(configurations)}."
         )
     configuration = configurations[0]
-    start = _start(call, configuration.get("StartingPosition", {"Type": "LATEST"}))
+    start = _start_position(call, configuration.get("StartingPosition", {"Type": "LATEST"}))
     attributes = _attributes(request.get("QueueAttributes", {}), QueueAttributes())
     check_tags(request.get("Tags", {}))
     stream = call.stream(configuration)
@@ -46,10 +46,10 @@ def CreateQueue(call: ServiceCall, request: Document) -> Document:
         attributes=attributes,
         tags=dict(request.get("Tags", {})),
     )
-    return {"QueueDescription": _described(call, queue)}
+    return {"QueueDescription": _description(call, queue)}
 
 
-def _start(call: ServiceCall, position: Document) -> tuple[str, int | None]:
+def _start_position(call: ServiceCall, position: Document) -> tuple[str, int | None]:
     kind, at_ms = position["Type"], position.get("Timestamp")
     if kind != "AT_TIMESTAMP":
         if at_ms is not None:
@@ -64,7 +64,7 @@ def _start(call: ServiceCall, position: Document) -> tuple[str, int | None]:
 
 
 def _attributes(asked: Document, before: QueueAttributes) -> QueueAttributes:
-    """Return attributes with those of a request; the others stay."""
+    """Return the attributes of before with those that a request names replaced."""
     after = before
     if "VisibilityTimeoutSeconds" in asked:
         after = replace(after, visibility_s=asked["VisibilityTimeoutSeconds"])
@@ -91,8 +91,8 @@ def _require_room(call: ServiceCall, stream: Stream, present: list[Queue]) -> No
 
 def DescribeQueue(call: ServiceCall, request: Document) -> Document:
     """Describe a queue."""
-    queue = _named(call, request)
-    return {"QueueDescription": _described(call, queue)}
+    queue = _admitted_queue(call, request)
+    return {"QueueDescription": _description(call, queue)}
 
 
 def ListQueues(call: ServiceCall, request: Document) -> Document:
@@ -105,29 +105,29 @@ def ListQueues(call: ServiceCall, request: Document) -> Document:
 
 def UpdateQueue(call: ServiceCall, request: Document) -> Document:
     """Begin to change a queue's attributes; those that are not named stay."""
-    queue = _named(call, request)
+    queue = _admitted_queue(call, request)
     if queue.settings.status != ACTIVE:
         raise in_use(not_active(f"Queue {queue.name}", queue.settings.status))
     attributes = _attributes(request["QueueAttributes"], queue.settings.attributes)
     call.service.store.queues.update(queue, attributes, call.now_ms)
-    return {"QueueDescription": _described(call, queue)}
+    return {"QueueDescription": _description(call, queue)}
 
 
 def DeleteQueue(call: ServiceCall, request: Document) -> Document:
     """Begin to delete a queue, whatever its state."""
-    queue = _named(call, request)
+    queue = _admitted_queue(call, request)
     if queue.settings.status != DELETING:
         call.service.store.queues.delete(queue, call.now_ms)
     return {}
 
 
-def _named(call: ServiceCall, request: Document) -> Queue:
+def _admitted_queue(call: ServiceCall, request: Document) -> Queue:
     queue = call.queue(request["QueueARN"])
     call.admit(call.service.store.queues.stream_of(queue))
     return queue
 
 
-def _described(call: ServiceCall, queue: Queue) -> Document:
+def _description(call: ServiceCall, queue: Queue) -> Document:
     settings = queue.settings
     position: Document = {"Type": queue.start_kind}
     start_ms = queue.start_ms if settings.effective_ms is None else settings.effective_ms

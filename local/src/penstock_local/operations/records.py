@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock_local import growth, request_model, sequence
 from penstock_local.operations.call import Document, ServiceCall
-from penstock_local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
+from penstock_local.operations.positions import ITERATOR_NAMES, is_of_shard, position_of, shard_by_index
 from penstock_local.quotas import MIB
 from penstock_local.sequence import ORDINAL_STEP
 from penstock_local.service_errors import THROUGHPUT_EXCEEDED, RequestRefused, invalid_argument, not_found
@@ -36,18 +36,18 @@ class _ScriptedFailure(NamedTuple):
 class _ShardBatch:
     """The records of one call that go to one shard."""
 
-    __slots__ = ("base", "encrypted", "shard", "sizes", "texts")
+    __slots__ = ("encrypted", "first_number", "shard", "sizes", "texts")
 
     def __init__(self, stream: Stream, shard: Shard, arrival_ms: int) -> None:
         self.encrypted = stream.settings.key_id is not None
         self.shard = shard
-        self.base = shard.next_number(arrival_ms)
+        self.first_number = shard.next_number(arrival_ms)
         self.texts: list[bytes] = []
         self.sizes: list[int] = []
 
     def add(self, entry: Entry, size_bytes: int, arrival: bytes) -> str:
         """Add a record; returns its sequence number."""
-        number = str(self.base + len(self.texts) * ORDINAL_STEP)
+        number = str(self.first_number + len(self.texts) * ORDINAL_STEP)
         data_json = entry.data_json or b'""'
         self.texts.append(
             record_text(number, arrival, data_json, entry.partition_key, encrypted=self.encrypted)
@@ -70,11 +70,11 @@ def PutRecord(call: ServiceCall, request: Document) -> Document:
     call.end_dry_run(request)
     quotas = call.service.quotas
     if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, call.now_ms):
-        raise call.throttled()
+        raise call.rate_refusal()
     batch = _ShardBatch(stream, shard, call.now_ms)
     number = batch.add(entry, size_bytes, arrival_text(call.now_ms))
-    _store(call, stream, [batch])
-    return {"ShardId": shard.id, "SequenceNumber": number, **_encrypted(stream)}
+    _store_batches(call, stream, [batch])
+    return {"ShardId": shard.id, "SequenceNumber": number, **_encryption_member(stream)}
 
 
 def PutRecords(call: ServiceCall, body: bytes) -> bytes:
@@ -96,7 +96,7 @@ def PutRecords(call: ServiceCall, body: bytes) -> bytes:
     call.admit(stream, sorted({shard.id for shard in shards}))
     call.end_dry_run(request)
     results, failed = _put_all(call, stream, entries, sizes, shards)
-    return call.wire.put_records_answer(results, failed, _encrypted(stream))
+    return call.wire.put_records_answer(results, failed, _encryption_member(stream))
 
 
 def _put_all(
@@ -120,7 +120,7 @@ def _put_all(
         if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, now_ms):
             failed += 1
             throttled.append(shard.id)
-            results.append(_throttled(stream, shard))
+            results.append(_throttled_entry(stream, shard))
             continue
         batch = batches.get(shard.index)
         if batch is None:
@@ -131,12 +131,12 @@ def _put_all(
             results.append(failure.result)
         else:
             results.append(EntryResult(shard.id, number))
-    _store(call, stream, batches.values())
+    _store_batches(call, stream, batches.values())
     call.service.metrics.add_refused(stream, "WriteProvisionedThroughputExceeded", throttled, now_ms)
     return results, failed
 
 
-def _store(call: ServiceCall, stream: Stream, batches: Iterable[_ShardBatch]) -> None:
+def _store_batches(call: ServiceCall, stream: Stream, batches: Iterable[_ShardBatch]) -> None:
     added = [(batch.shard, batch.texts, batch.sizes) for batch in batches]
     call.service.store.add_records(stream, added, call.now_ms)
     call.service.metrics.add_writes(stream, added, call.now_ms)
@@ -144,11 +144,11 @@ def _store(call: ServiceCall, stream: Stream, batches: Iterable[_ShardBatch]) ->
         growth.grow(call.service.store, stream, added, call.now_ms)
 
 
-def _encrypted(stream: Stream) -> Document:
+def _encryption_member(stream: Stream) -> Document:
     return {} if stream.settings.key_id is None else {"EncryptionType": "KMS"}
 
 
-def _throttled(stream: Stream, shard: Shard) -> EntryResult:
+def _throttled_entry(stream: Stream, shard: Shard) -> EntryResult:
     message = f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {ACCOUNT}."
     return EntryResult("", "", THROUGHPUT_EXCEEDED, message)
 
@@ -158,7 +158,7 @@ def _scripted_failures(
 ) -> dict[int, _ScriptedFailure]:
     """Return the failures of the entries that a fault fails, by their place."""
     found: dict[int, _ScriptedFailure] = {}
-    for hit in call.answering:
+    for hit in call.answering_hits:
         fault = hit.fault
         candidates = [i for i, shard in enumerate(shards) if fault.shard is None or shard.id == fault.shard]
         if fault.kind == "throttle":
@@ -168,7 +168,7 @@ def _scripted_failures(
         else:
             continue
         for i in chosen:
-            result = _throttled(stream, shards[i])
+            result = _throttled_entry(stream, shards[i])
             if fault.code is not None or fault.message is not None:
                 result = result._replace(
                     code=fault.code or result.code, message=fault.message or "Internal service failure."
@@ -252,7 +252,7 @@ def _check_ordering(stream: Stream, text: str) -> None:
     if (
         parts is None
         or shard is None
-        or not is_of(parts, shard)
+        or not is_of_shard(parts, shard)
         or not 0 < parts.ordinal < shard.next_ordinal
     ):
         raise invalid_argument(
@@ -273,7 +273,7 @@ def GetShardIterator(call: ServiceCall, request: Document) -> Document:
     call.end_dry_run(request)
     quotas = call.service.quotas
     if quotas.enforced and not quotas.shard(stream.uid, shard.index).iterator_calls.try_call(call.now_ms):
-        raise call.throttled()
+        raise call.rate_refusal()
     state = IteratorState(stream.uid, shard.index, ordinal)
     return {"ShardIterator": call.service.tokens.iterator(state, call.now_ms)}
 
@@ -299,17 +299,17 @@ def GetRecords(call: ServiceCall, request: Document) -> bytes:
     call.end_dry_run(request)
     quota = quotas.shard(stream.uid, shard.index) if quotas.enforced else None
     if quota is not None and not (quota.read_bytes.may_read(now_ms) and quota.read_calls.try_call(now_ms)):
-        raise call.throttled()
+        raise call.rate_refusal()
     store.trim(stream, shard, now_ms)
-    limit = 0 if call.has("empty") else request.get("Limit", ANSWER_RECORDS_MAX)
+    limit = 0 if call.find_hit("empty") else request.get("Limit", ANSWER_RECORDS_MAX)
     following, texts, size_bytes = shard.read(state.ordinal, limit, ANSWER_BYTES_MAX)
     if quota is not None:
         quota.read_bytes.take(size_bytes, now_ms)
     call.service.metrics.add_read(stream, shard.id, len(texts), size_bytes, now_ms)
-    return call.wire.get_records_answer(texts, _after_reading(call, stream, shard, following))
+    return call.wire.get_records_answer(texts, _rest_of_answer(call, stream, shard, following))
 
 
-def _after_reading(call: ServiceCall, stream: Stream, shard: Shard, ordinal: int) -> Document:
+def _rest_of_answer(call: ServiceCall, stream: Stream, shard: Shard, ordinal: int) -> Document:
     """Return the rest of a GetRecords answer: lag, next iterator, and the children at the end of the shard."""
     behind_ms = shard.behind_ms(ordinal, call.now_ms)
     if shard.closed_ms is not None and not behind_ms:

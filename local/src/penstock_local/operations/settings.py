@@ -49,8 +49,8 @@ def encryption(stream: Stream) -> Document:
 
 def StartStreamEncryption(call: ServiceCall, request: Document) -> Document:
     """Begin to encrypt a stream, or to use another key."""
-    stream = _encryption_change(call, request)
-    recent = _recent(
+    stream = _stream_to_encrypt(call, request)
+    recent = _recent_changes(
         call, stream.settings.encrypted_ms, f"Encryption of stream {stream.name} has been started"
     )
     change = {"encrypted_ms": (*recent, call.now_ms), "key_id": request["KeyId"]}
@@ -61,8 +61,8 @@ def StartStreamEncryption(call: ServiceCall, request: Document) -> Document:
 
 def StopStreamEncryption(call: ServiceCall, request: Document) -> Document:
     """Begin to stop a stream's encryption."""
-    stream = _encryption_change(call, request)
-    recent = _recent(
+    stream = _stream_to_encrypt(call, request)
+    recent = _recent_changes(
         call, stream.settings.decrypted_ms, f"Encryption of stream {stream.name} has been stopped"
     )
     stream.settings = replace(stream.settings, decrypted_ms=(*recent, call.now_ms), key_id=None)
@@ -70,7 +70,7 @@ def StopStreamEncryption(call: ServiceCall, request: Document) -> Document:
     return {}
 
 
-def _encryption_change(call: ServiceCall, request: Document) -> Stream:
+def _stream_to_encrypt(call: ServiceCall, request: Document) -> Stream:
     stream = call.active_stream(request)
     call.admit(stream)
     if request["EncryptionType"] != "KMS":
@@ -78,7 +78,7 @@ def _encryption_change(call: ServiceCall, request: Document) -> Stream:
     return stream
 
 
-def _recent(call: ServiceCall, moments_ms: Sequence[int], what: str) -> list[int]:
+def _recent_changes(call: ServiceCall, moments_ms: Sequence[int], what: str) -> list[int]:
     recent = [at for at in moments_ms if call.now_ms - at < quotas.DAY_MS]
     limit = quotas.ENCRYPTION_CHANGES_PER_DAY_MAX
     if call.service.quotas.enforced and len(recent) >= limit:
@@ -92,21 +92,21 @@ def _recent(call: ServiceCall, moments_ms: Sequence[int], what: str) -> list[int
 def EnableEnhancedMonitoring(call: ServiceCall, request: Document) -> Document:
     """Add metrics to those that a stream publishes by shard."""
     stream = call.active_stream(request)
-    return _monitored(call, stream, {*stream.settings.shard_metrics, *_metrics(request)})
+    return _set_shard_metrics(call, stream, {*stream.settings.shard_metrics, *_named_metrics(request)})
 
 
 def DisableEnhancedMonitoring(call: ServiceCall, request: Document) -> Document:
     """Take metrics from those that a stream publishes by shard."""
     stream = call.active_stream(request)
-    return _monitored(call, stream, {*stream.settings.shard_metrics} - {*_metrics(request)})
+    return _set_shard_metrics(call, stream, {*stream.settings.shard_metrics} - {*_named_metrics(request)})
 
 
-def _metrics(request: Document) -> tuple[str, ...]:
+def _named_metrics(request: Document) -> tuple[str, ...]:
     asked: list[str] = request["ShardLevelMetrics"]
     return SHARD_METRICS if "ALL" in asked else tuple(asked)
 
 
-def _monitored(call: ServiceCall, stream: Stream, desired: set[str]) -> Document:
+def _set_shard_metrics(call: ServiceCall, stream: Stream, desired: set[str]) -> Document:
     call.admit(stream)
     before = stream.settings.shard_metrics
     after = tuple(name for name in SHARD_METRICS if name in desired)
@@ -125,7 +125,7 @@ def _monitored(call: ServiceCall, stream: Stream, desired: set[str]) -> Document
 
 def PutResourcePolicy(call: ServiceCall, request: Document) -> Document:
     """Keep the policy of a stream, consumer or queue."""
-    _, put = _policy(call, request, call.active_stream)
+    _, put = _policy_and_setter(call, request, call.active_stream)
     policy: str = request["Policy"]
     if len(policy.encode()) > _POLICY_BYTES_MAX:
         raise limit_exceeded(f"The policy has more than {_POLICY_BYTES_MAX} bytes.")
@@ -141,20 +141,20 @@ def PutResourcePolicy(call: ServiceCall, request: Document) -> Document:
 
 def GetResourcePolicy(call: ServiceCall, request: Document) -> Document:
     """Return the policy of a stream, consumer or queue; an empty one if none was put."""
-    policy, _ = _policy(call, request, call.stream)
+    policy, _ = _policy_and_setter(call, request, call.stream)
     return {"Policy": policy or "{}"}
 
 
 def DeleteResourcePolicy(call: ServiceCall, request: Document) -> Document:
     """Forget the policy of a stream, consumer or queue."""
-    policy, put = _policy(call, request, call.active_stream)
+    policy, put = _policy_and_setter(call, request, call.active_stream)
     if policy is None:
         raise not_found(f"No resource policy found for resource ARN {request['ResourceARN']}.")
     put(None)
     return {}
 
 
-def _policy(
+def _policy_and_setter(
     call: ServiceCall, request: Document, find_stream: Callable[[Document], Stream]
 ) -> tuple[str | None, Callable[[str | None], None]]:
     """Return the policy of the resource that the request names, and the function that replaces it."""

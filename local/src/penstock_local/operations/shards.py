@@ -26,15 +26,15 @@ def ListShards(call: ServiceCall, request: Document) -> Document:
         raise in_use(not_active(f"Stream {stream.name}", stream.status))
     call.resource = stream.name
     if not call.service.quotas.may_call("ListShards", call.now_ms, stream.uid):
-        raise call.throttled()
+        raise call.rate_refusal()
     call.admit(stream)
     limit = min(request.get("MaxResults", _LIST_SHARDS_PAGE_MAX), _LIST_SHARDS_PAGE_MAX)
-    shown, more = _listed(call, stream, page, limit)
+    shown, more = _shard_page(call, stream, page, limit)
     answer: Document = {"Shards": shown}
     if more:
         after = shown[-1]["ShardId"]
         answer["NextToken"] = call.service.tokens.page("ListShards", {**page, "after": after}, call.now_ms)
-    return _disturbed(call, answer)
+    return _with_listing_faults(call, answer)
 
 
 def _first_page(call: ServiceCall, request: Document) -> Document:
@@ -76,19 +76,19 @@ def _next_page(call: ServiceCall, request: Document) -> Document:
     return page
 
 
-def _listed(call: ServiceCall, stream: Stream, page: Document, limit: int) -> tuple[list[Document], bool]:
+def _shard_page(call: ServiceCall, stream: Stream, page: Document, limit: int) -> tuple[list[Document], bool]:
     """Describe one page of the shards that a filter selects; True when there are more."""
     call.service.store.forget_expired(stream, call.now_ms)
     after = page["after"]
-    if call.has("stale"):
+    if call.find_hit("stale"):
         earlier = [s for s in stream.earlier_view() if s["ShardId"] > after]
         return earlier[:limit], len(earlier) > limit
-    selects = _filter(stream, page["kind"], page["at_ms"], call.now_ms)
+    selects = _filter_condition(stream, page["kind"], page["at_ms"], call.now_ms)
     found = list(islice((s for s in stream.shards.values() if s.id > after and selects(s)), limit + 1))
     return [stream.describe_shard(shard) for shard in found[:limit]], len(found) > limit
 
 
-def _filter(stream: Stream, kind: str, at_ms: int | None, now_ms: int) -> Callable[[Shard], bool]:
+def _filter_condition(stream: Stream, kind: str, at_ms: int | None, now_ms: int) -> Callable[[Shard], bool]:
     """Return the condition of a filter; a shard takes records from `opened_ms` to `closed_ms`, inclusive."""
     # a moment before the stream's first shards means the moment when these opened
     first_ms = min((shard.opened_ms for shard in stream.shards.values()), default=stream.created_ms)
@@ -97,10 +97,10 @@ def _filter(stream: Stream, kind: str, at_ms: int | None, now_ms: int) -> Callab
         case "AT_LATEST":
             return lambda shard: shard.closed_ms is None
         case "AT_TRIM_HORIZON":
-            return lambda shard: _open_at(shard, horizon_ms)
+            return lambda shard: _is_open_at(shard, horizon_ms)
         case "AT_TIMESTAMP":
             moment_ms = max(at_ms or 0, horizon_ms)
-            return lambda shard: _open_at(shard, moment_ms)
+            return lambda shard: _is_open_at(shard, moment_ms)
         case "FROM_TIMESTAMP":
             from_ms = max(at_ms or 0, horizon_ms)
             return lambda shard: shard.closed_ms is None or shard.closed_ms >= from_ms
@@ -108,13 +108,13 @@ def _filter(stream: Stream, kind: str, at_ms: int | None, now_ms: int) -> Callab
             return lambda _: True
 
 
-def _open_at(shard: Shard, at_ms: int) -> bool:
+def _is_open_at(shard: Shard, at_ms: int) -> bool:
     return shard.opened_ms <= at_ms and (shard.closed_ms is None or shard.closed_ms >= at_ms)
 
 
-def _disturbed(call: ServiceCall, answer: Document) -> Document:
+def _with_listing_faults(call: ServiceCall, answer: Document) -> Document:
     """Apply the faults that change a listing."""
-    for hit in call.answering:
+    for hit in call.answering_hits:
         if hit.fault.kind == "omit":
             answer["Shards"] = [s for s in answer["Shards"] if s["ShardId"] != hit.fault.shard]
         elif hit.fault.kind == "shuffle":
