@@ -131,16 +131,18 @@ class FileJournal(Journal):
         self.clock_ms = now_ms
 
     def queue_changed(self, queue: Queue, settings: QueueSettings) -> None:
-        self._file.append(queue_frames.QUEUE, queue_frames.saved(queue, settings))
+        self._file.append(queue_frames.QUEUE, queue_frames.queue_payload(queue, settings))
 
     def queue_deleted(self, queue: Queue) -> None:
-        self._file.append(queue_frames.QUEUE_DELETED, queue_frames.deleted(queue))
+        self._file.append(queue_frames.QUEUE_DELETED, queue_frames.deletion_payload(queue))
 
     def deliveries_changed(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        self._file.append(queue_frames.DELIVERED, queue_frames.delivered(queue, deliveries, now_ms))
+        self._file.append(queue_frames.DELIVERED, queue_frames.deliveries_payload(queue, deliveries, now_ms))
 
-    def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
-        self._file.append(queue_frames.ACKNOWLEDGED, queue_frames.acknowledged(queue, deliveries, now_ms))
+    def deliveries_acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+        self._file.append(
+            queue_frames.ACKNOWLEDGED, queue_frames.acknowledgement_payload(queue, deliveries, now_ms)
+        )
 
     def channel_changed(self, channel: Channel) -> None:
         self._file.append(_CHANNEL, msgspec.json.encode(channel))

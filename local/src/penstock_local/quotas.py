@@ -148,7 +148,7 @@ class ShardQuota:
     iterator_calls: Bucket = field(default_factory=lambda: Bucket(ITERATOR_CALLS_PER_S))
     read_bytes: ReadBucket = field(default_factory=ReadBucket)
 
-    def may_write(self, size_bytes: int, now_ms: int) -> bool:
+    def try_write(self, size_bytes: int, now_ms: int) -> bool:
         """Take the tokens of one record if both rates allow it. Return False, and take nothing, if not."""
         if not self.write_records.may_take(1, now_ms) or not self.write_bytes.may_take(size_bytes, now_ms):
             return False
@@ -177,20 +177,20 @@ class Quotas:
             found = self._shards[key] = ShardQuota()
         return found
 
-    def may_call(self, operation: str, now_ms: int, of: int | str) -> bool:
+    def try_call(self, operation: str, now_ms: int, owner: int | str) -> bool:
         """Count one call of an operation against its rate; return False if the rate is used up.
 
         Args:
             operation: Its name.
             now_ms: Virtual time in milliseconds.
-            of: The owner of the rate: the stream's uid for operations in `STREAM_CALLS_PER_S`, otherwise the region.
+            owner: The owner of the rate: the stream's uid for operations in `STREAM_CALLS_PER_S`, otherwise the region.
         """
         if not self.enforced:
             return True
         per_s = STREAM_CALLS_PER_S.get(operation) or ACCOUNT_CALLS_PER_S.get(operation)
         if per_s is None:
             return True
-        key = (operation, of)
+        key = (operation, owner)
         bucket = self._calls.get(key)
         if bucket is None:
             bucket = self._calls[key] = Bucket(per_s)

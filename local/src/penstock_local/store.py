@@ -154,7 +154,7 @@ class Store:
             self.settle(stream, now_ms)
         return self.streams.get((region, name))
 
-    def settled(self, region: str, now_ms: int) -> list[Stream]:
+    def of_region(self, region: str, now_ms: int) -> list[Stream]:
         """Return the streams of a region after applying their due changes."""
         for stream in list(self.streams.values()):
             self.settle(stream, now_ms)

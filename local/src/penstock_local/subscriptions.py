@@ -98,7 +98,7 @@ class Subscriptions:
             found = self._pairs[key] = ConsumerShard(stream, consumer, shard)
         return found
 
-    def may_call(self, pair: ConsumerShard, now_ms: int) -> bool:
+    def try_call(self, pair: ConsumerShard, now_ms: int) -> bool:
         """Count a call for a pair against its rate; return False if the rate is used up."""
         return not self.limits or pair.calls.try_call(now_ms)
 

@@ -13,7 +13,7 @@ from penstock_local.store import AccountSettings
 def DescribeLimits(call: ServiceCall, request: Document) -> Document:  # noqa: ARG001 - it has no members
     """Return the account's quotas."""
     call.admit()
-    streams = call.service.store.settled(call.region, call.now_ms)
+    streams = call.service.store.of_region(call.region, call.now_ms)
     return {
         "ShardLimit": call.service.store.options.shard_count_max,
         "OpenShardCount": sum(len(s.open_shards) for s in streams if s.mode == "PROVISIONED"),

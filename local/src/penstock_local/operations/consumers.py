@@ -56,7 +56,7 @@ def RegisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
 
 
 def _require_room_in_creating(call: ServiceCall) -> None:
-    streams = call.service.store.settled(call.region, call.now_ms)
+    streams = call.service.store.of_region(call.region, call.now_ms)
     creating = sum(consumer.status == CREATING for each in streams for consumer in each.consumers.values())
     if creating >= quotas.CREATING_CONSUMERS_MAX:
         raise limit_exceeded(
@@ -129,7 +129,7 @@ def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
         raise in_use(_not_active_message(stream, consumer))
     subscriptions = call.service.subscriptions
     pair = subscriptions.pair(stream, consumer, shard)
-    if not subscriptions.may_call(pair, call.now_ms):
+    if not subscriptions.try_call(pair, call.now_ms):
         raise call.rate_refusal()
     subscriptions.require_free(pair, call.now_ms)
     call.end_dry_run(request)
@@ -140,7 +140,7 @@ def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
 
 
 def _require_rate(call: ServiceCall, stream: Stream) -> None:
-    if not call.service.quotas.may_call(call.operation, call.now_ms, stream.uid):
+    if not call.service.quotas.try_call(call.operation, call.now_ms, stream.uid):
         raise call.rate_refusal()
 
 

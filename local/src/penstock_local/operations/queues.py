@@ -31,7 +31,7 @@ def CreateQueue(call: ServiceCall, request: Document) -> Document:
     call.admit(stream)
     require_on_demand(stream, "queues")
     queues = call.service.store.queues
-    present = queues.settled(call.region, call.now_ms)
+    present = queues.of_region(call.region, call.now_ms)
     if any(each.name == name for each in present):
         raise in_use(f"Queue {name} under account {ACCOUNT} already exists.")
     if call.service.quotas.enforced:
@@ -98,7 +98,7 @@ def DescribeQueue(call: ServiceCall, request: Document) -> Document:
 def ListQueues(call: ServiceCall, request: Document) -> Document:
     """List the region's queues by name, or those of streams, a page at a time."""
     call.admit()
-    found = call.service.store.queues.settled(call.region, call.now_ms)
+    found = call.service.store.queues.of_region(call.region, call.now_ms)
     page, rest = call.list_page(request, found)
     return {"QueueSummaries": [_summary(call, queue) for queue in page], **rest}
 
@@ -133,7 +133,7 @@ def _description(call: ServiceCall, queue: Queue) -> Document:
     start_ms = queue.start_ms if settings.effective_ms is None else settings.effective_ms
     if start_ms is not None:
         position["Timestamp"] = Timestamp(start_ms)
-    limit = settings.shown.receive_count_max
+    limit = settings.shown_attributes.receive_count_max
     return {
         "QueueName": queue.name,
         "QueueARN": queue.arn,
@@ -146,7 +146,7 @@ def _description(call: ServiceCall, queue: Queue) -> Document:
             }
         ],
         "QueueAttributes": {
-            "VisibilityTimeoutSeconds": settings.shown.visibility_s,
+            "VisibilityTimeoutSeconds": settings.shown_attributes.visibility_s,
             "DeadLetterConfiguration": {"TargetType": "NONE"}
             if limit is None
             else {"TargetType": "BUILT_IN", "MaxReceiveCount": limit},

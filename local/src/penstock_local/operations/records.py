@@ -69,7 +69,7 @@ def PutRecord(call: ServiceCall, request: Document) -> Document:
     call.admit(stream, (shard.id,))
     call.end_dry_run(request)
     quotas = call.service.quotas
-    if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, call.now_ms):
+    if quotas.enforced and not quotas.shard(stream.uid, shard.index).try_write(size_bytes, call.now_ms):
         raise call.rate_refusal()
     batch = _ShardBatch(stream, shard, call.now_ms)
     number = batch.add(entry, size_bytes, arrival_text(call.now_ms))
@@ -117,7 +117,7 @@ def _put_all(
             failed += 1
             results.append(failure.result)
             continue
-        if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, now_ms):
+        if quotas.enforced and not quotas.shard(stream.uid, shard.index).try_write(size_bytes, now_ms):
             failed += 1
             throttled.append(shard.id)
             results.append(_throttled_entry(stream, shard))

@@ -219,7 +219,7 @@ def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
 
 def require_on_demand_room(call: ServiceCall) -> None:
     """Refuse one more on-demand stream if there are as many as an account may have."""
-    present = sum(s.mode == "ON_DEMAND" for s in call.service.store.settled(call.region, call.now_ms))
+    present = sum(s.mode == "ON_DEMAND" for s in call.service.store.of_region(call.region, call.now_ms))
     if call.service.quotas.enforced and present >= quotas.ON_DEMAND_STREAMS_MAX:
         raise limit_exceeded(
             f"Account {ACCOUNT} has {present} streams in On-Demand mode in region {call.region}; "

@@ -25,7 +25,7 @@ def ListShards(call: ServiceCall, request: Document) -> Document:
     if stream.status == "CREATING":
         raise in_use(not_active(f"Stream {stream.name}", stream.status))
     call.resource = stream.name
-    if not call.service.quotas.may_call("ListShards", call.now_ms, stream.uid):
+    if not call.service.quotas.try_call("ListShards", call.now_ms, stream.uid):
         raise call.rate_refusal()
     call.admit(stream)
     limit = min(request.get("MaxResults", _LIST_SHARDS_PAGE_MAX), _LIST_SHARDS_PAGE_MAX)

@@ -42,7 +42,7 @@ def CreateStream(call: ServiceCall, request: Document) -> Document:
     if mode == "ON_DEMAND" and is_new:
         settings.require_on_demand_room(call)
     if call.service.quotas.enforced:
-        creating = sum(s.status == "CREATING" for s in store.settled(call.region, call.now_ms))
+        creating = sum(s.status == "CREATING" for s in store.of_region(call.region, call.now_ms))
         if creating >= quotas.CREATING_STREAMS_MAX and is_new:
             raise limit_exceeded(
                 f"Account {ACCOUNT} has {creating} streams in CREATING; at most {quotas.CREATING_STREAMS_MAX} may be."
@@ -77,7 +77,7 @@ def DeleteStream(call: ServiceCall, request: Document) -> Document:
     return {}
 
 
-def _described(stream: Stream) -> Document:
+def _description(stream: Stream) -> Document:
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
@@ -104,7 +104,7 @@ def DescribeStream(call: ServiceCall, request: Document) -> Document:
         shards = [stream.describe_shard(s) for s in islice(following, limit + 1)]
     return {
         "StreamDescription": {
-            **_described(stream),
+            **_description(stream),
             "Shards": shards[:limit],
             "HasMoreShards": len(shards) > limit,
         }
@@ -117,7 +117,7 @@ def DescribeStreamSummary(call: ServiceCall, request: Document) -> Document:
     call.admit(stream)
     return {
         "StreamDescriptionSummary": {
-            **_described(stream),
+            **_description(stream),
             "OpenShardCount": len(stream.open_shards),
             "ConsumerCount": len(stream.consumers),
             "ChannelCount": len(call.service.store.channels.of_stream(stream.uid, call.now_ms)),
@@ -136,7 +136,7 @@ def ListStreams(call: ServiceCall, request: Document) -> Document:
     if "NextToken" in request:
         after = call.service.tokens.read_page("ListStreams", request["NextToken"], call.now_ms)["after"]
     limit = min(request.get("Limit", _LIST_PAGE_MAX), _LIST_PAGE_MAX)
-    streams = call.service.store.settled(call.region, call.now_ms)
+    streams = call.service.store.of_region(call.region, call.now_ms)
     found = sorted((s for s in streams if s.name > after), key=lambda s: s.name)
     page = found[:limit]
     answer: Document = {
@@ -162,7 +162,7 @@ def IncreaseStreamRetentionPeriod(call: ServiceCall, request: Document) -> Docum
     """Keep records longer."""
     stream = call.active_stream(request)
     call.admit(stream)
-    hours = _retention(request)
+    hours = _retention_hours(request)
     if hours < stream.retention_h:
         raise invalid_argument(
             f"Requested retention period ({hours} hours) for stream {stream.name} can not be shorter than existing "
@@ -179,7 +179,7 @@ def DecreaseStreamRetentionPeriod(call: ServiceCall, request: Document) -> Docum
     """Keep records for a shorter time; older ones go at once."""
     stream = call.active_stream(request)
     call.admit(stream)
-    hours = _retention(request)
+    hours = _retention_hours(request)
     if hours > stream.retention_h:
         raise invalid_argument(
             f"Requested retention period ({hours} hours) for stream {stream.name} can not be longer than existing "
@@ -197,7 +197,7 @@ def _trim_all(call: ServiceCall, stream: Stream) -> None:
         call.service.store.trim(stream, shard, call.now_ms)
 
 
-def _retention(request: Document) -> int:
+def _retention_hours(request: Document) -> int:
     hours: int = request["RetentionPeriodHours"]
     if hours < _RETENTION_MIN_H:
         raise invalid_argument(

@@ -28,7 +28,7 @@ def check_tags(tags: dict[str, str]) -> None:
         raise invalid_argument(f"A resource may have at most {_TAGS_MAX} tags, not {len(tags)}.")
 
 
-class _Tagged:
+class _TagSet:
     """A resource of a stream, or the stream itself, and its tags.
 
     Args:
@@ -56,22 +56,22 @@ class _Tagged:
         self._put({key: value for key, value in self.tags.items() if key not in keys})
 
 
-def _stream(call: ServiceCall, request: Document) -> _Tagged:
+def _stream_tags(call: ServiceCall, request: Document) -> _TagSet:
     stream = call.stream(request)
 
     def put(tags: dict[str, str]) -> None:
         stream.tags = tags
         call.service.store.journal.stream_changed(stream)
 
-    return _Tagged(call, stream, stream.tags, put)
+    return _TagSet(call, stream, stream.tags, put)
 
 
-def _resource(call: ServiceCall, arn: str) -> _Tagged:
+def _resource_tags(call: ServiceCall, arn: str) -> _TagSet:
     """Return the tags of a queue, channel, consumer or stream, with the function that replaces them."""
     store = call.service.store
     if ":queue/" in arn:
         queue = call.queue(arn)
-        return _Tagged(
+        return _TagSet(
             call,
             store.queues.stream_of(queue),
             queue.settings.tags,
@@ -79,7 +79,7 @@ def _resource(call: ServiceCall, arn: str) -> _Tagged:
         )
     if ":channel/" in arn:
         channel, stream = call.channel(arn)
-        return _Tagged(
+        return _TagSet(
             call,
             stream,
             channel.tags,
@@ -87,13 +87,13 @@ def _resource(call: ServiceCall, arn: str) -> _Tagged:
         )
     if "/consumer/" in arn:
         stream, consumer = call.consumer({"ConsumerARN": arn})
-        return _Tagged(
+        return _TagSet(
             call,
             stream,
             consumer.tags,
             lambda tags: store.put_consumer(stream, replace(consumer, tags=tags), call.now_ms),
         )
-    return _stream(call, {"StreamARN": arn})
+    return _stream_tags(call, {"StreamARN": arn})
 
 
 def _tag_list(tags: list[tuple[str, str]]) -> list[Document]:
@@ -102,19 +102,19 @@ def _tag_list(tags: list[tuple[str, str]]) -> list[Document]:
 
 def AddTagsToStream(call: ServiceCall, request: Document) -> Document:
     """Add or change tags."""
-    _stream(call, request).add(request["Tags"])
+    _stream_tags(call, request).add(request["Tags"])
     return {}
 
 
 def RemoveTagsFromStream(call: ServiceCall, request: Document) -> Document:
     """Remove tags."""
-    _stream(call, request).remove(request["TagKeys"])
+    _stream_tags(call, request).remove(request["TagKeys"])
     return {}
 
 
 def ListTagsForStream(call: ServiceCall, request: Document) -> Document:
     """List tags by key, a page at a time."""
-    tags = _stream(call, request).tags
+    tags = _stream_tags(call, request).tags
     after = request.get("ExclusiveStartTagKey", "")
     limit = request.get("Limit", _TAGS_MAX)
     found = sorted((key, value) for key, value in tags.items() if key > after)
@@ -123,16 +123,16 @@ def ListTagsForStream(call: ServiceCall, request: Document) -> Document:
 
 def TagResource(call: ServiceCall, request: Document) -> Document:
     """Add or change tags of a stream, consumer, queue or channel, by ARN."""
-    _resource(call, request["ResourceARN"]).add(request["Tags"])
+    _resource_tags(call, request["ResourceARN"]).add(request["Tags"])
     return {}
 
 
 def UntagResource(call: ServiceCall, request: Document) -> Document:
     """Remove tags of a stream, consumer, queue or channel, by ARN."""
-    _resource(call, request["ResourceARN"]).remove(request["TagKeys"])
+    _resource_tags(call, request["ResourceARN"]).remove(request["TagKeys"])
     return {}
 
 
 def ListTagsForResource(call: ServiceCall, request: Document) -> Document:
     """List all tags of a stream, consumer, queue or channel, by ARN."""
-    return {"Tags": _tag_list(sorted(_resource(call, request["ResourceARN"]).tags.items()))}
+    return {"Tags": _tag_list(sorted(_resource_tags(call, request["ResourceARN"]).tags.items()))}

@@ -52,15 +52,15 @@ class Deliveries:
         self.receive_count_max = receive_count_max
         self.in_flight = 0
         self.now_ms = 0
-        self._known: dict[int, dict[int, Delivery]] = {}
+        self._by_shard: dict[int, dict[int, Delivery]] = {}
         self._flights: list[tuple[int, Delivery]] = []
         self._visible: deque[Delivery] = deque()
-        self._dead: deque[Delivery] = deque()
+        self._dead_letters: deque[Delivery] = deque()
         self._count = 0
-        self._first: dict[int, int] = {}
+        self._first_ordinals: dict[int, int] = {}
 
     def __iter__(self) -> Iterator[Delivery]:
-        for of_shard in self._known.values():
+        for of_shard in self._by_shard.values():
             yield from of_shard.values()
 
     def __len__(self) -> int:
@@ -68,7 +68,7 @@ class Deliveries:
 
     def get(self, shard_index: int, ordinal: int) -> Delivery | None:
         """Return the delivery of a record; None if the record was never received or is acknowledged."""
-        return self._known.get(shard_index, {}).get(ordinal)
+        return self._by_shard.get(shard_index, {}).get(ordinal)
 
     def is_in_flight(self, delivery: Delivery) -> bool:
         """Return whether a current delivery is in flight."""
@@ -93,11 +93,11 @@ class Deliveries:
 
     def put(self, delivery: Delivery) -> None:
         """Add a delivery; it replaces an earlier one of the same record."""
-        of_shard = self._known.setdefault(delivery.shard_index, {})
-        before = of_shard.get(delivery.ordinal)
-        if before is None:
+        of_shard = self._by_shard.setdefault(delivery.shard_index, {})
+        earlier = of_shard.get(delivery.ordinal)
+        if earlier is None:
             self._count += 1
-        elif self.is_in_flight(before):
+        elif self.is_in_flight(earlier):
             self.in_flight -= 1
         of_shard[delivery.ordinal] = delivery
         if not self.is_in_flight(delivery):
@@ -111,16 +111,16 @@ class Deliveries:
 
     def remove(self, shard_index: int, ordinal: int) -> None:
         """Forget the delivery of a record: it is acknowledged, or past the retention."""
-        of_shard = self._known[shard_index]
+        of_shard = self._by_shard[shard_index]
         if self.is_in_flight(of_shard.pop(ordinal)):
             self.in_flight -= 1
         self._count -= 1
         if not of_shard:
-            del self._known[shard_index]
+            del self._by_shard[shard_index]
 
     def take_visible(self, *, dead: bool) -> Delivery | None:
         """Remove and return the first visible record of its line, or None. The caller must `put` it or `put_back` it."""
-        line = self._dead if dead else self._visible
+        line = self._dead_letters if dead else self._visible
         while line:
             delivery = line.popleft()
             if self._is_current(delivery):
@@ -129,11 +129,11 @@ class Deliveries:
 
     def put_back(self, deliveries: Iterable[Delivery], *, dead: bool) -> None:
         """Return records of `take_visible` to the front of their line, in their order."""
-        (self._dead if dead else self._visible).extendleft(reversed(list(deliveries)))
+        (self._dead_letters if dead else self._visible).extendleft(reversed(list(deliveries)))
 
     def any_visible(self, *, dead: bool) -> bool:
         """Return whether a record of this kind is visible."""
-        line = self._dead if dead else self._visible
+        line = self._dead_letters if dead else self._visible
         while line and not self._is_current(line[0]):
             line.popleft()
         return bool(line)
@@ -154,16 +154,16 @@ class Deliveries:
 
     def forget_before(self, shard_index: int, ordinal: int) -> None:
         """Forget the records of a shard before an ordinal: they are past the retention."""
-        if self._first.get(shard_index) == ordinal:
+        if self._first_ordinals.get(shard_index) == ordinal:
             return
-        self._first[shard_index] = ordinal
-        of_shard = self._known.get(shard_index, {})
+        self._first_ordinals[shard_index] = ordinal
+        of_shard = self._by_shard.get(shard_index, {})
         for each in [each for each in of_shard if each < ordinal]:
             self.remove(shard_index, each)
 
     def shards(self) -> list[int]:
         """Return the indexes of the shards that have deliveries."""
-        return list(self._known)
+        return list(self._by_shard)
 
     def _is_current(self, delivery: Delivery) -> bool:
         return self.get(delivery.shard_index, delivery.ordinal) is delivery
@@ -173,8 +173,8 @@ class Deliveries:
         limit = self.receive_count_max
         if not delivery.is_dead and limit is not None and delivery.receives >= limit:
             delivery = delivery._replace(is_dead=True)
-            self._known[delivery.shard_index][delivery.ordinal] = delivery
-        line = self._dead if delivery.is_dead else self._visible
+            self._by_shard[delivery.shard_index][delivery.ordinal] = delivery
+        line = self._dead_letters if delivery.is_dead else self._visible
         line.append(delivery)
         if len(line) > max(_STALE_MIN, 2 * self._count):
             kept = [each for each in line if self._is_current(each)]

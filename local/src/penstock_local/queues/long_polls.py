@@ -66,22 +66,24 @@ class LongPolls:
         Returns:
             The attempt's result; None when the time is over.
         """
-        woken = asyncio.Event()
+        wake_event = asyncio.Event()
         waiting = self._waiting.setdefault((queue.id, dead), {})
-        waiting[woken] = None
+        waiting[wake_event] = None
         try:
             while True:
-                woken.clear()
+                wake_event.clear()
                 now_ms = self._clock.now_ms()
                 found = attempt(now_ms)
                 if found is not None or now_ms >= until_ms:
                     return found
                 visible_ms = queue.deliveries.next_visible_ms()
-                await self._clock.wait(woken, until_ms if visible_ms is None else min(visible_ms, until_ms))
+                await self._clock.wait(
+                    wake_event, until_ms if visible_ms is None else min(visible_ms, until_ms)
+                )
         finally:
-            del waiting[woken]
+            del waiting[wake_event]
             if not waiting:
                 self._waiting.pop((queue.id, dead), None)
-            if woken.is_set():
+            if wake_event.is_set():
                 # this receive was woken for a record and ends without it: another one takes it
                 self.wake_one(queue)

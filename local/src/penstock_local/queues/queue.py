@@ -55,19 +55,19 @@ class QueueSettings:
     policy: str | None = None
 
     @property
-    def shown(self) -> QueueAttributes:
+    def shown_attributes(self) -> QueueAttributes:
         """Return the attributes that descriptions show."""
         return self.following or self.attributes
 
 
-class Received(NamedTuple):
+class ReceivedRecord(NamedTuple):
     """A record that a receive returns: its delivery, and its stored text."""
 
     delivery: Delivery
     text: bytes
 
 
-class Picked(NamedTuple):
+class PickedRecords(NamedTuple):
     """The records that a receive is about to return.
 
     Attributes:
@@ -76,7 +76,7 @@ class Picked(NamedTuple):
         read_to: By shard index, the next undelivered record after this receive.
     """
 
-    received: list[Received]
+    received: list[ReceivedRecord]
     redelivered: list[Delivery]
     read_to: dict[int, int]
 
@@ -91,11 +91,11 @@ class Queue:
         uid: Its number in receipt handles; never used again in this store.
         region: Its region.
         arn: Its ARN.
-        stream_uid: Its stream.
+        stream_uid: The `uid` of its stream.
         created_ms: When it was created.
         start_kind: `LATEST`, `TRIM_HORIZON` or `AT_TIMESTAMP`.
-        start_ms: The timestamp of `AT_TIMESTAMP`.
-        settings: What control operations change.
+        start_ms: The timestamp of `AT_TIMESTAMP`; None for other kinds.
+        settings: The settings that control operations change.
         next_ordinals: By shard index, the first record that was not delivered yet; 1 for a missing shard.
         deliveries: The records that were delivered and are not acknowledged.
         number_last: Number of the last delivery.
@@ -129,7 +129,7 @@ class Queue:
         """Return whether its state allows receives and acknowledgements."""
         return self.settings.status in (ACTIVE, UPDATING)
 
-    def settled(self, stream: Stream, now_ms: int) -> QueueSettings | None:
+    def next_settings(self, stream: Stream, now_ms: int) -> QueueSettings | None:
         """Return the settings after the due change; None if no change is due. At the end of `DELETING` the caller removes the queue."""
         settings = self.settings
         if settings.status in (ACTIVE, DELETING) or settings.due_ms > now_ms:
@@ -142,7 +142,7 @@ class Queue:
                 "AT_TIMESTAMP": max(self.start_ms or 0, earliest_ms),
             }[self.start_kind]
             return replace(settings, status=ACTIVE, effective_ms=effective_ms)
-        return replace(settings, status=ACTIVE, attributes=settings.shown, following=None)
+        return replace(settings, status=ACTIVE, attributes=settings.shown_attributes, following=None)
 
     def apply(self, settings: QueueSettings) -> None:
         """Put settings into effect."""
@@ -151,7 +151,7 @@ class Queue:
         if self.deliveries.receive_count_max != limit:
             self.deliveries.set_receive_count_max(limit)
 
-    def begin_at(self, stream: Stream) -> None:
+    def set_start(self, stream: Stream) -> None:
         """Set the starting position from the current records of the stream."""
         for shard in stream.shards.values():
             if self.start_kind == "LATEST":
@@ -174,7 +174,7 @@ class Queue:
         """Return how many records are visible, in flight, and visible as dead letters."""
         self.deliveries.settle(now_ms)
         unread = sum(
-            shard.next_ordinal - self._begin(stream, shard, now_ms)
+            shard.next_ordinal - self._first_unread(stream, shard, now_ms)
             for shard in stream.shards.values()
             if shard.index in self._unread_shards
         )
@@ -183,7 +183,7 @@ class Queue:
 
     def pick(
         self, stream: Stream, now_ms: int, limit: int, in_flight_max: int | None, *, dead: bool
-    ) -> Picked:
+    ) -> PickedRecords:
         """Choose the records of a receive; then `commit` them, or `undo_pick`.
 
         Successive receives begin in turn with new records and with records that are visible again, so that neither starves.
@@ -198,7 +198,7 @@ class Queue:
         self.deliveries.settle(now_ms)
         if in_flight_max is not None:
             limit = min(limit, in_flight_max - self.deliveries.in_flight)
-        picked = Picked([], [], {})
+        picked = PickedRecords([], [], {})
         self._begins_unread = not self._begins_unread
         room_bytes = ANSWER_BYTES_MAX
         if self._begins_unread and not dead:
@@ -209,7 +209,7 @@ class Queue:
         return picked
 
     def _pick_visible_again(
-        self, picked: Picked, stream: Stream, now_ms: int, limit: int, room_bytes: int, *, dead: bool
+        self, picked: PickedRecords, stream: Stream, now_ms: int, limit: int, room_bytes: int, *, dead: bool
     ) -> int:
         """Choose records that are visible again; return their bytes."""
         taken_bytes = 0
@@ -227,10 +227,12 @@ class Queue:
                 break
             taken_bytes += size_bytes
             picked.redelivered.append(delivery)
-            picked.received.append(Received(delivery, text))
+            picked.received.append(ReceivedRecord(delivery, text))
         return taken_bytes
 
-    def _pick_unread(self, picked: Picked, stream: Stream, now_ms: int, limit: int, room_bytes: int) -> int:
+    def _pick_unread(
+        self, picked: PickedRecords, stream: Stream, now_ms: int, limit: int, room_bytes: int
+    ) -> int:
         """Choose records that were not delivered yet; return their bytes.
 
         Reads each unread shard once. One with more records becomes the last, so that the shards take turns.
@@ -245,7 +247,7 @@ class Queue:
             shard = stream.shards.get(shard_id(index))
             if shard is None:
                 continue
-            begin = self._begin(stream, shard, now_ms)
+            begin = self._first_unread(stream, shard, now_ms)
             following, texts, size_bytes = shard.read(begin, wanted, max(room_bytes - taken_bytes, 0))
             # A shard returns a first record of any size: only a receive without others may return it.
             has_room = not picked.received or taken_bytes + size_bytes <= room_bytes
@@ -258,12 +260,12 @@ class Queue:
                 picked.read_to[index] = following
             first = following - len(texts)
             picked.received.extend(
-                Received(Delivery(index, first + i, 0, 0, now_ms, now_ms), text)
+                ReceivedRecord(Delivery(index, first + i, 0, 0, now_ms, now_ms), text)
                 for i, text in enumerate(texts)
             )
         return taken_bytes
 
-    def _begin(self, stream: Stream, shard: Shard, now_ms: int) -> int:
+    def _first_unread(self, stream: Stream, shard: Shard, now_ms: int) -> int:
         """Return the first record of a shard that was not delivered yet and is within the retention."""
         ordinal = max(self.next_ordinals.get(shard.index, 1), shard.first)
         arrival_ms = shard.arrival_ms(ordinal)
@@ -272,10 +274,10 @@ class Queue:
             return max(ordinal, shard.ordinal_at_time(horizon_ms))
         return ordinal
 
-    def delivered(self, picked: Picked, now_ms: int, visibility_ms: int) -> list[Received]:
+    def new_deliveries(self, picked: PickedRecords, now_ms: int, visibility_ms: int) -> list[ReceivedRecord]:
         """Return the picked records with their new deliveries. `commit` makes them current."""
         return [
-            Received(
+            ReceivedRecord(
                 before._replace(
                     number=self.number_last + i,
                     receives=before.receives + 1,
@@ -287,8 +289,8 @@ class Queue:
             for i, (before, text) in enumerate(picked.received, 1)
         ]
 
-    def commit(self, picked: Picked, received: Sequence[Received]) -> None:
-        """Make the deliveries of a receive current."""
+    def commit(self, picked: PickedRecords, received: Sequence[ReceivedRecord]) -> None:
+        """Store the deliveries of a receive, and remember the records that it has read."""
         self.next_ordinals.update(picked.read_to)
         self.put([each.delivery for each in received])
 
@@ -298,13 +300,13 @@ class Queue:
             self.number_last = max(self.number_last, delivery.number)
             self.deliveries.put(delivery)
 
-    def undo_pick(self, picked: Picked, *, dead: bool) -> None:
-        """Undo `pick`."""
+    def undo_pick(self, picked: PickedRecords, *, dead: bool) -> None:
+        """Make the picked records available again."""
         self.deliveries.put_back(picked.redelivered, dead=dead)
         self._unread_shards.update(dict.fromkeys(picked.read_to))
 
     def record(self, stream: Stream, delivery: Delivery, now_ms: int) -> tuple[bytes, int] | None:
-        """Return the text and size of a record that was delivered; None if it is past the retention."""
+        """Return the text and the bytes of a delivered record; None if it is past the retention."""
         shard = stream.shards.get(shard_id(delivery.shard_index))
         if shard is None or delivery.ordinal < shard.first:
             return None
@@ -319,5 +321,5 @@ class Queue:
             shard = stream.shards.get(shard_id(index))
             self.deliveries.forget_before(index, sys.maxsize if shard is None else shard.first)
         if len(self.next_ordinals) > 2 * len(stream.shards):
-            there = {shard.index for shard in stream.shards.values()}
-            self.next_ordinals = {i: at for i, at in self.next_ordinals.items() if i in there}
+            present_indexes = {shard.index for shard in stream.shards.values()}
+            self.next_ordinals = {i: at for i, at in self.next_ordinals.items() if i in present_indexes}

@@ -34,34 +34,37 @@ class SavedQueue(msgspec.Struct, frozen=True):
     number_last: int
 
 
-def saved(queue: Queue, settings: QueueSettings) -> bytes:
+def queue_payload(queue: Queue, settings: QueueSettings) -> bytes:
     """Return the payload for a queue with these settings."""
     fields = {name: getattr(queue, name) for name in SavedQueue.__struct_fields__} | {"settings": settings}
     return msgspec.json.encode(SavedQueue(**fields))
 
 
-def delivered(queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> bytes:
+def deliveries_payload(queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> bytes:
     """Return the payload for deliveries that are added or replaced."""
     return _HEAD.pack(queue.uid, now_ms) + b"".join(_DELIVERY.pack(*each) for each in deliveries)
 
 
-def acknowledged(queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> bytes:
+def acknowledgement_payload(queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> bytes:
     """Return the payload for records that are forgotten."""
     places = (_PLACE.pack(each.shard_index, each.ordinal) for each in deliveries)
     return _HEAD.pack(queue.uid, now_ms) + b"".join(places)
 
 
-def deleted(queue: Queue) -> bytes:
+def deletion_payload(queue: Queue) -> bytes:
     """Return the payload for a queue that is gone."""
     return struct.pack(">Q", queue.uid)
 
 
 def frames(queue: Queue) -> Iterator[tuple[bytes, bytes]]:
     """Return all frames that a rewritten file has about a queue."""
-    yield QUEUE, saved(queue, queue.settings)
+    yield QUEUE, queue_payload(queue, queue.settings)
     deliveries = list(queue.deliveries)
     for begin in range(0, len(deliveries), _REWRITE_DELIVERIES):
-        yield DELIVERED, delivered(queue, deliveries[begin : begin + _REWRITE_DELIVERIES], queue.created_ms)
+        yield (
+            DELIVERED,
+            deliveries_payload(queue, deliveries[begin : begin + _REWRITE_DELIVERIES], queue.created_ms),
+        )
 
 
 class QueueReplay:
@@ -85,7 +88,7 @@ class QueueReplay:
             ValueError: The frame contradicts the frames before it. KeyError, `struct.error` and msgspec's errors mean the same.
         """
         if kind == QUEUE:
-            self._queue(msgspec.json.decode(payload, type=SavedQueue))
+            self._apply_queue(msgspec.json.decode(payload, type=SavedQueue))
             return
         if kind == QUEUE_DELETED:
             del self.queues[struct.unpack(">Q", payload)[0]]
@@ -100,13 +103,13 @@ class QueueReplay:
         for *fields, is_dead in _DELIVERY.iter_unpack(rest):
             delivery = Delivery._make((*fields, bool(is_dead)))
             queue.put([delivery])
-            following = max(queue.next_ordinals.get(delivery.shard_index, 1), delivery.ordinal + 1)
-            queue.next_ordinals[delivery.shard_index] = following
+            next_ordinal = max(queue.next_ordinals.get(delivery.shard_index, 1), delivery.ordinal + 1)
+            queue.next_ordinals[delivery.shard_index] = next_ordinal
 
-    def _queue(self, found: SavedQueue) -> None:
-        known = self.queues.get(found.uid)
-        if known is not None:
-            known.apply(found.settings)
+    def _apply_queue(self, saved: SavedQueue) -> None:
+        queue = self.queues.get(saved.uid)
+        if queue is not None:
+            queue.apply(saved.settings)
             return
-        self.queues[found.uid] = Queue(**msgspec.structs.asdict(found))
-        self.clock_ms = max(self.clock_ms, found.created_ms)
+        self.queues[saved.uid] = Queue(**msgspec.structs.asdict(saved))
+        self.clock_ms = max(self.clock_ms, saved.created_ms)

@@ -8,7 +8,14 @@ from dataclasses import replace
 from hashlib import md5
 
 from penstock_local.queues.deliveries import Delivery
-from penstock_local.queues.queue import DELETING, UPDATING, Queue, QueueAttributes, QueueSettings, Received
+from penstock_local.queues.queue import (
+    DELETING,
+    UPDATING,
+    Queue,
+    QueueAttributes,
+    QueueSettings,
+    ReceivedRecord,
+)
 from penstock_local.service_errors import RequestRefused
 from penstock_local.shard import Shard
 from penstock_local.stream import Stream
@@ -34,7 +41,7 @@ class QueueJournal:
     def deliveries_changed(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
         """Record deliveries that are about to be added or replaced."""
 
-    def acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
+    def deliveries_acknowledged(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
         """Record that these records are about to be forgotten."""
 
 
@@ -44,7 +51,7 @@ class Queues:
     Args:
         streams: The store's streams by uid.
         journal: Receives every change.
-        settle_ms: How long CREATING, UPDATING and DELETING last.
+        settle_ms: How long CREATING, UPDATING and DELETING last, in virtual milliseconds.
 
     Attributes:
         by_id: The queues by the resource identifier in their ARN.
@@ -70,7 +77,7 @@ class Queues:
             self.settle(queue, now_ms)
         return self.by_id.get(queue_id)
 
-    def settled(self, region: str, now_ms: int) -> list[Queue]:
+    def of_region(self, region: str, now_ms: int) -> list[Queue]:
         """Return the queues of a region by name, after applying their due changes."""
         for queue in list(self.by_id.values()):
             self.settle(queue, now_ms)
@@ -97,9 +104,9 @@ class Queues:
         try:
             if settings.status == DELETING and settings.due_ms <= now_ms:
                 self._journal.queue_deleted(queue)
-                self._drop(queue)
+                self._remove(queue)
                 return
-            following = queue.settled(self.stream_of(queue), now_ms)
+            following = queue.next_settings(self.stream_of(queue), now_ms)
             if following is None:
                 return
             if settings.status == UPDATING:
@@ -156,7 +163,7 @@ class Queues:
             start_ms=start[1],
             settings=QueueSettings("CREATING", now_ms + self._settle_ms, attributes, tags=tags),
         )
-        queue.begin_at(stream)
+        queue.set_start(stream)
         self._journal.queue_changed(queue, queue.settings)
         self.adopt(queue)
         self.settle(queue, now_ms)
@@ -164,18 +171,18 @@ class Queues:
 
     def update(self, queue: Queue, attributes: QueueAttributes, now_ms: int) -> None:
         """Begin to change a queue's attributes."""
-        self._begin(queue, replace(queue.settings, status=UPDATING, following=attributes), now_ms)
+        self._begin_change(queue, replace(queue.settings, status=UPDATING, following=attributes), now_ms)
 
     def delete(self, queue: Queue, now_ms: int) -> None:
         """Begin to delete a queue."""
-        self._begin(queue, replace(queue.settings, status=DELETING), now_ms)
+        self._begin_change(queue, replace(queue.settings, status=DELETING), now_ms)
 
     def put_settings(self, queue: Queue, settings: QueueSettings) -> None:
         """Replace a queue's tags or policy."""
         self._journal.queue_changed(queue, settings)
         queue.apply(settings)
 
-    def _begin(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
+    def _begin_change(self, queue: Queue, settings: QueueSettings, now_ms: int) -> None:
         settings = replace(settings, due_ms=now_ms + self._settle_ms)
         self._journal.queue_changed(queue, settings)
         queue.apply(settings)
@@ -188,7 +195,7 @@ class Queues:
         self._by_stream.setdefault(queue.stream_uid, {})[queue.id] = queue
         queue.on_records(self.stream_of(queue).shards.values())
 
-    def _drop(self, queue: Queue) -> None:
+    def _remove(self, queue: Queue) -> None:
         del self.by_id[queue.id]
         of_stream = self._by_stream[queue.stream_uid]
         del of_stream[queue.id]
@@ -199,7 +206,7 @@ class Queues:
     # -- records --------------------------------------------------------------------------------------------
 
     def on_stream_change(self, stream: Stream, shards: Sequence[Shard]) -> None:
-        """Handle that shards of a stream got records: its queues may deliver them."""
+        """Handle new records in shards of a stream: its queues may deliver them."""
         for queue in self._by_stream.get(stream.uid, {}).values():
             queue.on_records(shards)
             if shards:
@@ -214,13 +221,13 @@ class Queues:
         *,
         dead: bool,
         in_flight_max: int | None,
-    ) -> list[Received]:
+    ) -> list[ReceivedRecord]:
         """Deliver up to `limit` records that are visible now."""
         picked = queue.pick(self.stream_of(queue), now_ms, limit, in_flight_max, dead=dead)
         if not picked.received:
             return []
         seconds = queue.settings.attributes.visibility_s if visibility_s is None else visibility_s
-        received = queue.delivered(picked, now_ms, seconds * 1000)
+        received = queue.new_deliveries(picked, now_ms, seconds * 1000)
         try:
             self._journal.deliveries_changed(queue, [each.delivery for each in received], now_ms)
         except RequestRefused:
@@ -233,7 +240,7 @@ class Queues:
 
     def acknowledge(self, queue: Queue, deliveries: Sequence[Delivery], now_ms: int) -> None:
         """Remove records whose processing is done. The deliveries must be current."""
-        self._journal.acknowledged(queue, deliveries, now_ms)
+        self._journal.deliveries_acknowledged(queue, deliveries, now_ms)
         for delivery in deliveries:
             queue.deliveries.remove(delivery.shard_index, delivery.ordinal)
         if queue.any_visible(dead=False):

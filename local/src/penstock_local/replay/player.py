@@ -35,7 +35,7 @@ class Player:
         self._clock: VirtualClock | None = None
         self._store: Store | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._seen: dict[str, int] = {}
+        self._reported_counts: dict[str, int] = {}
         self._files: list[RecordingFile] = []
         try:
             self._files.extend(map(RecordingFile, paths))
@@ -52,19 +52,19 @@ class Player:
 
     @property
     def from_ms(self) -> int:
-        """The earliest beginning of a slice."""
+        """Return the earliest beginning of the recorded slices."""
         return min(file.metadata.recorded.from_ms for file in self._files)
 
     @property
     def until_ms(self) -> int:
-        """The latest end of a slice."""
+        """Return the latest end of the recorded slices."""
         return max(file.metadata.recorded.until_ms for file in self._files)
 
     def load(self, store: Store, clock: VirtualClock) -> None:
         """Put the streams into a store."""
         self._store, self._clock = store, clock
         for file in self._files:
-            stream = _stream_of(file, store, clock)
+            stream = _build_stream(file, store, clock)
             stream.settle(clock.now_ms())
             store.adopt(stream)
             self._streams.append(stream)
@@ -81,7 +81,7 @@ class Player:
             file.close()
 
     def state(self) -> dict[str, Any]:
-        """Return how far the replay is."""
+        """Return the clock, the slice, and by stream how many records there are and how many have appeared."""
         assert self._clock is not None, "it was loaded"
         return {
             "now_ms": self._clock.now_ms(),
@@ -89,15 +89,15 @@ class Player:
             "until_ms": self.until_ms,
             "streams": {
                 stream.name: {
-                    "records": sum(shard.record_count for shard in _shards_of(stream)),
-                    "appeared": sum(len(shard) for shard in _shards_of(stream)),
+                    "records": sum(shard.record_count for shard in _all_shards(stream)),
+                    "appeared": sum(len(shard) for shard in _all_shards(stream)),
                 }
                 for stream in self._streams
             },
         }
 
     def describe(self) -> str:
-        """Return a line about it."""
+        """Return a line with the moment and, by stream, how many of its records have appeared."""
         state = self.state()
         counts = [f"{name} {each['appeared']}/{each['records']}" for name, each in state["streams"].items()]
         moment = datetime.fromtimestamp(state["now_ms"] / 1000, UTC).isoformat(timespec="milliseconds")
@@ -114,7 +114,7 @@ class Player:
             raise OptionError(f"a replay steps forwards by at least 1, not {count}")
         now_ms = self._clock.now_ms()
         arrivals = merge(
-            *(shard.arrivals_after(now_ms) for each in self._streams for shard in _shards_of(each))
+            *(shard.arrivals_after(now_ms) for each in self._streams for shard in _all_shards(each))
         )
         moments = list(islice((moment for moment, _ in groupby(arrivals)), count))
         return (moments[-1] - now_ms) / 1000 if moments else 0.0
@@ -131,10 +131,12 @@ class Player:
                 continue  # it was deleted
             shards = list(stream.shards.values())
             changed = [
-                shard for shard in shards if len(shard) != self._seen.get(f"{stream.uid} {shard.id}", 0)
+                shard
+                for shard in shards
+                if len(shard) != self._reported_counts.get(f"{stream.uid} {shard.id}", 0)
             ]
             if changed:
-                self._seen.update({f"{stream.uid} {shard.id}": len(shard) for shard in changed})
+                self._reported_counts.update({f"{stream.uid} {shard.id}": len(shard) for shard in changed})
                 self._store.queues.on_stream_change(stream, changed)
                 self._store.on_change(stream, changed)
             moments = [shard.next_arrival_ms for shard in shards if isinstance(shard, ReplayedShard)]
@@ -145,12 +147,12 @@ class Player:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
 
-def _shards_of(stream: ReplayedStream) -> list[ReplayedShard]:
-    present = [shard for shard in stream.shards.values() if isinstance(shard, ReplayedShard)]
-    return [*present, *stream.upcoming]
+def _all_shards(stream: ReplayedStream) -> list[ReplayedShard]:
+    open_shards = [shard for shard in stream.shards.values() if isinstance(shard, ReplayedShard)]
+    return [*open_shards, *stream.upcoming_shards]
 
 
-def _stream_of(file: RecordingFile, store: Store, clock: VirtualClock) -> ReplayedStream:
+def _build_stream(file: RecordingFile, store: Store, clock: VirtualClock) -> ReplayedStream:
     """Return the stream of a recording, in the server's account and region. Its shards open and close at their recorded moments."""
     metadata = file.metadata
     from_ms, until_ms = metadata.recorded.from_ms, metadata.recorded.until_ms
@@ -180,10 +182,10 @@ def _stream_of(file: RecordingFile, store: Store, clock: VirtualClock) -> Replay
         opened_ms = before_slice_ms if recorded.opened_ms is None else recorded.opened_ms
         if opened_ms < until_ms:
             shard = ReplayedShard(recorded, file, opened_ms, clock.now_ms)
-            stream.upcoming.append(shard)
+            stream.upcoming_shards.append(shard)
             if recorded.closed_ms is not None and recorded.closed_ms < until_ms:
-                stream.closing.append((recorded.closed_ms, shard))
-    stream.upcoming.sort(key=lambda shard: (shard.opened_ms, shard.index))
-    stream.closing.sort(key=lambda entry: entry[0])
-    stream.next_index = 1 + max((shard.index for shard in stream.upcoming), default=-1)
+                stream.closings.append((recorded.closed_ms, shard))
+    stream.upcoming_shards.sort(key=lambda shard: (shard.opened_ms, shard.index))
+    stream.closings.sort(key=lambda entry: entry[0])
+    stream.next_index = 1 + max((shard.index for shard in stream.upcoming_shards), default=-1)
     return stream

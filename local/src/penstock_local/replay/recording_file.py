@@ -121,7 +121,7 @@ class RecordingFile:
             if isinstance(error, OptionError):
                 raise
             raise OptionError(f"{self.path}: the footer is damaged: {error}") from error
-        self._cached: OrderedDict[int, Rows] = OrderedDict()
+        self._cached_rows: OrderedDict[int, Rows] = OrderedDict()
         self._cached_bytes = 0
 
     def close(self) -> None:
@@ -135,14 +135,14 @@ class RecordingFile:
 
     def rows(self, index: int) -> Rows:
         """Return the records of a row group. Row groups that were used last are kept in memory."""
-        found = self._cached.get(index)
+        found = self._cached_rows.get(index)
         if found is not None:
-            self._cached.move_to_end(index)
+            self._cached_rows.move_to_end(index)
             return found
-        found = self._cached[index] = self._decode(index)
+        found = self._cached_rows[index] = self._decode(index)
         self._cached_bytes += found.memory_bytes
-        while self._cached_bytes > _CACHE_BYTES_MAX and len(self._cached) > 1:
-            self._cached_bytes -= self._cached.popitem(last=False)[1].memory_bytes
+        while self._cached_bytes > _CACHE_BYTES_MAX and len(self._cached_rows) > 1:
+            self._cached_bytes -= self._cached_rows.popitem(last=False)[1].memory_bytes
         return found
 
     def _decode(self, index: int) -> Rows:

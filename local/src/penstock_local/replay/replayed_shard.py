@@ -111,7 +111,7 @@ class ReplayedShard(Shard):
         """Return a sequence number between the record before a position and the record at it."""
         del at_ms
         before = min(ordinal, self.next_ordinal) - 1
-        return self._number(before) + 1 if before else self.starting_number
+        return self._number_at(before) + 1 if before else self.starting_number
 
     def ordinal_of(self, number: int, *, is_after: bool) -> int:
         """Return the position of the first record whose number is at least `number`, or with `is_after` larger.
@@ -120,7 +120,7 @@ class ReplayedShard(Shard):
             RequestRefused: The number is of another shard, or of no record that has appeared.
         """
         last = len(self)
-        newest = self._number(last) + 1 if last else self.starting_number
+        newest = self._number_at(last) + 1 if last else self.starting_number
         if not self.starting_number <= number <= newest and number != self.ending_number:
             raise invalid_argument(
                 f"The sequence number {number} used on shard {self.id} is invalid because it did not come from this stream."
@@ -131,7 +131,7 @@ class ReplayedShard(Shard):
         numbers = self._file.rows(self._indexes[batch]).numbers
         return self._first_ordinals[batch] + bisect_left(numbers, number + is_after)
 
-    def _number(self, ordinal: int) -> int:
+    def _number_at(self, ordinal: int) -> int:
         batch = bisect_right(self._first_ordinals, ordinal) - 1
         return self._file.rows(self._indexes[batch]).numbers[ordinal - self._first_ordinals[batch]]
 
@@ -169,7 +169,7 @@ class ReplayedShard(Shard):
     def next_number(self, arrival_ms: int) -> int:
         """Refuse to take a record."""
         del arrival_ms
-        raise read_only(self._file, f"shard {self.id}")
+        raise read_only_error(self._file, f"shard {self.id}")
 
     def extend(self, texts: Sequence[bytes], sizes: Sequence[int], arrival_ms: int) -> int:
         """Refuse to take records."""
@@ -191,7 +191,7 @@ class ReplayedShard(Shard):
         return 1, [], [], []
 
 
-def read_only(file: RecordingFile, what: Any) -> RequestRefused:
+def read_only_error(file: RecordingFile, what: Any) -> RequestRefused:
     """Return the refusal of a change."""
     return invalid_argument(
         f"{what} is replayed from {file.path} and cannot be changed: use another stream for it."
