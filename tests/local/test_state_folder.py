@@ -279,7 +279,7 @@ def losing(frames):
 
 
 def test_a_journal_is_not_replaced_by_one_that_holds_less(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("penstock_local.journal._kept_frames", losing(journal._kept_frames))
+    monkeypatch.setattr("penstock_local.journal._record_payloads", losing(journal._record_payloads))
     monkeypatch.setattr("penstock_local.table_image.Image.deltas", losing(Image.deltas))
     monkeypatch.setattr("penstock_local.journal._COMPACT_BYTES_MIN", 10)
     monkeypatch.setattr("penstock_local.tables._COMPACT_BYTES_MIN", 10)

@@ -68,7 +68,7 @@ class Direct:
         dispatch.answer(call, json.dumps(request).encode())
         stream = self.service.store.streams["us-east-1", "s"]
         shard = stream.shards[request["ShardId"]]
-        subscription = self.service.subscriptions.pair(stream, stream.consumers["c"], shard).holder
+        subscription = self.service.subscriptions.pair(stream, stream.consumers["c"], shard).open_subscription
         found = []
         with mock.patch.object(subscriptions, "EVENT_RECORDS_MAX", 2):
             while (step := subscription.next_step(self.now_ms)).frame:

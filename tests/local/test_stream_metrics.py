@@ -255,7 +255,7 @@ def test_metrics_are_listed_five_hundred_to_a_page(rig):
         stream = SimpleNamespace(
             region="us-east-1", name=f"s{n:03}", settings=SimpleNamespace(shard_metrics=())
         )
-        metrics._add(stream, {"IncomingBytes": 1}, {}, 0)
+        metrics._add_values(stream, {"IncomingBytes": 1}, {}, 0)
     assert [len(metrics.metrics(region, {})) for region in ("us-east-1", "eu-west-1")] == [601, 0]
     for n in range(301):
         rig.server.create_stream(f"s{n:03}")

@@ -221,6 +221,6 @@ async def _serve(
         server.create_streams(streams)
         # a reader that went away must not stop the server
         with contextlib.suppress(BrokenPipeError):
-            print("\n".join(server.about().lines()), flush=True)  # noqa: T201 - a command line prints
+            print("\n".join(server.describe().lines()), flush=True)  # noqa: T201 - a command line prints
 
     await serve_until(options, announce, stop)

@@ -61,7 +61,7 @@ def grow(store: Store, stream: Stream, written: Sequence[Batch], now_ms: int) ->
         return
     shard, hash_key = split
     try:
-        store.begin(stream, "split", (shard.index, hash_key), "UPDATING", now_ms)
+        store.begin_change(stream, "split", (shard.index, hash_key), "UPDATING", now_ms)
     except RequestRefused as refusal:
         # the records are stored, so the write has succeeded; a later write tries again
         log.debug("stream %s does not grow yet: %s", stream.name, refusal)

@@ -77,7 +77,7 @@ class FileJournal(Journal):
         self.clock_ms = max(replay.clock_ms, replay.queues.clock_ms)
         for stream in replay.streams.values():
             store.adopt(stream)
-            self._saved_streams[stream.uid] = stream.saved()
+            self._saved_streams[stream.uid] = stream.saved_state()
         for queue in replay.queues.queues.values():
             queue.deliveries.settle(self.clock_ms)
             store.adopt_queue(queue)
@@ -105,7 +105,7 @@ class FileJournal(Journal):
         except RequestRefused:
             self._restore(stream)
             raise
-        self._saved_streams[stream.uid] = stream.saved()
+        self._saved_streams[stream.uid] = stream.saved_state()
 
     def stream_deleted(self, stream: Stream) -> None:
         try:
@@ -153,7 +153,7 @@ class FileJournal(Journal):
     def _restore(self, stream: Stream) -> None:
         # a stream that was never written is forgotten by the store
         if stream.uid in self._saved_streams:
-            stream.put_back(self._saved_streams[stream.uid])
+            stream.restore_saved(self._saved_streams[stream.uid])
 
     # -- rewriting the file ---------------------------------------------------------------------------------
 
@@ -272,7 +272,7 @@ def _unpack_records(payload: bytes) -> tuple[int, int, list[tuple[int, int, list
 
 def _record_payloads(stream: Stream, shard: Shard) -> Iterator[bytes]:
     """Yield the records of a shard as payloads of frames, each with one arrival."""
-    ordinal, texts, sizes, arrivals = shard.kept()
+    ordinal, texts, sizes, arrivals = shard.all_records()
     begin = 0
     while begin < len(texts):
         end = begin + 1
@@ -312,7 +312,7 @@ def _stream_document(stream: Stream) -> dict[str, Any]:
                 "closed_ms": shard.closed_ms,
                 "parents": shard.parents,
                 "children": shard.children,
-                "first": shard.first if len(shard) else shard.next_ordinal,
+                "first": shard.first_ordinal if len(shard) else shard.next_ordinal,
             }
             for shard in stream.shards.values()
         ],

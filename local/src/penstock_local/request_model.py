@@ -84,8 +84,8 @@ def operations() -> Collection[str]:
 
 def input_shape(operation: str) -> Shape:
     """Return the shape of an operation's requests."""
-    named = _model().operations[operation].input
-    return _NO_MEMBERS if named is None else shape(named.shape)
+    input_name = _model().operations[operation].input
+    return _NO_MEMBERS if input_name is None else shape(input_name.shape)
 
 
 def shape(name: str) -> Shape:
@@ -102,19 +102,19 @@ def _fields(structure: Shape) -> list[tuple[str, str, Shape, bool]]:
     ]
 
 
-def checked(operation: str, document: Any, *, apart: Collection[str] = ()) -> dict[str, Any]:
+def check_request(operation: str, document: Any, *, members_apart: Collection[str] = ()) -> dict[str, Any]:
     """Return the members of a request that its operation knows, converted to the types that the operations use.
 
     Args:
         operation: One of `operations`.
         document: The request.
-        apart: Required members that the document lacks because they are checked elsewhere.
+        members_apart: Required members that the document lacks because they are checked elsewhere.
 
     Raises:
         RequestRefused: `SerializationException` for a wrong type, `ValidationException` for the rest.
     """
     problems: list[str] = []
-    found = _structure(input_shape(operation), document, "", problems, apart)
+    found = _check_structure(input_shape(operation), document, "", problems, members_apart)
     refuse_if(problems)
     return found
 
@@ -125,7 +125,7 @@ def check(expected: Shape | str, value: Any, path: str, problems: list[str]) -> 
     Args:
         expected: A shape, or the name of one of the model.
         value: The request's value; not null.
-        path: Its place in the request.
+        path: The place of the value in the request.
         problems: Receives the sentences.
 
     Raises:
@@ -137,13 +137,13 @@ def check(expected: Shape | str, value: Any, path: str, problems: list[str]) -> 
 
 
 def check_count(expected: Shape | str, value: Sized, path: str, problems: list[str]) -> None:
-    """Check how many members a list or map has; its content is not repeated in the message."""
+    """Check the number of members of a list or map; the sentence about a violation leaves out the members."""
     if isinstance(expected, str):
         expected = shape(expected)
     _check_length(expected, value, "[...]", path, problems)
 
 
-def violated(value: Any, path: str, constraint: str) -> str:
+def violation(value: Any, path: str, constraint: str) -> str:
     """Return the service's sentence for a member that violates a constraint."""
     shown = "null" if value is None else f"'{str(value)[:_SHOWN_CHARS_MAX]}'"
     return f"Value {shown} at '{path}' failed to satisfy constraint: {constraint}"
@@ -159,89 +159,91 @@ def refuse_if(problems: list[str]) -> None:
 # -- one check per type -------------------------------------------------------------------------------------
 
 
-def _wrong_type(path: str, expected: str, value: Any) -> Exception:
+def _type_error(path: str, expected: str, value: Any) -> Exception:
     return serialization(f"{path} must be {expected}, not {type(value).__name__}")
 
 
 def _check_length(expected: Shape, value: Sized, shown: Any, path: str, problems: list[str]) -> None:
     if expected.min is not None and len(value) < expected.min:
         problems.append(
-            violated(shown, path, f"Member must have length greater than or equal to {expected.min}")
+            violation(shown, path, f"Member must have length greater than or equal to {expected.min}")
         )
     if expected.max is not None and len(value) > expected.max:
         problems.append(
-            violated(shown, path, f"Member must have length less than or equal to {expected.max}")
+            violation(shown, path, f"Member must have length less than or equal to {expected.max}")
         )
 
 
-def _string(expected: Shape, value: Any, path: str, problems: list[str]) -> str:
+def _check_string(expected: Shape, value: Any, path: str, problems: list[str]) -> str:
     if not isinstance(value, str):
-        raise _wrong_type(path, "a string", value)
+        raise _type_error(path, "a string", value)
     _check_length(expected, value, value, path, problems)
     # a value that is too long is not matched: some of the model's patterns take long for it
     fits = expected.max is None or len(value) <= expected.max
     if expected.pattern is not None and fits and not re.fullmatch(expected.pattern, value, re.ASCII):
         problems.append(
-            violated(value, path, f"Member must satisfy regular expression pattern: {expected.pattern}")
+            violation(value, path, f"Member must satisfy regular expression pattern: {expected.pattern}")
         )
     if expected.enum and value not in expected.enum:
         problems.append(
-            violated(value, path, f"Member must satisfy enum value set: [{', '.join(expected.enum)}]")
+            violation(value, path, f"Member must satisfy enum value set: [{', '.join(expected.enum)}]")
         )
     return value
 
 
-def _integer(expected: Shape, value: Any, path: str, problems: list[str]) -> int:
+def _check_integer(expected: Shape, value: Any, path: str, problems: list[str]) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise _wrong_type(path, "an integer", value)
+        raise _type_error(path, "an integer", value)
     if expected.min is not None and value < expected.min:
         problems.append(
-            violated(value, path, f"Member must have value greater than or equal to {expected.min}")
+            violation(value, path, f"Member must have value greater than or equal to {expected.min}")
         )
     if expected.max is not None and value > expected.max:
-        problems.append(violated(value, path, f"Member must have value less than or equal to {expected.max}"))
+        problems.append(
+            violation(value, path, f"Member must have value less than or equal to {expected.max}")
+        )
     return value
 
 
-def _boolean(expected: Shape, value: Any, path: str, problems: list[str]) -> bool:  # noqa: ARG001
+def _check_boolean(expected: Shape, value: Any, path: str, problems: list[str]) -> bool:  # noqa: ARG001
     if not isinstance(value, bool):
-        raise _wrong_type(path, "a boolean", value)
+        raise _type_error(path, "a boolean", value)
     return value
 
 
-def _timestamp(expected: Shape, value: Any, path: str, problems: list[str]) -> int:  # noqa: ARG001
+def _check_timestamp(expected: Shape, value: Any, path: str, problems: list[str]) -> int:  # noqa: ARG001
     """Return a moment in milliseconds since the epoch. JSON has it in seconds, CBOR as a tagged number.
 
     Seconds are rounded up, which keeps "at or after" exact: records carry whole milliseconds.
     """
     if isinstance(value, Timestamp):
         if abs(value.ms) > _MOMENT_MAX_S * 1000:
-            raise _wrong_type(path, "a time before the year 10000", value)
+            raise _type_error(path, "a time before the year 10000", value)
         return value.ms
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOMENT_MAX_S:
-        raise _wrong_type(path, "a number of seconds", value)
+        raise _type_error(path, "a number of seconds", value)
     # microseconds first: the product of a float and 1000 may fall just below a whole millisecond
     return -(-round(value * 1_000_000) // 1000)
 
 
-def _blob(expected: Shape, value: Any, path: str, problems: list[str]) -> str | bytes:  # noqa: ARG001
+def _check_blob(expected: Shape, value: Any, path: str, problems: list[str]) -> str | bytes:  # noqa: ARG001
     """Return base64 text or bytes as they are; their length is checked when records are read."""
     if not isinstance(value, str | bytes):
-        raise _wrong_type(path, "a blob", value)
+        raise _type_error(path, "a blob", value)
     return value
 
 
-def _list(expected: Shape, value: Any, path: str, problems: list[str]) -> list[Any]:
+def _check_list(expected: Shape, value: Any, path: str, problems: list[str]) -> list[Any]:
     if not isinstance(value, list):
-        raise _wrong_type(path, "a list", value)
+        raise _type_error(path, "a list", value)
     check_count(expected, value, path, problems)
     member = shape(expected.member.shape)
     return [check(member, item, f"{path}.{i}.member", problems) for i, item in enumerate(value, 1)]
 
 
-def _map(expected: Shape, value: Any, path: str, problems: list[str]) -> dict[str, Any]:
+def _check_map(expected: Shape, value: Any, path: str, problems: list[str]) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise _wrong_type(path, "a map", value)
+        raise _type_error(path, "a map", value)
     check_count(expected, value, path, problems)
     keys, values = shape(expected.key.shape), shape(expected.value.shape)
     return {
@@ -250,32 +252,32 @@ def _map(expected: Shape, value: Any, path: str, problems: list[str]) -> dict[st
     }
 
 
-def _structure(
-    expected: Shape, value: Any, path: str, problems: list[str], apart: Collection[str] = ()
+def _check_structure(
+    expected: Shape, value: Any, path: str, problems: list[str], members_apart: Collection[str] = ()
 ) -> dict[str, Any]:
     """Check presence and each member; null counts as absent, and unknown members are ignored, as the service does."""
     if not isinstance(value, dict):
-        raise _wrong_type(path or "the body", "a structure", value)
+        raise _type_error(path or "the body", "a structure", value)
     found = {}
     for name, shown, member, is_required in _fields(expected):
         item = value.get(name)
         if item is not None:
             where = f"{path}.{shown}" if path else shown
             found[name] = CHECKS[member.type](member, item, where, problems)
-        elif is_required and name not in apart:
+        elif is_required and name not in members_apart:
             where = f"{path}.{shown}" if path else shown
-            problems.append(violated(None, where, "Member must not be null"))
+            problems.append(violation(None, where, "Member must not be null"))
     return found
 
 
 CHECKS: dict[str, Callable[[Shape, Any, str, list[str]], Any]] = {
-    "blob": _blob,
-    "boolean": _boolean,
-    "integer": _integer,
-    "list": _list,
-    "long": _integer,
-    "map": _map,
-    "string": _string,
-    "structure": _structure,
-    "timestamp": _timestamp,
+    "blob": _check_blob,
+    "boolean": _check_boolean,
+    "integer": _check_integer,
+    "list": _check_list,
+    "long": _check_integer,
+    "map": _check_map,
+    "string": _check_string,
+    "structure": _check_structure,
+    "timestamp": _check_timestamp,
 }

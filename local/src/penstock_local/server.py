@@ -161,7 +161,7 @@ class Server:
             self.clock,
             CallLog(),
             self._bridge,
-            self.about,
+            self.describe,
             allow_hosts=options.allow_hosts,
             player=self._player,
         )
@@ -169,7 +169,7 @@ class Server:
         self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-        self._loaded = False
+        self._is_loaded = False
         self._has_warned_of_folder = False
         self.port = 0
 
@@ -219,7 +219,7 @@ class Server:
         ca_bundle = None if self._certificate is None else str(self._certificate.ca_bundle)
         return Handle(f"{scheme}://{HOST}:{self.port}", self.options.region, ca_bundle)
 
-    def about(self) -> ServerDescription:
+    def describe(self) -> ServerDescription:
         """Return the settings that a client of this server needs."""
         state_dir = None if self._folder is None else str(self._folder.path.resolve())
         streams = {
@@ -230,7 +230,7 @@ class Server:
         return ServerDescription(self.handle().environ(), streams, state_dir, os.getpid())
 
     async def _load(self) -> None:
-        """Load the state folder."""
+        """Load the state folder, the recordings and the DynamoDB tables."""
         if self._journal is not None:
             self._journal.load(self._store)
             self.clock.catch_up(self._journal.clock_ms)
@@ -238,7 +238,7 @@ class Server:
         if self._player is not None:
             self._player.load(self._store, self.clock)
         await self._bridge.start()
-        self._loaded = True
+        self._is_loaded = True
 
     async def stop(self) -> None:
         """Stop listening, end all connections, close the state folder."""
@@ -254,7 +254,7 @@ class Server:
         await asyncio.get_running_loop().run_in_executor(None, self._bridge.close)
         if self._journal is not None:
             # a start that failed writes nothing: the folder may be damaged
-            self._journal.close(self.clock.now_ms() if self._loaded else None)
+            self._journal.close(self.clock.now_ms() if self._is_loaded else None)
         if self._folder is not None:
             self._folder.close()
         if self._certificate is not None:
@@ -281,7 +281,7 @@ class Server:
                     raise OptionError(f"stream {name!r} cannot be created: {refusal.message}") from refusal
 
     def _sweep(self) -> None:
-        """Free records past their retention, also in streams that are not called; runs once a second."""
+        """Do the work that no call triggers, once a second: end overdue connections, drop expired records, save the state."""
         loop = asyncio.get_running_loop()
         try:
             self._connections.end_overdue(loop.time())
@@ -298,7 +298,7 @@ class Server:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
     def _warn_of_removed_folder(self) -> None:
-        """Report once that the state folder is not where it was: the open files take every change, and a restart finds none of it."""
+        """Warn once that the state folder is gone from its path: a restart will find none of the changes."""
         if self._folder is None or self._folder.is_in_place:
             self._has_warned_of_folder = False
         elif not self._has_warned_of_folder:
@@ -336,7 +336,7 @@ class LocalKinesis(Handle):
     def __init__(self, **options: Unpack[LocalKeywords]) -> None:
         self.options: LocalOptions = LocalOptions(**options)
         self._thread: threading.Thread | None = None
-        self._stop: Callable[[], object] | None = None
+        self._request_stop: Callable[[], object] | None = None
         self._failure: BaseException | None = None
 
     def start(self) -> Self:
@@ -358,20 +358,20 @@ class LocalKinesis(Handle):
 
     def stop(self) -> None:
         """Stop the server and wait for it; does nothing when it does not run."""
-        thread, stop = self._thread, self._stop
+        thread, stop = self._thread, self._request_stop
         if thread is None or stop is None:
             return
         stop()
         thread.join(_STOP_TIMEOUT_S)
         if thread.is_alive():
             raise Unavailable(f"the embedded Kinesis did not stop within {_STOP_TIMEOUT_S} s")
-        self._thread = self._stop = None
+        self._thread = self._request_stop = None
         self._raise_failure()
 
     def _raise_failure(self) -> None:
         """Raise, in the waiting thread, the error that ended the server's thread."""
         if self._failure is not None:
-            self._thread = self._stop = None
+            self._thread = self._request_stop = None
             raise self._failure
 
     def __enter__(self) -> Self:
@@ -398,7 +398,7 @@ class LocalKinesis(Handle):
     async def _serve(self, started: threading.Event) -> None:
         loop = asyncio.get_running_loop()
         stopping = asyncio.Event()
-        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
+        self._request_stop = lambda: loop.call_soon_threadsafe(stopping.set)
         server = Server(self.options)
         await server.start()
         self._point_to(server.handle())
@@ -441,12 +441,12 @@ class LocalKinesisProcess(Handle):
             raise OptionError("this LocalKinesisProcess runs already")
         command = [sys.executable, "-m", "penstock_local", *arguments(self.options), "--stop-on-eof"]
         # its output goes to a file: a pipe without a reader would block it when full
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=said,
+                stderr=output,
                 encoding="utf-8",
                 errors="replace",
             )
@@ -460,8 +460,8 @@ class LocalKinesisProcess(Handle):
             if "AWS_ENDPOINT_URL" not in environ:
                 process.kill()
                 process.communicate()
-                said.seek(0)
-                raise Unavailable(f"the embedded Kinesis did not start: {said.read().strip()}")
+                output.seek(0)
+                raise Unavailable(f"the embedded Kinesis did not start: {output.read().strip()}")
         self._process, self._starter_pid = process, os.getpid()
         self._point_to(Handle(environ["AWS_ENDPOINT_URL"], self.options.region, environ.get("AWS_CA_BUNDLE")))
         return self
@@ -535,7 +535,7 @@ async def serve_until(options: LocalOptions, on_start: Callable[[Server], None],
     Args:
         options: How it runs.
         on_start: Called once it listens.
-        stop: Ends it.
+        stop: Ends the server when it is set.
 
     Raises:
         OptionError: It cannot listen, or the state folder cannot be used.

@@ -22,45 +22,45 @@ class RequestRefused(Exception):  # noqa: N818 - it is an answer of the service,
 
 
 def invalid_argument(message: str) -> RequestRefused:
-    """A parameter has the right form and a value that cannot be used."""
+    """Return the error for a parameter of the right form whose value cannot be used."""
     return RequestRefused("InvalidArgumentException", message)
 
 
 def validation(message: str) -> RequestRefused:
-    """A parameter violates the model: length, range, pattern or presence."""
+    """Return the error for a parameter that violates the model: length, range, pattern or presence."""
     return RequestRefused("ValidationException", message)
 
 
 def not_found(message: str) -> RequestRefused:
-    """The stream, shard or resource does not exist."""
+    """Return the error for a stream, shard or other resource that does not exist."""
     return RequestRefused("ResourceNotFoundException", message)
 
 
 def in_use(message: str) -> RequestRefused:
-    """The resource exists already, or is not in the state that the operation needs."""
+    """Return the error for a resource that exists already, or is not in the state that the operation needs."""
     return RequestRefused("ResourceInUseException", message)
 
 
 def limit_exceeded(message: str) -> RequestRefused:
-    """A control operation is over its rate or over an account quota."""
+    """Return the error for a control operation over its rate or over an account quota."""
     return RequestRefused("LimitExceededException", message)
 
 
 def throughput_exceeded(message: str) -> RequestRefused:
-    """A data operation is over the rate of its shard."""
+    """Return the error for a data operation over the rate of its shard."""
     return RequestRefused(THROUGHPUT_EXCEEDED, message)
 
 
 def throttling(message: str) -> RequestRefused:
-    """A call on a queue's records is over its rate."""
+    """Return the error for a call on a queue's records over its rate."""
     return RequestRefused("ThrottlingException", message)
 
 
 def serialization(message: str) -> RequestRefused:
-    """The body is not a document of the expected types."""
+    """Return the error for a body that is not a document of the expected types."""
     return RequestRefused("SerializationException", message)
 
 
 def not_served(message: str) -> RequestRefused:
-    """The service has something that this server does not have; clients do not retry HTTP 501."""
+    """Return the error for a feature of the service that this server lacks; clients do not retry HTTP 501."""
     return RequestRefused("NotImplementedException", message, status=501)

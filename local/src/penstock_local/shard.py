@@ -34,7 +34,7 @@ class Shard:
         stream_tag: Distinguishes its sequence numbers from those of other streams.
         opened_ms: When it began to take records.
         closed_ms: When it stopped, or None while open.
-        first: Ordinal of the oldest record that is kept.
+        first_ordinal: Ordinal of the oldest record that is kept.
         stored_bytes: Bytes of the texts that are kept.
     """
 
@@ -46,7 +46,7 @@ class Shard:
         "children",
         "closed_ms",
         "created_s",
-        "first",
+        "first_ordinal",
         "hash_end",
         "hash_start",
         "id",
@@ -78,7 +78,7 @@ class Shard:
         self.stream_tag = stream_tag
         self.opened_ms = opened_ms
         self.closed_ms: int | None = None
-        self.first = 1
+        self.first_ordinal = 1
         self.stored_bytes = 0
         self._texts: list[bytes] = []
         self._arrivals = array("q")
@@ -91,7 +91,7 @@ class Shard:
     @property
     def next_ordinal(self) -> int:
         """Return the ordinal of the next record."""
-        return self.first + len(self._texts)
+        return self.first_ordinal + len(self._texts)
 
     @property
     def starting_number(self) -> int:
@@ -149,17 +149,17 @@ class Shard:
         Returns:
             The ordinal after the last returned record, the records' texts, and the bytes that they count for.
         """
-        begin = max(ordinal - self.first, 0)
+        begin = max(ordinal - self.first_ordinal, 0)
         stop_max = min(begin + count_max, len(self._texts))
         if begin >= stop_max:
-            return self.first + begin, [], 0
-        before = self._ends[begin - 1] if begin else self._base_bytes
-        stop = max(bisect_right(self._ends, before + bytes_max, begin, stop_max), begin + 1)
-        return self.first + stop, self._texts[begin:stop], self._ends[stop - 1] - before
+            return self.first_ordinal + begin, [], 0
+        bytes_before = self._ends[begin - 1] if begin else self._base_bytes
+        stop = max(bisect_right(self._ends, bytes_before + bytes_max, begin, stop_max), begin + 1)
+        return self.first_ordinal + stop, self._texts[begin:stop], self._ends[stop - 1] - bytes_before
 
     def arrival_ms(self, ordinal: int) -> int | None:
         """Return when the first record at or after a position arrived; None when there is none yet."""
-        index = max(ordinal - self.first, 0)
+        index = max(ordinal - self.first_ordinal, 0)
         return self._arrivals[index] if index < len(self._arrivals) else None
 
     def behind_ms(self, ordinal: int, now_ms: int) -> int:
@@ -170,46 +170,46 @@ class Shard:
 
     def ordinal_at_time(self, at_ms: int) -> int:
         """Return the position of the first record that arrived at or after a moment."""
-        return self.first + bisect_left(self._arrivals, at_ms)
+        return self.first_ordinal + bisect_left(self._arrivals, at_ms)
 
     def written_since(self, at_ms: int) -> tuple[int, int]:
         """Return the count and the bytes of data and keys of the kept records that arrived at or after a moment."""
         first = bisect_left(self._arrivals, at_ms)
         if first == len(self._arrivals):
             return 0, 0
-        before = self._ends[first - 1] if first else self._base_bytes
-        return len(self._arrivals) - first, self._ends[-1] - before
+        bytes_before = self._ends[first - 1] if first else self._base_bytes
+        return len(self._arrivals) - first, self._ends[-1] - bytes_before
 
     def trim(self, horizon_ms: int) -> int:
         """Drop the records that arrived before the horizon; returns the bytes that became free."""
         if not self._arrivals or self._arrivals[0] >= horizon_ms:
             return 0
-        return self._drop(bisect_left(self._arrivals, horizon_ms))
+        return self._drop_oldest(bisect_left(self._arrivals, horizon_ms))
 
     def forget_before(self, ordinal: int) -> int:
         """Drop the records before a position; returns the bytes that became free."""
-        return self._drop(min(max(ordinal - self.first, 0), len(self._texts)))
+        return self._drop_oldest(min(max(ordinal - self.first_ordinal, 0), len(self._texts)))
 
-    def _drop(self, count: int) -> int:
+    def _drop_oldest(self, count: int) -> int:
         if count == 0:
             return 0
         freed = sum(map(len, self._texts[:count]))
         self._base_bytes = self._ends[count - 1]
         del self._texts[:count], self._arrivals[:count], self._ends[:count]
-        self.first += count
+        self.first_ordinal += count
         self.stored_bytes -= freed
         return freed
 
-    def kept(self) -> tuple[int, list[bytes], list[int], list[int]]:
+    def all_records(self) -> tuple[int, list[bytes], list[int], list[int]]:
         """Return all records for the journal: first ordinal, texts, payload bytes and arrivals."""
         sizes = []
-        before = self._base_bytes
+        bytes_before = self._base_bytes
         for end in self._ends:
-            sizes.append(end - before)
-            before = end
-        return self.first, list(self._texts), sizes, list(self._arrivals)
+            sizes.append(end - bytes_before)
+            bytes_before = end
+        return self.first_ordinal, list(self._texts), sizes, list(self._arrivals)
 
     def restart_at(self, ordinal: int) -> None:
-        """Record that the records before `ordinal` existed and are gone (when state is loaded into an empty shard)."""
+        """Make `ordinal` the first one of an empty shard whose earlier records are gone (when state is loaded)."""
         if not self._texts:
-            self.first = max(self.first, ordinal)
+            self.first_ordinal = max(self.first_ordinal, ordinal)

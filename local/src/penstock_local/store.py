@@ -100,7 +100,7 @@ class Store:
         accounts: The account's settings, by region.
         queues: The queues on the streams.
         channels: The channels of the streams.
-        on_change: Called with each change.
+        on_change: Called after each change, as `OnChange` describes.
     """
 
     def __init__(self, options: StoreOptions | None = None, journal: Journal | None = None) -> None:
@@ -114,7 +114,7 @@ class Store:
         self.queues = Queues(self.by_uid, self.journal, self.options.settle_ms)
         self.on_change: OnChange = lambda _stream, _shards: None
         self._uid_last = 0
-        self._stamps: dict[tuple[str, str], int] = {}
+        self._last_stamps_s: dict[tuple[str, str], int] = {}
 
     # -- finding --------------------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class Store:
             return
         try:
             if stream.status == "DELETED":
-                self._drop(stream)
+                self._remove(stream)
             else:
                 self.journal.stream_changed(stream)
         except RequestRefused as refusal:
@@ -189,16 +189,16 @@ class Store:
         self.channels.settle_all(now_ms)
 
     def forget_expired(self, stream: Stream, now_ms: int) -> None:
-        """Drop the closed shards of a stream that are past its retention."""
-        gone = stream.forget_expired(now_ms)
-        if not gone:
+        """Drop the closed shards of a stream that are past its retention, unless the journal refuses."""
+        expired_shards = stream.forget_expired(now_ms)
+        if not expired_shards:
             return
         try:
             self.journal.stream_changed(stream)
         except RequestRefused as refusal:
             log.debug("closed shards of %s stay: %s", stream.name, refusal)
             return
-        self.stored_bytes -= sum(shard.stored_bytes for shard in gone)
+        self.stored_bytes -= sum(shard.stored_bytes for shard in expired_shards)
 
     def trim(self, stream: Stream, shard: Shard, now_ms: int) -> None:
         """Drop a shard's records past the retention."""
@@ -258,7 +258,7 @@ class Store:
         if self.get(region, name, now_ms) is not None:
             raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
         uid = self.next_uid(now_ms)
-        stamp_s = max(now_ms // 1000, self._stamps.get((region, name), 0) + 1)
+        stamp_s = max(now_ms // 1000, self._last_stamps_s.get((region, name), 0) + 1)
         stream = self.blank_stream(name, uid, now_ms, stamp_s, mode, region=region)
         stream.tag = self._free_tag(stream)
         for attribute, value in attributes.items():
@@ -266,7 +266,7 @@ class Store:
         self.streams[region, name] = stream
         self.by_uid[stream.uid] = stream
         try:
-            self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
+            self.begin_change(stream, "create", (shard_count,), "CREATING", now_ms)
         except RequestRefused:
             del self.streams[region, name], self.by_uid[stream.uid]
             raise
@@ -316,9 +316,11 @@ class Store:
             self.require_active(stream)
         return stream
 
-    def begin(self, stream: Stream, kind: str, args: tuple[int, ...], status: str, now_ms: int) -> None:
+    def begin_change(
+        self, stream: Stream, kind: str, args: tuple[int, ...], status: str, now_ms: int
+    ) -> None:
         """Start a change that takes `settle_ms`; with 0 it has taken effect on return."""
-        stream.begin(Change(now_ms + self.options.settle_ms, kind, args), status)
+        stream.begin_change(Change(now_ms + self.options.settle_ms, kind, args), status)
         self.journal.stream_changed(stream)
         self.on_change(stream, ())
         self.settle(stream, now_ms)
@@ -389,11 +391,11 @@ class Store:
         self.queues.on_stream_change(stream, shards)
         self.on_change(stream, shards)
 
-    def _drop(self, stream: Stream) -> None:
+    def _remove(self, stream: Stream) -> None:
         self.journal.stream_deleted(stream)
         del self.streams[stream.region, stream.name]
         del self.by_uid[stream.uid]
-        self._stamps[stream.region, stream.name] = max(
+        self._last_stamps_s[stream.region, stream.name] = max(
             (shard.created_s for shard in stream.shards.values()), default=stream.stamp_s
         )
         self.stored_bytes -= sum(shard.stored_bytes for shard in stream.shards.values())

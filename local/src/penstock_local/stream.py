@@ -16,7 +16,7 @@ from penstock_local.shard import Shard
 
 CREATING, ACTIVE, DELETING = "CREATING", "ACTIVE", "DELETING"
 SavedStream = tuple[dict[str, Any], list[tuple[Shard, int | None, tuple[str, ...]]]]
-"""A stream's fields, and the changing fields of each of its shards; see `Stream.saved`."""
+"""A stream's fields, and the changing fields of each of its shards; see `Stream.saved_state`."""
 
 HASH_KEY_MAX = (1 << 128) - 1
 HOUR_MS = 3_600_000
@@ -24,7 +24,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class Change:
-    """A change of topology that is not carried out yet.
+    """A change of a stream that is not carried out yet.
 
     Attributes:
         due_ms: When it takes effect.
@@ -67,7 +67,7 @@ class Consumer:
     """A consumer that is registered for enhanced fan-out; replaced as a whole.
 
     Attributes:
-        name: Its name, one of its kind on the stream.
+        name: Its name, unique among the consumers of the stream.
         created_s: Second in its ARN, which no earlier consumer of its name has had.
         status: `CREATING`, `ACTIVE` or `DELETING`.
         due_ms: When it leaves CREATING or DELETING.
@@ -83,7 +83,7 @@ class Consumer:
     policy: str | None = None
 
     def arn(self, stream_arn: str) -> str:
-        """Return its ARN on the stream with this one."""
+        """Return its ARN, made from the ARN of its stream."""
         return f"{stream_arn}/consumer/{self.name}:{self.created_s}"
 
 
@@ -99,8 +99,8 @@ class Stream:
         shards: By id, in the order they were made; shards past the retention are dropped.
         open_shards: The open ones, by hash range.
         consumers: The registered consumers by name; replaced as a whole.
-        auto_turn: Which open shard takes the next record of an `is_auto` stream.
-        consumers_gone: `created_s` of the last consumer of a name that was deregistered.
+        auto_turn: Counter by which an `is_auto` stream chooses the shard of a record.
+        consumers_gone: By name, `created_s` of the last consumer that was deregistered.
     """
 
     name: str
@@ -126,8 +126,8 @@ class Stream:
     consumers: dict[str, Consumer] = field(default_factory=dict)
     consumers_gone: dict[str, int] = field(default_factory=dict)
     auto_turn: int = 0
-    _starts: list[int] = field(default_factory=list)
-    _earlier: tuple[int, frozenset[int]] = (0, frozenset())
+    _hash_starts: list[int] = field(default_factory=list)
+    _earlier_topology: tuple[int, frozenset[int]] = (0, frozenset())
 
     @property
     def retention_ms(self) -> int:
@@ -144,7 +144,7 @@ class Stream:
 
     def shard_for(self, hash_key: int) -> Shard:
         """Return the open shard that owns a hash key (0 to 2^128 - 1)."""
-        return self.open_shards[bisect_right(self._starts, hash_key) - 1]
+        return self.open_shards[bisect_right(self._hash_starts, hash_key) - 1]
 
     def shard_in_turn(self) -> Shard:
         """Return the open shard that takes the next record, whatever its keys."""
@@ -172,15 +172,15 @@ class Stream:
         Returns:
             Whether anything changed. The caller forgets a stream whose `status` is then `DELETED`.
         """
-        any_consumer = self._settle_consumers(now_ms)
+        is_consumer_changed = self._settle_consumers(now_ms)
         change = self.change
         if change is None or now_ms < change.due_ms:
-            return any_consumer
+            return is_consumer_changed
         self.change = None
         self.status = "ACTIVE"
         match change.kind:
             case "create":
-                self._create(change.args[0], change.due_ms)
+                self._create_shards(change.args[0], change.due_ms)
             case "split":
                 self._split(self._open_by_index(change.args[0]), change.args[1], change.due_ms)
             case "merge":
@@ -201,32 +201,32 @@ class Stream:
         due = [each for each in self.consumers.values() if each.status != ACTIVE and each.due_ms <= now_ms]
         if not due:
             return False
-        following = dict(self.consumers)
+        consumers = dict(self.consumers)
         # only this second's names matter: a consumer that is created again later has another second in its ARN
         gone = {name: at_s for name, at_s in self.consumers_gone.items() if at_s >= now_ms // 1000}
         for consumer in due:
             if consumer.status == CREATING:
-                following[consumer.name] = replace(consumer, status=ACTIVE)
+                consumers[consumer.name] = replace(consumer, status=ACTIVE)
             else:
-                del following[consumer.name]
+                del consumers[consumer.name]
                 gone[consumer.name] = consumer.created_s
-        self.consumers, self.consumers_gone = following, gone
+        self.consumers, self.consumers_gone = consumers, gone
         return True
 
-    def begin(self, change: Change, status: str) -> None:
+    def begin_change(self, change: Change, status: str) -> None:
         """Start a change: the stream shows `status` until it is due."""
         self.change = change
         self.status = status
 
-    def saved(self) -> SavedStream:
-        """Return the state with which `put_back` undoes every later change, except changes of records."""
+    def saved_state(self) -> SavedStream:
+        """Return the state with which `restore_saved` undoes every later change, except changes of records."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["shards"] = dict(self.shards)
         found["change"] = None if self.change is None else replace(self.change)
         return found, [(shard, shard.closed_ms, shard.children) for shard in self.shards.values()]
 
-    def put_back(self, saved: SavedStream) -> None:
-        """Undo every change since `saved` was called, except records that were added or trimmed."""
+    def restore_saved(self, saved: SavedStream) -> None:
+        """Undo every change since `saved_state` was called, except records that were added or trimmed."""
         found, shards = saved
         for name, value in found.items():
             setattr(self, name, value)
@@ -246,7 +246,7 @@ class Stream:
 
     def check_split(self, shard_id: str, hash_key: int) -> Shard:
         """Return the shard to split, or refuse: it must be open and the key strictly inside its range."""
-        shard = self._open_or_refuse(shard_id)
+        shard = self._require_open(shard_id)
         if not shard.hash_start + 1 < hash_key < shard.hash_end:
             raise invalid_argument(
                 f"NewStartingHashKey {hash_key} used in SplitShard() on shard {shard_id} in stream {self.name} "
@@ -257,8 +257,8 @@ class Stream:
 
     def check_merge(self, shard_id: str, adjacent_id: str) -> tuple[Shard, Shard]:
         """Return the two shards to merge, or refuse: both must be open and adjacent."""
-        one = self._open_or_refuse(shard_id)
-        other = self._open_or_refuse(adjacent_id)
+        one = self._require_open(shard_id)
+        other = self._require_open(adjacent_id)
         if one.hash_end + 1 != other.hash_start and other.hash_end + 1 != one.hash_start:
             raise invalid_argument(
                 f"Shards {shard_id} and {adjacent_id} in stream {self.name} under account {self.account} "
@@ -266,7 +266,7 @@ class Stream:
             )
         return one, other
 
-    def _open_or_refuse(self, shard_id: str) -> Shard:
+    def _require_open(self, shard_id: str) -> Shard:
         shard = self.shards.get(shard_id)
         if shard is None:
             raise not_found(
@@ -282,26 +282,26 @@ class Stream:
     def _open_by_index(self, index: int) -> Shard:
         return next(shard for shard in self.open_shards if shard.index == index)
 
-    def _create(self, count: int, at_ms: int) -> None:
+    def _create_shards(self, count: int, at_ms: int) -> None:
         bounds = uniform_bounds(count)
         for start, end in pairwise(bounds):
-            self._add(start, end - 1, (), at_ms, self.stamp_s)
+            self._add_shard(start, end - 1, (), at_ms, self.stamp_s)
         self._reindex()
-        self._earlier = (self.next_index, frozenset(s.index for s in self.open_shards))
+        self._earlier_topology = (self.next_index, frozenset(s.index for s in self.open_shards))
 
     def _split(self, shard: Shard, hash_key: int, at_ms: int) -> None:
-        self._remember()
+        self._remember_topology()
         self._split_one(shard, hash_key, at_ms)
         self._reindex()
 
     def _merge(self, one: Shard, other: Shard, at_ms: int) -> None:
-        self._remember()
+        self._remember_topology()
         self._merge_two(one, other, at_ms)
         self._reindex()
 
     def _scale(self, count: int, at_ms: int) -> None:
         """Split shards at every new bound, then merge those between two bounds pair by pair: all data keeps its lineage."""
-        self._remember()
+        self._remember_topology()
         bounds = uniform_bounds(count)
         pieces: list[Shard] = []
         for shard in self.open_shards:
@@ -320,22 +320,22 @@ class Stream:
         self._reindex()
 
     def _split_one(self, shard: Shard, hash_key: int, at_ms: int) -> tuple[Shard, Shard]:
-        opened_ms = self._close((shard,), at_ms) + 1
+        opened_ms = self._close_shards((shard,), at_ms) + 1
         stamp_s = max(at_ms // 1000, shard.created_s + 1)
-        left = self._add(shard.hash_start, hash_key - 1, (shard.id,), opened_ms, stamp_s)
-        right = self._add(hash_key, shard.hash_end, (shard.id,), opened_ms, stamp_s)
+        left = self._add_shard(shard.hash_start, hash_key - 1, (shard.id,), opened_ms, stamp_s)
+        right = self._add_shard(hash_key, shard.hash_end, (shard.id,), opened_ms, stamp_s)
         shard.children = (left.id, right.id)
         return left, right
 
     def _merge_two(self, one: Shard, other: Shard, at_ms: int) -> Shard:
-        opened_ms = self._close((one, other), at_ms) + 1
+        opened_ms = self._close_shards((one, other), at_ms) + 1
         stamp_s = max(at_ms // 1000, one.created_s + 1, other.created_s + 1)
         start, end = min(one.hash_start, other.hash_start), max(one.hash_end, other.hash_end)
-        child = self._add(start, end, (one.id, other.id), opened_ms, stamp_s)
+        child = self._add_shard(start, end, (one.id, other.id), opened_ms, stamp_s)
         one.children = other.children = (child.id,)
         return child
 
-    def _close(self, shards: tuple[Shard, ...], at_ms: int) -> int:
+    def _close_shards(self, shards: tuple[Shard, ...], at_ms: int) -> int:
         """Close shards together; returns the last millisecond of all of them.
 
         The child opens in the next millisecond, so at any time each hash key has exactly one shard. This holds also when
@@ -346,7 +346,9 @@ class Stream:
             shard.closed_ms = closed_ms
         return closed_ms
 
-    def _add(self, start: int, end: int, parents: tuple[str, ...], opened_ms: int, stamp_s: int) -> Shard:
+    def _add_shard(
+        self, start: int, end: int, parents: tuple[str, ...], opened_ms: int, stamp_s: int
+    ) -> Shard:
         shard = Shard(
             self.next_index,
             start,
@@ -363,17 +365,17 @@ class Stream:
     def _reindex(self) -> None:
         still_open = (shard for shard in self.shards.values() if shard.closed_ms is None)
         self.open_shards = sorted(still_open, key=lambda shard: shard.hash_start)
-        self._starts = [shard.hash_start for shard in self.open_shards]
+        self._hash_starts = [shard.hash_start for shard in self.open_shards]
 
     def restore(self, shards: list[Shard], next_index: int) -> None:
         """Replace the stream's shards by those that were loaded from a state folder."""
         self.shards = {shard.id: shard for shard in shards}
         self.next_index = next_index
         self._reindex()
-        self._remember()
+        self._remember_topology()
 
-    def _remember(self) -> None:
-        self._earlier = (self.next_index, frozenset(shard.index for shard in self.open_shards))
+    def _remember_topology(self) -> None:
+        self._earlier_topology = (self.next_index, frozenset(shard.index for shard in self.open_shards))
 
     # -- listing --------------------------------------------------------------------------------------------
 
@@ -410,7 +412,7 @@ class Stream:
 
     def earlier_view(self) -> list[dict[str, Any]]:
         """Describe the shards as they were before the last change of topology (for a stale answer)."""
-        count, open_then = self._earlier
+        count, open_then = self._earlier_topology
         return [
             self.describe_shard(shard, as_open=shard.index in open_then)
             for shard in self.shards.values()

@@ -52,7 +52,7 @@ class Distribution:
         self.merge(Distribution(1, value, value, value))
 
     def merge(self, other: Distribution) -> None:
-        """Count all measurements of another one."""
+        """Count all measurements of another distribution."""
         self.count += other.count
         self.sum += other.sum
         self.minimum = min(self.minimum, other.minimum)
@@ -79,15 +79,15 @@ class StreamMetrics:
     Streams are known by their names, as in CloudWatch: one that is created again continues the series of the old.
 
     Args:
-        points_max: How many figures are kept, one for each series and minute. The oldest minutes make room; if the
-            running one fills it alone, a further series is not counted in it.
+        points_max: How many points are kept, one for each series and minute. The oldest minutes are dropped for new
+            points. If all points are of the running minute, a further series is not counted in it.
     """
 
     def __init__(self, points_max: int = POINTS_MAX) -> None:
         self._points_max = points_max
         self._lock = threading.Lock()
         self._minutes: dict[int, dict[Series, Distribution]] = {}
-        self._levels_at: dict[str, int] = {}
+        self._level_minutes: dict[str, int] = {}
 
     def add_writes(self, stream: Stream, batches: Sequence[Batch], now_ms: int) -> None:
         """Count the records that one call has stored."""
@@ -99,7 +99,7 @@ class StreamMetrics:
             total = {
                 name: sum(each[name] for each in written.values()) for name in next(iter(written.values()))
             }
-            self._add(stream, total, written, now_ms)
+            self._add_values(stream, total, written, now_ms)
 
     def add_read(
         self, stream: Stream, shard_id: str, record_count: int, size_bytes: int, now_ms: int
@@ -110,21 +110,21 @@ class StreamMetrics:
             "GetRecords.Records": record_count,
             "GetRecords.Success": 1,
         }
-        self._add(stream, of_stream, {shard_id: _sent(record_count, size_bytes)}, now_ms)
+        self._add_values(stream, of_stream, {shard_id: _outgoing(record_count, size_bytes)}, now_ms)
 
     def add_event(
         self, stream: Stream, shard_id: str, record_count: int, size_bytes: int, now_ms: int
     ) -> None:
         """Count an event of SubscribeToShard: a shard's outgoing metrics include fan-out."""
-        self._add(stream, {}, {shard_id: _sent(record_count, size_bytes)}, now_ms)
+        self._add_values(stream, {}, {shard_id: _outgoing(record_count, size_bytes)}, now_ms)
 
     def add_refused(self, stream: Stream, metric: str, shard_ids: Sequence[str], now_ms: int) -> None:
         """Count the records that the rates of shards refused, each by its shard."""
         if shard_ids:
             by_shard = {shard: {metric: shard_ids.count(shard)} for shard in set(shard_ids)}
-            self._add(stream, {metric: len(shard_ids)}, by_shard, now_ms)
+            self._add_values(stream, {metric: len(shard_ids)}, by_shard, now_ms)
 
-    def _add(
+    def _add_values(
         self,
         stream: Stream,
         of_stream: Mapping[str, int],
@@ -155,16 +155,16 @@ class StreamMetrics:
         """Measure how many records each queue has in each state, once a minute."""
         minute = now_ms // 1000 // _MINUTE_S
         for queue in queues.by_id.values():
-            if queue.may_deliver and self._levels_at.get(queue.id) != minute:
-                self._levels_at[queue.id] = minute
+            if queue.may_deliver and self._level_minutes.get(queue.id) != minute:
+                self._level_minutes[queue.id] = minute
                 counts = queue.counts(queues.stream_of(queue), now_ms)
                 values = {name: min(counts[of], _LEVEL_MAX) for name, of in _QUEUE_LEVELS.items()}
                 self.add_queue(queue, values, now_ms)
-        self._levels_at = {each: at for each, at in self._levels_at.items() if each in queues.by_id}
+        self._level_minutes = {each: at for each, at in self._level_minutes.items() if each in queues.by_id}
 
     def _count(self, named: Mapping[Series, int], now_ms: int) -> None:
         with self._lock:
-            now = self._minute(now_ms // 1000 // _MINUTE_S)
+            now = self._series_of_minute(now_ms // 1000 // _MINUTE_S)
             for series, value in named.items():
                 if series in now or self._make_room(now):
                     now.setdefault(series, Distribution()).add(value)
@@ -178,7 +178,7 @@ class StreamMetrics:
             del self._minutes[oldest]
         return True
 
-    def _minute(self, number: int) -> dict[Series, Distribution]:
+    def _series_of_minute(self, number: int) -> dict[Series, Distribution]:
         found = self._minutes.get(number)
         if found is None:
             found = self._minutes[number] = {}
@@ -205,11 +205,11 @@ class StreamMetrics:
         """
         queries: list[dict[str, Any]] = document["MetricDataQueries"]
         if len(queries) > QUERIES_MAX:
-            raise _refused(
+            raise _validation_error(
                 f"The collection MetricDataQueries must not have a size greater than {QUERIES_MAX}."
             )
         if document["StartTime"] >= document["EndTime"]:
-            raise _refused("The parameter StartTime must be less than the parameter EndTime.")
+            raise _validation_error("The parameter StartTime must be less than the parameter EndTime.")
         found, rest = {}, []
         for query in queries:
             asked = query.get("MetricStat")
@@ -248,11 +248,11 @@ class StreamMetrics:
         asked = query["MetricStat"]
         metric, statistic, period_s = asked["Metric"].get("MetricName", ""), asked["Stat"], asked["Period"]
         if statistic not in _STATISTICS:
-            raise _refused(
+            raise _validation_error(
                 f"Stat {statistic[:50]!r} is not served here: use one of {', '.join(_STATISTICS)}."
             )
         if period_s % _MINUTE_S:
-            raise _refused(f"Period {period_s} must be a multiple of {_MINUTE_S}.")
+            raise _validation_error(f"Period {period_s} must be a multiple of {_MINUTE_S}.")
         dimensions = {each["Name"]: each["Value"] for each in asked["Metric"].get("Dimensions", ())}
         series = (region, tuple(sorted(dimensions.items(), reverse=True)), metric)
         found = self._periods(series, period_s, document["StartTime"], document["EndTime"])
@@ -280,9 +280,9 @@ class StreamMetrics:
         return found
 
 
-def _sent(record_count: int, size_bytes: int) -> dict[str, int]:
+def _outgoing(record_count: int, size_bytes: int) -> dict[str, int]:
     return {"OutgoingBytes": size_bytes, "OutgoingRecords": record_count}
 
 
-def _refused(message: str) -> RequestRefused:
+def _validation_error(message: str) -> RequestRefused:
     return RequestRefused("ValidationError", message)

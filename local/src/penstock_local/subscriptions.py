@@ -1,4 +1,4 @@
-"""Subscriptions to shards (enhanced fan-out): who may begin one, when it sends which event, and how it ends.
+"""Subscriptions to shards (enhanced fan-out): when one may begin, when it sends which event, and how it ends.
 
 A subscription is asked for its next step with a reading of the virtual clock (`Subscription.next_step`). `events` carries
 the steps out: it sends, and waits for records, for changes of the stream and for the clock. The next event is made when the
@@ -51,10 +51,10 @@ class ConsumerShard:
         stream: The stream.
         consumer: The consumer.
         shard: The shard.
-        calls: Its rate of calls.
-        read_bytes: Its rate of bytes.
-        taken_ms: When the last subscription began; None before the first.
-        holder: The subscription that is open now.
+        calls: The rate of its calls.
+        read_bytes: The rate of the bytes that it reads.
+        last_begun_ms: When the last subscription began; None before the first.
+        open_subscription: The subscription that is open now; None if there is none.
     """
 
     stream: Stream
@@ -62,8 +62,8 @@ class ConsumerShard:
     shard: Shard
     calls: Bucket = field(default_factory=lambda: Bucket(SUBSCRIBE_CALLS_PER_S))
     read_bytes: Bucket = field(default_factory=lambda: Bucket(FAN_OUT_BYTES_PER_S))
-    taken_ms: int | None = None
-    holder: Subscription | None = None
+    last_begun_ms: int | None = None
+    open_subscription: Subscription | None = None
 
     def refusal(self) -> RequestRefused:
         """Return the refusal of a second subscription, which also ends one that was taken over."""
@@ -88,7 +88,7 @@ class Subscriptions:
         self.limits = limits
         self._pairs: dict[tuple[int, str, str], ConsumerShard] = {}
         self._by_stream: dict[int, dict[str, set[Subscription]]] = {}
-        store.on_change = self._changed
+        store.on_change = self._on_change
 
     def pair(self, stream: Stream, consumer: Consumer, shard: Shard) -> ConsumerShard:
         """Return the pair of a consumer and a shard; create it at the first request."""
@@ -108,15 +108,15 @@ class Subscriptions:
         Raises:
             RequestRefused: `ResourceInUseException`.
         """
-        if self.limits and pair.taken_ms is not None and now_ms - pair.taken_ms < TAKE_OVER_MS:
+        if self.limits and pair.last_begun_ms is not None and now_ms - pair.last_begun_ms < TAKE_OVER_MS:
             raise pair.refusal()
 
     def open(self, pair: ConsumerShard, ordinal: int, wire: Wire, now_ms: int) -> Subscription:
         """Begin a subscription at a record; the one before it fails with a ResourceInUseException."""
-        if pair.holder is not None:
-            pair.holder.fail(pair.refusal())
-        pair.holder, pair.taken_ms = Subscription(self, pair, ordinal, wire, now_ms), now_ms
-        return pair.holder
+        if pair.open_subscription is not None:
+            pair.open_subscription.fail(pair.refusal())
+        pair.open_subscription, pair.last_begun_ms = Subscription(self, pair, ordinal, wire, now_ms), now_ms
+        return pair.open_subscription
 
     def shards_of(self, stream: Stream, consumer: Consumer) -> list[str]:
         """Return the shards that a consumer is subscribed to, one for each open subscription."""
@@ -134,7 +134,7 @@ class Subscriptions:
                     each.wake()
 
     def add(self, subscription: Subscription) -> None:
-        """Wake a subscription from now on when something changes for it."""
+        """Wake a subscription at every later change of its shard or stream."""
         shards = self._by_stream.setdefault(subscription.stream_uid, {})
         shards.setdefault(subscription.shard.id, set()).add(subscription)
 
@@ -147,8 +147,8 @@ class Subscriptions:
         if not shards:
             del self._by_stream[subscription.stream_uid]
 
-    def _changed(self, stream: Stream, shards: Sequence[Shard]) -> None:
-        """Wake the subscriptions to changed shards; without shards the stream itself has changed, and all of its are woken."""
+    def _on_change(self, stream: Stream, shards: Sequence[Shard]) -> None:
+        """Wake the subscriptions to these shards; without shards, all subscriptions to the stream, which itself has changed."""
         found = self._by_stream.get(stream.uid, {})
         for name in [shard.id for shard in shards] or list(found):
             for subscription in found.get(name, ()):
@@ -191,11 +191,11 @@ class Subscription:
         self.shard = shard = pair.shard
         self._wire = wire
         # a position before the oldest record means that record, one after the end of a closed shard its end
-        self._ordinal = min(max(ordinal, shard.first), shard.next_ordinal)
+        self._ordinal = min(max(ordinal, shard.first_ordinal), shard.next_ordinal)
         self._ends_ms = now_ms + LIFETIME_MS
         self._quiet_until_ms = now_ms
         self._failure: RequestRefused | None = None
-        self._woken = asyncio.Event()
+        self._wake_event = asyncio.Event()
 
     def initial_response(self) -> bytes:
         """Return the first frame: the operation's answer, which has no members."""
@@ -203,10 +203,10 @@ class Subscription:
 
     def wake(self) -> None:
         """Wake `events`, so that it takes its next step now."""
-        self._woken.set()
+        self._wake_event.set()
 
     def fail(self, failure: RequestRefused) -> None:
-        """End it with an exception."""
+        """End the subscription with this error."""
         self._failure = failure
         self.wake()
 
@@ -215,18 +215,18 @@ class Subscription:
         self._registry.add(self)
         try:
             while True:
-                self._woken.clear()
+                self._wake_event.clear()
                 step = self.next_step(self._registry.clock.now_ms())
                 if step.frame:
                     yield step.frame
                 if step.is_last:
                     return
                 if not step.frame:
-                    await self._registry.clock.wait(self._woken, step.due_ms)
+                    await self._registry.clock.wait(self._wake_event, step.due_ms)
         finally:
             self._registry.remove(self)
-            if self._pair.holder is self:
-                self._pair.holder = None
+            if self._pair.open_subscription is self:
+                self._pair.open_subscription = None
 
     def next_step(self, now_ms: int) -> Step:
         """Return its step at this moment; a returned frame counts as sent."""
@@ -240,19 +240,19 @@ class Subscription:
         if now_ms >= self._ends_ms:
             return Step(is_last=True)
         self._registry.store.trim(stream, self.shard, now_ms)
-        following, texts, size_bytes = self.shard.read(self._ordinal, EVENT_RECORDS_MAX, EVENT_BYTES_MAX)
+        next_ordinal, texts, size_bytes = self.shard.read(self._ordinal, EVENT_RECORDS_MAX, EVENT_BYTES_MAX)
         if texts:
             due_ms = self._pair.read_bytes.due_ms(size_bytes, now_ms) if self._registry.limits else now_ms
             if due_ms <= now_ms:
                 self._pair.read_bytes.take(size_bytes)
                 self._registry.metrics.add_event(stream, self.shard.id, len(texts), size_bytes, now_ms)
-                return Step(self._event(following, texts, now_ms))
+                return Step(self._event(next_ordinal, texts, now_ms))
         elif self.shard.closed_ms is not None:
             return Step(self._last_event(stream, now_ms), is_last=True)
         else:
             due_ms = self._ends_ms
         if now_ms >= self._quiet_until_ms:
-            return Step(self._event(max(self._ordinal, self.shard.first), (), now_ms))
+            return Step(self._event(max(self._ordinal, self.shard.first_ordinal), (), now_ms))
         due_ms = min(due_ms, self._quiet_until_ms, self._ends_ms)
         # a split that is due now closes the shard
         change = stream.change
@@ -268,28 +268,31 @@ class Subscription:
             store.settle(stream, now_ms)
         if stream is None or self.stream_uid not in store.by_uid:
             return None
-        ours = self._pair.consumer
-        consumer = stream.consumers.get(ours.name)
-        is_there = consumer is not None and (consumer.created_s, consumer.status) == (ours.created_s, ACTIVE)
+        own_consumer = self._pair.consumer
+        consumer = stream.consumers.get(own_consumer.name)
+        is_there = consumer is not None and (consumer.created_s, consumer.status) == (
+            own_consumer.created_s,
+            ACTIVE,
+        )
         return stream if is_there else None
 
-    def _event(self, following: int, texts: Sequence[bytes], now_ms: int) -> bytes:
-        self._ordinal = following
-        behind_ms = self.shard.behind_ms(following, now_ms)
+    def _event(self, next_ordinal: int, texts: Sequence[bytes], now_ms: int) -> bytes:
+        self._ordinal = next_ordinal
+        behind_ms = self.shard.behind_ms(next_ordinal, now_ms)
         # the last record's own number, if there is one, as on the service
-        number = self.shard.number_before(following, now_ms)
+        number = self.shard.number_before(next_ordinal, now_ms)
         rest = {
             "ContinuationSequenceNumber": number_of(texts[-1]) if texts else str(number),
             "MillisBehindLatest": behind_ms,
         }
-        return self._sent(texts, rest, now_ms)
+        return self._event_frame(texts, rest, now_ms)
 
     def _last_event(self, stream: Stream, now_ms: int) -> bytes:
         """Return the event at the end of the shard; it has no continuation."""
         rest = {"MillisBehindLatest": 0, "ChildShards": stream.describe_children(self.shard)}
-        return self._sent((), rest, now_ms)
+        return self._event_frame((), rest, now_ms)
 
-    def _sent(self, texts: Sequence[bytes], rest: dict[str, object], now_ms: int) -> bytes:
+    def _event_frame(self, texts: Sequence[bytes], rest: dict[str, object], now_ms: int) -> bytes:
         self._quiet_until_ms = now_ms + QUIET_MS_MAX
         payload = self._wire.get_records_answer(texts, rest)
         return event_stream.event("SubscribeToShardEvent", self._wire.content_type, payload)

@@ -39,11 +39,11 @@ class Delta(msgspec.Struct, omit_defaults=True):
         return bool(self.tables or self.items or self.extras)
 
     def add_table(self, name: str, state: bytes | None) -> None:
-        """Add a table."""
+        """Add the new state of a table; None removes the table."""
         self.tables[name] = msgspec.Raw(_GONE if state is None else state)
 
     def add_item(self, table: str, key: list[Any], attributes: bytes | None) -> None:
-        """Add an item."""
+        """Add the new attributes of an item; None removes the item."""
         self.items.append(
             (
                 table,
@@ -53,7 +53,7 @@ class Delta(msgspec.Struct, omit_defaults=True):
         )
 
     def add_extra(self, name: str, state: bytes | None) -> None:
-        """Add a backup or policy."""
+        """Add the new state of a backup or policy; None removes it."""
         self.extras[name] = msgspec.Raw(_GONE if state is None else state)
 
 
@@ -67,7 +67,7 @@ class TableImage:
 
 @dataclass(slots=True)
 class RegionImage:
-    """The tables of a region by name in their order, and what else there is."""
+    """The tables of a region by name, in their order, and its backups and policies."""
 
     tables: dict[str, TableImage] = field(default_factory=dict)
     extras: dict[str, bytes] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Image:
         """
         region = self.regions.setdefault(delta.region, RegionImage())
         for name, raw in delta.tables.items():
-            state = _unless_gone(raw)
+            state = _bytes_or_none(raw)
             if state is None:
                 gone = region.tables.pop(name)
                 self.live_bytes -= len(gone.state) + sum(map(_item_bytes, gone.items.values()))
@@ -109,23 +109,23 @@ class Image:
                 self.live_bytes += len(state)
                 region.tables[name] = TableImage(state)
         for name, raw_key, raw in delta.items:
-            self._apply_item(region.tables[name], bytes(raw_key), _unless_gone(raw))
+            self._apply_item(region.tables[name], bytes(raw_key), _bytes_or_none(raw))
         for name, raw in delta.extras.items():
             before = region.extras.pop(name, b"")
-            extra = _unless_gone(raw)
+            extra = _bytes_or_none(raw)
             if extra is not None:
                 region.extras[name] = extra
             self.live_bytes += len(extra or b"") - len(before)
 
     def _apply_item(self, table: TableImage, key: bytes, attributes: bytes | None) -> None:
-        place = identity(msgspec.json.decode(key))
-        before = table.items.get(place)
+        item_identity = identity(msgspec.json.decode(key))
+        before = table.items.get(item_identity)
         if before is not None:
             self.live_bytes -= _item_bytes(before)
         if attributes is None:
-            del table.items[place]
+            del table.items[item_identity]
             return
-        table.items[place] = after = (key, attributes)
+        table.items[item_identity] = after = (key, attributes)
         self.live_bytes += _item_bytes(after)
 
     def deltas(self) -> Iterator[Delta]:
@@ -151,7 +151,7 @@ def identity(key: list[Any]) -> Identity:
     """Return a value that is equal for equal keys.
 
     Raises:
-        ValueError: They are not attribute values that a key may have (or `ArithmeticError`, for a number).
+        ValueError: The parts are not attribute values that a key may have (or `ArithmeticError`, for a number).
     """
     found: list[tuple[str, Any]] = []
     for part in key:
@@ -167,13 +167,13 @@ def identity(key: list[Any]) -> Identity:
     return tuple(found)
 
 
-def is_gone(raw: msgspec.Raw) -> bool:
-    """Return whether a change removes something."""
+def is_removal(raw: msgspec.Raw) -> bool:
+    """Return whether a value of a `Delta` stands for a removal."""
     return bytes(raw) == _GONE
 
 
-def _unless_gone(raw: msgspec.Raw) -> bytes | None:
-    return None if is_gone(raw) else bytes(raw)
+def _bytes_or_none(raw: msgspec.Raw) -> bytes | None:
+    return None if is_removal(raw) else bytes(raw)
 
 
 def _item_bytes(item: tuple[bytes, bytes]) -> int:

@@ -20,14 +20,14 @@ from penstock_local.frames import Frame, FrameFile
 from penstock_local.http import Response
 from penstock_local.service_errors import RequestRefused
 from penstock_local.state_folder import StateFolder
-from penstock_local.table_image import Delta, Identity, Image, RegionImage, identity, is_gone
+from penstock_local.table_image import Delta, Identity, Image, RegionImage, identity, is_removal
 
 _FILE = "dynamodb.journal"
 _DELTA = b"T"
 _COMPACT_BYTES_MIN = 1024 * 1024
-_READING = ("BatchGet", "Describe", "Get", "List", "Query", "Scan", "TransactGet")
+_READ_PREFIXES = ("BatchGet", "Describe", "Get", "List", "Query", "Scan", "TransactGet")
 # these do not change items of existing tables
-_ABOUT_TABLES = frozenset(
+_TABLE_OPERATIONS = frozenset(
     {
         "CreateTable",
         "UpdateTable",
@@ -108,20 +108,20 @@ class TableJournal:
         Raises:
             RequestRefused: The changes cannot be stored. moto's tables are as they were before.
         """
-        backend = None if operation.startswith(_READING) else self._backend_of(region_name)
+        backend = None if operation.startswith(_READ_PREFIXES) else self._backend_of(region_name)
         if backend is None:
             return request()
         region = self._image.regions.get(region_name) or RegionImage()
         before = {name: (table, _stream_length(table)) for name, table in backend.tables.items()}
         response = request()
         try:
-            delta = _difference(backend, region_name, region, operation, _keys(operation, body))
+            delta = _difference(backend, region_name, region, operation, _changeable_items(operation, body))
             if response.status == 200:
-                self._keep(delta)
+                self._keep_changes(delta)
             else:
-                _put_back(backend, region, delta, before)
+                _undo_changes(backend, region, delta, before)
         except RequestRefused:
-            _put_back(backend, region, delta, before)
+            _undo_changes(backend, region, delta, before)
             raise
         except Exception as error:
             # state of moto that cannot be kept is dropped: only the acknowledged state remains
@@ -132,7 +132,7 @@ class TableJournal:
             ) from error
         return response
 
-    def _keep(self, delta: Delta) -> None:
+    def _keep_changes(self, delta: Delta) -> None:
         if not delta:
             return
         self._file.append(_DELTA, msgspec.json.encode(delta))
@@ -153,8 +153,8 @@ def _apply(image: Image, kind: bytes, payload: bytes) -> None:
 # -- the changes of a request -------------------------------------------------------------------------------
 
 
-def _keys(operation: str, body: bytes) -> list[tuple[str, dict[str, Any]]] | None:
-    """Return table and attributes (the key among them) of each item that a request can change; None for any."""
+def _changeable_items(operation: str, body: bytes) -> list[tuple[str, dict[str, Any]]] | None:
+    """Return table and attributes (the key among them) of each item that a request can change; None if these are unknown."""
     with contextlib.suppress(msgspec.DecodeError, LookupError, TypeError, AttributeError):
         document = msgspec.json.decode(body)
         match operation:
@@ -185,12 +185,12 @@ def _difference(
     keys: list[tuple[str, dict[str, Any]]] | None,
 ) -> Delta:
     """Return the differences between moto's tables and the image, after a request that could change these keys."""
-    places = None if keys is None else _places(backend, keys)
+    places = None if keys is None else _table_keys(backend, keys)
     if places is not None:
         delta = Delta(region_name)
         for name, key in places:
             _compare_item(delta, region, name, key, moto_tables.find_item(backend.tables[name], key))
-        if all(_agree(backend, region, delta, name) for name, _ in places):
+        if all(_has_same_count(backend, region, delta, name) for name, _ in places):
             return delta
         # moto has changed other items than those with these keys: compare everything
     return _whole_difference(backend, region_name, region, operation)
@@ -209,7 +209,7 @@ def _whole_difference(
         known = region.tables.get(name)
         if known is None or known.state != state:
             delta.add_table(name, state)
-        if known is None or operation not in _ABOUT_TABLES:
+        if known is None or operation not in _TABLE_OPERATIONS:
             _compare_items(delta, region, name, backend.tables[name])
     extras = moto_tables.extras_of(backend, region.extras)
     for name in {**region.extras, **extras}:
@@ -218,10 +218,10 @@ def _whole_difference(
     return delta
 
 
-def _places(
+def _table_keys(
     backend: moto_tables.Backend, keys: list[tuple[str, dict[str, Any]]]
 ) -> list[tuple[str, list[Any]]] | None:
-    """Return table name and key of each item, each once; None when they are unknown."""
+    """Return table name and key of each item once; None if a table or key cannot be found."""
     by_arn = {table.table_arn: table for table in backend.tables.values()}
     found: dict[tuple[str, Identity], list[Any]] = {}
     for name, attributes in keys:
@@ -236,12 +236,14 @@ def _places(
     return [(name, key) for (name, _), key in found.items()]
 
 
-def _agree(backend: moto_tables.Backend, region: RegionImage, delta: Delta, name: str) -> bool:
+def _has_same_count(backend: moto_tables.Backend, region: RegionImage, delta: Delta, name: str) -> bool:
     """Return whether moto's table has as many items as the image will have after the change."""
     image = region.tables.get(name)
     known = {} if image is None else image.items
     changed = [
-        (identity(msgspec.json.decode(key)), is_gone(raw)) for table, key, raw in delta.items if table == name
+        (identity(msgspec.json.decode(key)), is_removal(raw))
+        for table, key, raw in delta.items
+        if table == name
     ]
     removed = sum(gone for _, gone in changed)
     added = sum(not gone and place not in known for place, gone in changed)
@@ -267,7 +269,7 @@ def _compare_items(delta: Delta, region: RegionImage, name: str, table: moto_tab
 # -- restoring ----------------------------------------------------------------------------------------------
 
 
-def _put_back(
+def _undo_changes(
     backend: moto_tables.Backend,
     region: RegionImage,
     delta: Delta,

@@ -35,7 +35,7 @@ class Certificate:
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.set_alpn_protocols(["h2", "http/1.1"])
         if cert is None:
-            self._make(names)
+            self._make_certificate(names)
         else:
             self.ca_bundle = Path(cert).resolve()
             try:
@@ -43,7 +43,7 @@ class Certificate:
             except OSError as error:
                 raise OptionError(f"cannot use the certificate {cert} with the key {key}: {error}") from error
 
-    def _make(self, names: Iterable[str]) -> None:
+    def _make_certificate(self, names: Iterable[str]) -> None:
         import trustme
 
         authority = trustme.CA(organization_name="penstock-local")

@@ -19,7 +19,7 @@ from penstock_local.service_errors import RequestRefused, invalid_argument
 LIFETIME_MS = 300_000
 _ITERATOR = struct.Struct(">BQIQQI")
 _RECEIPT = struct.Struct(">BQIQQ")
-_NORMAL, _DEAD = 2, 3
+_NORMAL_RECEIPT, _DEAD_RECEIPT = 2, 3
 _MAC_BYTES = 8
 
 
@@ -76,16 +76,16 @@ class Tokens:
         return IteratorState(uid, index, ordinal)
 
     def receipt(self, receipt: Receipt, *, dead: bool) -> str:
-        """Return the receipt handle of a delivery, as a dead letter or not."""
-        return self._seal(_RECEIPT.pack(_DEAD if dead else _NORMAL, *receipt))
+        """Return the receipt handle of a delivery; `dead` is whether it is a dead letter's."""
+        return self._seal(_RECEIPT.pack(_DEAD_RECEIPT if dead else _NORMAL_RECEIPT, *receipt))
 
     def read_receipt(self, text: str) -> tuple[Receipt, bool] | None:
         """Return the delivery that a receipt handle names, and whether that is a dead letter's; None if this server made no such handle."""
         raw = self._open(text)
-        if raw is None or len(raw) != _RECEIPT.size or raw[0] not in (_NORMAL, _DEAD):
+        if raw is None or len(raw) != _RECEIPT.size or raw[0] not in (_NORMAL_RECEIPT, _DEAD_RECEIPT):
             return None
         kind, *fields = _RECEIPT.unpack(raw)
-        return Receipt(*fields), kind == _DEAD
+        return Receipt(*fields), kind == _DEAD_RECEIPT
 
     def page(self, kind: str, fields: dict[str, Any], now_ms: int) -> str:
         """Return a NextToken of this kind that carries the fields, valid for five minutes from now."""

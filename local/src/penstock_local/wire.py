@@ -62,7 +62,7 @@ class QueueRecord(NamedTuple):
 
 
 class Wire(Protocol):
-    """One encoding."""
+    """One encoding of requests and answers."""
 
     content_type: str
 
@@ -166,7 +166,7 @@ class JsonWire:
         if not isinstance(data, str):
             raise serialization("Data must be base64 text")
         key, explicit = document.get("PartitionKey"), document.get("ExplicitHashKey")
-        return Entry(*_base64(data.encode()), key, explicit)
+        return Entry(*_quoted_base64(data.encode()), key, explicit)
 
     def encode(self, document: Any) -> bytes:
         return self._encoder.encode(document)
@@ -250,16 +250,16 @@ class CborWire:
         )
 
     def get_records_answer(self, texts: Sequence[bytes], rest: dict[str, Any]) -> bytes:
-        pieces = [cbor.head(5, 1 + len(rest)), _text("Records"), cbor.head(4, len(texts))]
+        pieces = [cbor.head(5, 1 + len(rest)), _cbor_text("Records"), cbor.head(4, len(texts))]
         pieces.extend(_cbor_records(texts))
         for key, value in rest.items():
-            pieces += (_text(key), cbor.encode(value))
+            pieces += (_cbor_text(key), cbor.encode(value))
         return b"".join(pieces)
 
     def queue_records_answer(self, records: Sequence[QueueRecord]) -> bytes:
-        pieces = [cbor.head(5, 1), _text("QueueRecords"), cbor.head(4, len(records))]
+        pieces = [cbor.head(5, 1), _cbor_text("QueueRecords"), cbor.head(4, len(records))]
         for each in records:
-            arrival_ms, data, key, _ = _parts(each.text)
+            arrival_ms, data, key, _ = _record_parts(each.text)
             members = {
                 "ReceiptHandle": each.handle,
                 "RecordId": record_id(each.text),
@@ -272,22 +272,22 @@ class CborWire:
         return b"".join(pieces)
 
 
-def _text(value: str) -> bytes:
+def _cbor_text(value: str) -> bytes:
     raw = value.encode()
     return cbor.head(3, len(raw)) + raw
 
 
-_CBOR_ENCRYPTED = _text("EncryptionType") + _text("KMS")
-_CBOR_NUMBER = _text("SequenceNumber") + cbor.head(3, 56)
-_CBOR_TIME = _text("ApproximateArrivalTimestamp") + _TIMESTAMP_HEAD
-_CBOR_DATA = _text("Data")
-_CBOR_KEY = _text("PartitionKey")
+_CBOR_ENCRYPTED = _cbor_text("EncryptionType") + _cbor_text("KMS")
+_CBOR_NUMBER = _cbor_text("SequenceNumber") + cbor.head(3, 56)
+_CBOR_TIME = _cbor_text("ApproximateArrivalTimestamp") + _TIMESTAMP_HEAD
+_CBOR_DATA = _cbor_text("Data")
+_CBOR_KEY = _cbor_text("PartitionKey")
 
 
 _DATA = msgspec.json.Decoder(bytes)
 
 
-def _parts(text: bytes) -> tuple[int, bytes, str | None, bool]:
+def _record_parts(text: bytes) -> tuple[int, bytes, str | None, bool]:
     """Return a stored record's arrival in milliseconds, data, partition key if any, and whether it is encrypted."""
     data_end = text.index(b'"', _DATA_AT)
     data = _DATA.decode(text[_DATA_AT - 1 : data_end + 1])
@@ -301,7 +301,7 @@ def _parts(text: bytes) -> tuple[int, bytes, str | None, bool]:
 def _cbor_records(texts: Iterable[bytes]) -> Iterable[bytes]:
     head = cbor.head
     for text in texts:
-        time_ms, data, key, encrypted = _parts(text)
+        time_ms, data, key, encrypted = _record_parts(text)
         yield b"".join(
             (
                 head(5, 3 + encrypted + (key is not None)),
@@ -313,7 +313,7 @@ def _cbor_records(texts: Iterable[bytes]) -> Iterable[bytes]:
                 _CBOR_DATA,
                 head(2, len(data)),
                 data,
-                b"" if key is None else _CBOR_KEY + _text(key),
+                b"" if key is None else _CBOR_KEY + _cbor_text(key),
             )
         )
 
@@ -344,10 +344,10 @@ def _json_data(raw: msgspec.Raw) -> tuple[bytes | None, int]:
     if quoted[0] != _QUOTE:
         raise serialization("Data must be base64 text")
     # some encoders write "/" as "\/"
-    return _base64(msgspec.json.decode(quoted).encode())
+    return _quoted_base64(msgspec.json.decode(quoted).encode())
 
 
-def _base64(text: bytes) -> tuple[bytes, int]:
+def _quoted_base64(text: bytes) -> tuple[bytes, int]:
     try:
         return b'"%b"' % text, len(binascii.a2b_base64(text, strict_mode=True))
     except binascii.Error as error:

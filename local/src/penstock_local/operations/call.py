@@ -11,7 +11,7 @@ from penstock_local.channels import Channel
 from penstock_local.faults import EVENT_KINDS, Fault, FaultBook, Hit
 from penstock_local.queues.long_polls import LongPolls
 from penstock_local.queues.queue import Queue
-from penstock_local.quotas import Quotas
+from penstock_local.quotas import DAY_MS, Quotas
 from penstock_local.service_errors import (
     THROUGHPUT_EXCEEDED,
     RequestRefused,
@@ -249,6 +249,13 @@ class ServiceCall:
                 self.answering_hits.append(hit)
             else:
                 self.sending_hits.append(hit)
+
+    def recent_changes(self, moments_ms: Sequence[int], limit: int, what: str) -> list[int]:
+        """Return the moments of the last 24 hours; refuse one more change if there are `limit` of them."""
+        recent = [at for at in moments_ms if self.now_ms - at < DAY_MS]
+        if self.service.quotas.enforced and len(recent) >= limit:
+            raise limit_exceeded(f"{what} {len(recent)} times in 24 hours; at most {limit} are allowed.")
+        return recent
 
     def end_dry_run(self, request: Document) -> None:
         """End a dry run after all checks.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from penstock_local.channels import ACTIVE, CREATING, DELETING, UPDATING, Channel, channel_id
 from penstock_local.documents import Timestamp
 from penstock_local.operations.call import Document, ServiceCall
-from penstock_local.operations.on_demand import require_on_demand
+from penstock_local.operations.on_demand import require_on_demand, single_entry
 from penstock_local.operations.tags import check_tags
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
 from penstock_local.store import ACCOUNT, not_active
@@ -22,7 +22,7 @@ _DESTINATIONS = {"S3": "S3DestinationConfiguration", "S3_TABLES": "S3TablesDesti
 def CreateChannel(call: ServiceCall, request: Document) -> Document:
     """Begin to create a channel from an on-demand stream to S3 or a streaming table."""
     name = request["ChannelName"]
-    configuration = _single_entry(request["StreamConfigurationList"], "StreamConfigurationList")
+    configuration = single_entry(request["StreamConfigurationList"], "StreamConfigurationList")
     record = configuration["RecordConfiguration"]
     kind, destination = _destination(request)
     destination = _complete_destination(kind, destination, record)
@@ -62,12 +62,6 @@ def CreateChannel(call: ServiceCall, request: Document) -> Document:
     return {"ChannelDescription": _description(call, store.channels.put(channel, call.now_ms, CREATING))}
 
 
-def _single_entry(entries: list[Document], name: str) -> Document:
-    if len(entries) != 1:
-        raise validation(f"{name} must contain exactly one entry; it contains {len(entries)}.")
-    return entries[0]
-
-
 def _destination(request: Document) -> tuple[str, Document]:
     given = {kind: request[name] for kind, name in _DESTINATIONS.items() if name in request}
     if len(given) != 1:
@@ -86,7 +80,7 @@ def _complete_destination(kind: str, asked: Document, record: Document) -> Docum
     found = {"DataFreshnessInSeconds": _FRESHNESS_S, **asked}
     _check_freshness(found)
     if kind == "S3_TABLES":
-        _single_entry(asked["S3TablesConfigurationList"], "S3TablesConfigurationList")
+        single_entry(asked["S3TablesConfigurationList"], "S3TablesConfigurationList")
         if "GSRSchemaARN" not in record:
             raise validation("GSRSchemaARN must be given for a streaming table.")
     else:

@@ -60,7 +60,7 @@ def answer(call: ServiceCall, body: bytes) -> Answer:
     operation = OPERATIONS.get(call.operation)
     if operation is None:
         raise not_served(f"penstock-local does not serve {call.operation}.")
-    request = request_model.checked(call.operation, call.wire.decode(body))
+    request = request_model.check_request(call.operation, call.wire.decode(body))
     # operations with a limit per stream count their calls themselves
     if call.operation not in STREAM_CALLS_PER_S and not call.service.quotas.try_call(
         call.operation, call.now_ms, call.region

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock_local.operations.call import ServiceCall
+from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.service_errors import in_use, validation
 from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import CREATING, DELETING, Stream
@@ -41,3 +41,10 @@ def require_no_channels(call: ServiceCall, stream: Stream) -> None:
             f"Stream {stream.name} under account {ACCOUNT} has {len(channels)} channels: delete them with "
             "DeleteChannel."
         )
+
+
+def single_entry(entries: list[Document], name: str) -> Document:
+    """Return the only entry of a list of configurations; refuse any other number of entries."""
+    if len(entries) != 1:
+        raise validation(f"{name} must contain exactly one entry; it contains {len(entries)}.")
+    return entries[0]

@@ -8,7 +8,7 @@ from penstock_local import quotas
 from penstock_local.documents import Timestamp
 from penstock_local.operations.call import Document, ServiceCall
 from penstock_local.operations.consumers import require_consumer_room
-from penstock_local.operations.on_demand import require_on_demand
+from penstock_local.operations.on_demand import require_on_demand, single_entry
 from penstock_local.operations.tags import check_tags
 from penstock_local.queues.queue import ACTIVE, CREATING, DELETING, Queue, QueueAttributes
 from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, validation
@@ -18,12 +18,8 @@ from penstock_local.stream import Stream
 
 def CreateQueue(call: ServiceCall, request: Document) -> Document:
     """Begin to create a queue on an on-demand stream."""
-    name, configurations = request["QueueName"], request["StreamConfigurationList"]
-    if len(configurations) != 1:
-        raise validation(
-            f"StreamConfigurationList must contain exactly one entry; it contains {len(configurations)}."
-        )
-    configuration = configurations[0]
+    name = request["QueueName"]
+    configuration = single_entry(request["StreamConfigurationList"], "StreamConfigurationList")
     start = _start_position(call, configuration.get("StartingPosition", {"Type": "LATEST"}))
     attributes = _attributes(request.get("QueueAttributes", {}), QueueAttributes())
     check_tags(request.get("Tags", {}))

@@ -80,7 +80,9 @@ def PutRecord(call: ServiceCall, request: Document) -> Document:
 def PutRecords(call: ServiceCall, body: bytes) -> bytes:
     """Store many records; each is accepted or refused for itself."""
     fields, entries = call.wire.decode_put_records(body)
-    request = request_model.checked("PutRecords", fields, apart=() if entries is None else ("Records",))
+    request = request_model.check_request(
+        "PutRecords", fields, members_apart=() if entries is None else ("Records",)
+    )
     entries = entries or []  # the model has refused a request without them
     problems: list[str] = []
     request_model.check_count("PutRecordsRequestEntryList", entries, "records", problems)
@@ -187,10 +189,10 @@ def _check_entries(entries: Sequence[Entry], path: str, call: ServiceCall, reque
     for i, (data, size, key, explicit) in enumerate(entries, 1):
         where = path.format(i)
         if data is None:
-            problems.append(request_model.violated(None, f"{where}data", "Member must not be null"))
+            problems.append(request_model.violation(None, f"{where}data", "Member must not be null"))
         elif size > data_bytes_max:
             problems.append(
-                request_model.violated(
+                request_model.violation(
                     f"java.nio.HeapByteBuffer[pos=0 lim={size} cap={size}]",
                     f"{where}data",
                     f"Member must have length less than or equal to {data_bytes_max}",
@@ -199,7 +201,7 @@ def _check_entries(entries: Sequence[Entry], path: str, call: ServiceCall, reque
         if key is None:
             if needs_keys:
                 problems.append(
-                    request_model.violated(None, f"{where}partitionKey", "Member must not be null")
+                    request_model.violation(None, f"{where}partitionKey", "Member must not be null")
                 )
         elif not 1 <= len(key) <= key_chars_max:
             request_model.check("PartitionKey", key, f"{where}partitionKey", problems)

@@ -6,7 +6,7 @@ metrics are published, and policies are not enforced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 import msgspec
@@ -50,23 +50,27 @@ def encryption(stream: Stream) -> Document:
 def StartStreamEncryption(call: ServiceCall, request: Document) -> Document:
     """Begin to encrypt a stream, or to use another key."""
     stream = _stream_to_encrypt(call, request)
-    recent = _recent_changes(
-        call, stream.settings.encrypted_ms, f"Encryption of stream {stream.name} has been started"
+    recent = call.recent_changes(
+        stream.settings.encrypted_ms,
+        quotas.ENCRYPTION_CHANGES_PER_DAY_MAX,
+        f"Encryption of stream {stream.name} has been started",
     )
     change = {"encrypted_ms": (*recent, call.now_ms), "key_id": request["KeyId"]}
     stream.settings = replace(stream.settings, **change)
-    call.service.store.begin(stream, "setting", (), "UPDATING", call.now_ms)
+    call.service.store.begin_change(stream, "setting", (), "UPDATING", call.now_ms)
     return {}
 
 
 def StopStreamEncryption(call: ServiceCall, request: Document) -> Document:
     """Begin to stop a stream's encryption."""
     stream = _stream_to_encrypt(call, request)
-    recent = _recent_changes(
-        call, stream.settings.decrypted_ms, f"Encryption of stream {stream.name} has been stopped"
+    recent = call.recent_changes(
+        stream.settings.decrypted_ms,
+        quotas.ENCRYPTION_CHANGES_PER_DAY_MAX,
+        f"Encryption of stream {stream.name} has been stopped",
     )
     stream.settings = replace(stream.settings, decrypted_ms=(*recent, call.now_ms), key_id=None)
-    call.service.store.begin(stream, "setting", (), "UPDATING", call.now_ms)
+    call.service.store.begin_change(stream, "setting", (), "UPDATING", call.now_ms)
     return {}
 
 
@@ -76,14 +80,6 @@ def _stream_to_encrypt(call: ServiceCall, request: Document) -> Stream:
     if request["EncryptionType"] != "KMS":
         raise invalid_argument("The only valid EncryptionType is KMS.")
     return stream
-
-
-def _recent_changes(call: ServiceCall, moments_ms: Sequence[int], what: str) -> list[int]:
-    recent = [at for at in moments_ms if call.now_ms - at < quotas.DAY_MS]
-    limit = quotas.ENCRYPTION_CHANGES_PER_DAY_MAX
-    if call.service.quotas.enforced and len(recent) >= limit:
-        raise limit_exceeded(f"{what} {len(recent)} times in 24 hours; at most {limit} are allowed.")
-    return recent
 
 
 # -- monitoring ---------------------------------------------------------------------------------------------
@@ -194,12 +190,11 @@ def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
     if warm_mibps is not None:
         check_warm_throughput(call, mode, warm_mibps)
     if mode != stream.mode:
-        recent = [at for at in stream.mode_switched_ms if call.now_ms - at < quotas.DAY_MS]
-        if call.service.quotas.enforced and len(recent) >= quotas.MODE_SWITCHES_PER_DAY_MAX:
-            raise limit_exceeded(
-                f"Stream {stream.name} has changed its mode {len(recent)} times in 24 hours; "
-                f"at most {quotas.MODE_SWITCHES_PER_DAY_MAX} are allowed."
-            )
+        recent = call.recent_changes(
+            stream.mode_switched_ms,
+            quotas.MODE_SWITCHES_PER_DAY_MAX,
+            f"Stream {stream.name} has changed its mode",
+        )
         if mode == "ON_DEMAND":
             require_on_demand_room(call)
         else:
@@ -211,7 +206,7 @@ def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
         stream.settings = replace(stream.settings, is_auto=False)
         if warm_mibps is None:
             stream.settings = replace(stream.settings, warm_mibps=None)
-            call.service.store.begin(stream, "mode", (), "UPDATING", call.now_ms)
+            call.service.store.begin_change(stream, "mode", (), "UPDATING", call.now_ms)
     if warm_mibps is not None:
         _warm_up(call, stream, warm_mibps)
     return {}
@@ -256,7 +251,7 @@ def _warm_up(call: ServiceCall, stream: Stream, mibps: int) -> None:
     before_mibps = _current_mibps(stream)
     stream.settings = replace(stream.settings, warm_mibps=mibps, warm_before_mibps=before_mibps)
     kind, args = ("scale", (target,)) if target > current else ("setting", ())
-    call.service.store.begin(stream, kind, args, "UPDATING", call.now_ms)
+    call.service.store.begin_change(stream, kind, args, "UPDATING", call.now_ms)
 
 
 def _require_warm_room(call: ServiceCall, stream: Stream, mibps: int) -> None:

@@ -7,7 +7,7 @@ from itertools import islice
 
 from penstock_local import quotas
 from penstock_local.operations.call import Document, ServiceCall
-from penstock_local.service_errors import in_use, invalid_argument, limit_exceeded, not_found, validation
+from penstock_local.service_errors import in_use, invalid_argument, not_found, validation
 from penstock_local.shard import Shard
 from penstock_local.store import ACCOUNT, not_active
 from penstock_local.stream import Stream
@@ -130,7 +130,7 @@ def SplitShard(call: ServiceCall, request: Document) -> Document:
     call.admit(stream, (shard.id,))
     call.service.store.require_shard_room(1, call.region)
     args = (shard.index, int(request["NewStartingHashKey"]))
-    call.service.store.begin(stream, "split", args, "UPDATING", call.now_ms)
+    call.service.store.begin_change(stream, "split", args, "UPDATING", call.now_ms)
     return {}
 
 
@@ -140,7 +140,7 @@ def MergeShards(call: ServiceCall, request: Document) -> Document:
     _require_provisioned(stream)
     one, other = stream.check_merge(request["ShardToMerge"], request["AdjacentShardToMerge"])
     call.admit(stream, (one.id, other.id))
-    call.service.store.begin(stream, "merge", (one.index, other.index), "UPDATING", call.now_ms)
+    call.service.store.begin_change(stream, "merge", (one.index, other.index), "UPDATING", call.now_ms)
     return {}
 
 
@@ -151,11 +151,14 @@ def UpdateShardCount(call: ServiceCall, request: Document) -> Document:
     current = len(stream.open_shards)
     _require_provisioned(stream)
     if call.service.quotas.enforced:
-        _check_rescale(call, stream, current, target)
+        _check_rescale(current, target)
+    recent = call.recent_changes(
+        stream.rescaled_ms, quotas.RESCALES_PER_DAY_MAX, f"Stream {stream.name} has been rescaled"
+    )
     call.admit(stream)
     call.service.store.require_shard_room(max(0, target - current), call.region)
-    stream.rescaled_ms = [at for at in stream.rescaled_ms if call.now_ms - at < quotas.DAY_MS] + [call.now_ms]
-    call.service.store.begin(stream, "scale", (target,), "UPDATING", call.now_ms)
+    stream.rescaled_ms = [*recent, call.now_ms]
+    call.service.store.begin_change(stream, "scale", (target,), "UPDATING", call.now_ms)
     return {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
@@ -172,7 +175,7 @@ def _require_provisioned(stream: Stream) -> None:
         )
 
 
-def _check_rescale(call: ServiceCall, stream: Stream, current: int, target: int) -> None:
+def _check_rescale(current: int, target: int) -> None:
     if target > 2 * current:
         raise invalid_argument(
             "UpdateShardCount cannot scale up over double your current open shard count. "
@@ -185,9 +188,3 @@ def _check_rescale(call: ServiceCall, stream: Stream, current: int, target: int)
         )
     if target > _RESCALE_SHARDS_MAX:
         raise invalid_argument(f"UpdateShardCount cannot scale up to more than {_RESCALE_SHARDS_MAX} shards.")
-    recent = [at for at in stream.rescaled_ms if call.now_ms - at < quotas.DAY_MS]
-    if len(recent) >= quotas.RESCALES_PER_DAY_MAX:
-        raise limit_exceeded(
-            f"Stream {stream.name} has been rescaled {len(recent)} times in 24 hours; "
-            f"at most {quotas.RESCALES_PER_DAY_MAX} are allowed."
-        )

@@ -72,7 +72,7 @@ def DeleteStream(call: ServiceCall, request: Document) -> Document:
         )
     if stream.status != "DELETING":
         store = call.service.store
-        store.begin(stream, "delete", (), "DELETING", call.now_ms)
+        store.begin_change(stream, "delete", (), "DELETING", call.now_ms)
         call.service.quotas.forget(stream.uid)
     return {}
 
@@ -97,7 +97,7 @@ def DescribeStream(call: ServiceCall, request: Document) -> Document:
     limit = min(request.get("Limit", _DESCRIBE_PAGE_MAX), _DESCRIBE_PAGE_MAX)
     after = request.get("ExclusiveStartShardId", "")
     call.service.store.forget_expired(stream, call.now_ms)
-    if call.has("stale"):
+    if call.find_hit("stale"):
         shards = [s for s in stream.earlier_view() if s["ShardId"] > after]
     else:
         following = (s for s in stream.shards.values() if s.id > after)

@@ -267,7 +267,7 @@ class Queue:
 
     def _first_unread(self, stream: Stream, shard: Shard, now_ms: int) -> int:
         """Return the first record of a shard that was not delivered yet and is within the retention."""
-        ordinal = max(self.next_ordinals.get(shard.index, 1), shard.first)
+        ordinal = max(self.next_ordinals.get(shard.index, 1), shard.first_ordinal)
         arrival_ms = shard.arrival_ms(ordinal)
         horizon_ms = now_ms - stream.retention_ms
         if arrival_ms is not None and arrival_ms < horizon_ms:
@@ -308,7 +308,7 @@ class Queue:
     def record(self, stream: Stream, delivery: Delivery, now_ms: int) -> tuple[bytes, int] | None:
         """Return the text and the bytes of a delivered record; None if it is past the retention."""
         shard = stream.shards.get(shard_id(delivery.shard_index))
-        if shard is None or delivery.ordinal < shard.first:
+        if shard is None or delivery.ordinal < shard.first_ordinal:
             return None
         if (shard.arrival_ms(delivery.ordinal) or 0) < now_ms - stream.retention_ms:
             return None
@@ -319,7 +319,7 @@ class Queue:
         """Forget the deliveries of records that the stream has dropped."""
         for index in self.deliveries.shards():
             shard = stream.shards.get(shard_id(index))
-            self.deliveries.forget_before(index, sys.maxsize if shard is None else shard.first)
+            self.deliveries.forget_before(index, sys.maxsize if shard is None else shard.first_ordinal)
         if len(self.next_ordinals) > 2 * len(stream.shards):
             present_indexes = {shard.index for shard in stream.shards.values()}
             self.next_ordinals = {i: at for i, at in self.next_ordinals.items() if i in present_indexes}

@@ -186,7 +186,7 @@ class ReplayedShard(Shard):
         del ordinal
         return 0
 
-    def kept(self) -> tuple[int, list[bytes], list[int], list[int]]:
+    def all_records(self) -> tuple[int, list[bytes], list[int], list[int]]:
         """Return no records: the recording has them."""
         return 1, [], [], []
 

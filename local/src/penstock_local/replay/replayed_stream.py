@@ -60,12 +60,12 @@ class ReplayedStream(Stream):
         for parent in (self.shards[name] for name in shard.parents if name in self.shards):
             parent.children = (*parent.children, shard.id)
 
-    def begin(self, change: Change, status: str) -> None:
+    def begin_change(self, change: Change, status: str) -> None:
         """Start a change; refuse one of the shards."""
         if change.kind not in _CHANGES:
             assert self.file is not None, "a replayed stream has its file"
             raise read_only_error(self.file, f"Stream {self.name}")
-        Stream.begin(self, change, status)
+        Stream.begin_change(self, change, status)
 
     def forget_expired(self, now_ms: int) -> list[Shard]:
         """Keep all shards."""
