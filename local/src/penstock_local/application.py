@@ -82,12 +82,12 @@ class KinesisApplication:
         """Return the response to a request; an awaitable of it if the answer takes time."""
         reason = self._access.refusal(request.headers)
         if reason is not None:
-            return self._with_id_and_date(error_answer(request, "AccessDeniedException", reason, 403))
+            return self._add_headers(error_answer(request, "AccessDeniedException", reason, 403))
         origin = request.headers.get("origin")
         if origin is None:
             return self._answer(request)
         if request.method == "OPTIONS" and "access-control-request-method" in request.headers:
-            return self._with_id_and_date(allow_page(preflight_answer(request), origin))
+            return self._add_headers(allow_page(preflight_answer(request), origin))
         answer = self._answer(request)
         return (
             allow_page(answer, origin) if isinstance(answer, Response) else _allow_page_later(answer, origin)
@@ -97,9 +97,7 @@ class KinesisApplication:
         try:
             unpack(request)
         except RequestRefused as refusal:
-            return self._with_id_and_date(
-                error_answer(request, refusal.code, refusal.message, refusal.status)
-            )
+            return self._add_headers(error_answer(request, refusal.code, refusal.message, refusal.status))
         if request.target.startswith(PREFIX):
             return self.control.answer(request)
         target = request.headers.get("x-amz-target", "")
@@ -113,7 +111,7 @@ class KinesisApplication:
             f"this endpoint serves those and {PREFIX}*. Clients of another service go elsewhere by a variable of "
             "their own, such as AWS_ENDPOINT_URL_S3."
         )
-        return self._with_id_and_date(error_answer(request, "UnknownOperationException", message, 404))
+        return self._add_headers(error_answer(request, "UnknownOperationException", message, 404))
 
     # -- Kinesis --------------------------------------------------------------------------------------------
 
@@ -160,7 +158,7 @@ class KinesisApplication:
         )
         if outcome in _RATE_ERRORS and not self._clock.factor:
             self._warn_of_stopped_clock(call.operation)
-        self._with_id_and_date(response)
+        self._add_headers(response)
         return _with_sending_faults(response, call.sending_hits) if call.sending_hits else response
 
     def _warn_of_stopped_clock(self, operation: str) -> None:
@@ -181,9 +179,7 @@ class KinesisApplication:
         body_bytes_max = moto_bridge.body_bytes_max(request)
         if len(request.body) > body_bytes_max:
             message = f"this request to {service} may have at most {body_bytes_max} bytes"
-            return self._with_id_and_date(
-                error_answer(request, "RequestEntityTooLargeException", message, 413)
-            )
+            return self._add_headers(error_answer(request, "RequestEntityTooLargeException", message, 413))
         tables = moto_bridge.tables_of(request.body) if service == "dynamodb" else ()
         hits = self._service.faults.hits(service, operation, tables=tables)
         response = _scripted_answer(service, request, hits)
@@ -200,14 +196,14 @@ class KinesisApplication:
             outcome=outcome,
             caller=credential_of(request.headers.get("authorization", "")).access_key,
         )
-        self._with_id_and_date(response)
+        self._add_headers(response)
         sending_hits = [hit for hit in hits if hit.is_sending or hit.fault.kind == "delay"]
         if not sending_hits:
             return response
         sent = _with_sending_faults(response, sending_hits)
         return sent if isinstance(sent, Response) else await sent
 
-    def _with_id_and_date(self, response: Response) -> Response:
+    def _add_headers(self, response: Response) -> Response:
         response.headers.append(("x-amzn-RequestId", str(uuid.uuid4())))
         response.headers.append(("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)))
         return response

@@ -40,7 +40,6 @@ class CallLog:
         """Count one call.
 
         Args:
-            now_ms: Virtual time in milliseconds.
             service: `kinesis`, `dynamodb`, `cloudwatch` or `sts`.
             operation: The service's name of the call; names after the first 1,000 are counted as `(others)`.
             resource: The stream or table, or an empty text.

@@ -26,10 +26,7 @@ class Channel:
         name: Its name, unique among the channels of the region.
         uid: Its number, never given to another stream, queue or channel of the store.
         id: Resource identifier, also in the ARN.
-        arn: Its ARN.
-        region: Its region.
         stream_uid: The `uid` of its stream.
-        created_ms: When it was created.
         role_arn: The role that the service would assume.
         record: Its `RecordConfiguration`.
         destination_type: `S3` or `S3_TABLES`.
@@ -38,7 +35,6 @@ class Channel:
         logging: Its `LoggingConfiguration`.
         status: `CREATING`, `ACTIVE`, `UPDATING` or `DELETING`.
         due_ms: When a status other than `ACTIVE` ends, in virtual time.
-        tags: Its tags.
     """
 
     name: str

@@ -53,8 +53,6 @@ def answer(operation: str, request: Request, send: Send, streams: RegionMetrics)
     """Return the answer to a CloudWatch request, in the protocol that it is written in.
 
     Args:
-        operation: Name of the operation.
-        request: The request.
         send: Passes a request to moto.
         streams: The metrics that streams publish.
 

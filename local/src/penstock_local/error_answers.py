@@ -30,8 +30,6 @@ def error_answer(request: Request, code: str, message: str, status: int) -> Resp
     Args:
         request: The request to answer.
         code: The service's error code; a prefix before a `#` goes into the document only.
-        message: Its text.
-        status: HTTP status.
     """
     content_type = request.headers.get("content-type", "")
     kind = "Sender" if status < 500 else "Receiver"

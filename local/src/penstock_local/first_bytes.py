@@ -25,7 +25,6 @@ class FirstBytes(asyncio.Protocol):
     """A new connection, until its first bytes show its protocol.
 
     Args:
-        application: Answers requests.
         loop: The loop that the connection lives on.
         connections: The server's open connections, to which it adds itself.
         tls: The settings of the TLS handshake; None: no TLS.

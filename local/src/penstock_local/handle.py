@@ -72,31 +72,27 @@ class Calls:
         """
         self._check(operation)
         if stream is None and shard is None:
-            return sum(n for name, n in self.total.items() if _is_call_of(name, operation))
+            return sum(n for name, n in self.total.items() if _matches(name, operation))
         total = 0
         for name, shards in self.by_shard.items():
             for where, n in shards.items():
                 its_stream, _, its_shard = where.rpartition("/")
-                if (
-                    _is_call_of(name, operation)
-                    and stream in (None, its_stream)
-                    and shard in (None, its_shard)
-                ):
+                if _matches(name, operation) and stream in (None, its_stream) and shard in (None, its_shard):
                     total += n
         return total
 
     def failed(self, operation: str, code: str | None = None) -> int:
         """Return how often an operation was answered with an error or hit by a fault; with `code`, only with this one."""
         self._check(operation)
-        found = [codes for name, codes in self.errors.items() if _is_call_of(name, operation)]
+        found = [codes for name, codes in self.errors.items() if _matches(name, operation)]
         return sum(n for codes in found for its_code, n in codes.items() if code in (None, its_code))
 
     def _check(self, operation: str) -> None:
-        if not any(_is_call_of(name, operation) for name in self.total):
+        if not any(_matches(name, operation) for name in self.total):
             check_operation(operation, "the calls to count are of")
 
 
-def _is_call_of(name: str, operation: str) -> bool:
+def _matches(name: str, operation: str) -> bool:
     """Return whether the call `service.operation` is of this operation, which may be `*` or lack its service."""
     return operation in ("*", name, name.partition(".")[2])
 
@@ -318,11 +314,8 @@ class Handle:
             # the SDK for JavaScript looks there
             found["NODE_EXTRA_CA_CERTS"] = self.ca_bundle
         if _is_behind_proxy(self.endpoint_url):
-            names_without_proxy = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-            names = [
-                *(names_without_proxy.replace(",", " ").split()),
-                urlsplit(self.endpoint_url).hostname or "",
-            ]
+            hosts = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+            names = [*(hosts.replace(",", " ").split()), urlsplit(self.endpoint_url).hostname or ""]
             # Some SDKs read the one, some the other; Python reads the small one first.
             found["NO_PROXY"] = found["no_proxy"] = ",".join(names)
         return found

@@ -29,7 +29,6 @@ class Http1Protocol(asyncio.Protocol):
     """One connection that speaks HTTP/1.1.
 
     Args:
-        application: Answers requests.
         loop: The loop that the connection lives on.
         connections: The server's open connections, to which it adds itself.
 

@@ -104,7 +104,6 @@ class Http2Protocol(asyncio.Protocol):
     """One connection that speaks HTTP/2.
 
     Args:
-        application: Answers requests.
         loop: The loop that the connection lives on.
         connections: The server's open connections, to which it adds itself.
 

@@ -39,8 +39,6 @@ class IdempotentWrites:
 
         Args:
             region: The region of the request.
-            document: The request.
-            now_ms: Virtual time in milliseconds.
 
         Raises:
             RequestRefused: `IdempotentParameterMismatchException`: another request had its token.

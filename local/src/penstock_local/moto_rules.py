@@ -38,7 +38,6 @@ def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, An
 
     Args:
         service: `dynamodb` or `dynamodbstreams`.
-        operation: Name of the operation.
         body: The request's body.
 
     Raises:
@@ -155,7 +154,6 @@ def check_by_tables(operation: str, document: dict[str, Any], tables: Any) -> No
     """Refuse a request that the service refuses because of the tables that it is for.
 
     Args:
-        operation: Name of the operation.
         document: A document that passed `dynamodb_document`.
         tables: moto's tables by name.
 

@@ -181,8 +181,6 @@ class Quotas:
         """Count one call of an operation against its rate; return False if the rate is used up.
 
         Args:
-            operation: Its name.
-            now_ms: Virtual time in milliseconds.
             owner: The owner of the rate: the stream's uid for operations in `STREAM_CALLS_PER_S`, otherwise the region.
         """
         if not self.enforced:

@@ -107,7 +107,6 @@ def check_request(operation: str, document: Any, *, members_apart: Collection[st
 
     Args:
         operation: One of `operations`.
-        document: The request.
         members_apart: Required members that the document lacks because they are checked elsewhere.
 
     Raises:

@@ -10,8 +10,6 @@ class RequestRefused(Exception):  # noqa: N818 - it is an answer of the service,
 
     Attributes:
         code: The service's error code, for instance `ResourceNotFoundException`.
-        message: Its text.
-        status: HTTP status.
     """
 
     def __init__(self, code: str, message: str, status: int = 400) -> None:

@@ -244,9 +244,7 @@ class Store:
         """Begin to create a stream.
 
         Args:
-            name: Name of the stream.
             shard_count: Shards that it begins with.
-            now_ms: Reading of the clock.
             mode: `PROVISIONED` or `ON_DEMAND`.
             region: Its region; the store's own if none is named.
             attributes: More attributes of the stream that do not have their default.

@@ -71,7 +71,6 @@ class Consumer:
         created_s: Second in its ARN, which no earlier consumer of its name has had.
         status: `CREATING`, `ACTIVE` or `DELETING`.
         due_ms: When it leaves CREATING or DELETING.
-        tags: Its tags.
         policy: Its resource policy, as JSON.
     """
 

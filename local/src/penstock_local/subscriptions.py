@@ -48,9 +48,6 @@ class ConsumerShard:
     """A consumer and a shard, across their successive subscriptions.
 
     Attributes:
-        stream: The stream.
-        consumer: The consumer.
-        shard: The shard.
         calls: The rate of its calls.
         read_bytes: The rate of the bytes that it reads.
         last_begun_ms: When the last subscription began; None before the first.
@@ -178,7 +175,6 @@ class Subscription:
     Attributes:
         stream_uid: The stream's.
         consumer_arn: The consumer's.
-        shard: The shard.
     """
 
     def __init__(
@@ -268,10 +264,10 @@ class Subscription:
             store.settle(stream, now_ms)
         if stream is None or self.stream_uid not in store.by_uid:
             return None
-        own_consumer = self._pair.consumer
-        consumer = stream.consumers.get(own_consumer.name)
+        subscriber = self._pair.consumer
+        consumer = stream.consumers.get(subscriber.name)
         is_there = consumer is not None and (consumer.created_s, consumer.status) == (
-            own_consumer.created_s,
+            subscriber.created_s,
             ACTIVE,
         )
         return stream if is_there else None

@@ -24,7 +24,6 @@ class Delta(msgspec.Struct, omit_defaults=True):
     """The changes of one request in one region.
 
     Attributes:
-        region: The region.
         tables: State by name of each table that is new or changed; `null` for one that is gone.
         items: Table, key and attributes of each item that is new or changed; `null` for one that is gone.
         extras: Backups and policies by name; `null` for one that is gone.

@@ -55,7 +55,6 @@ class TableJournal:
     """Keeps the tables in a state folder; used from the thread that talks to moto, and only from it.
 
     Args:
-        folder: The state folder.
         backend_of: Finds moto's tables.
     """
 
@@ -98,7 +97,6 @@ class TableJournal:
 
         Args:
             region_name: The region it is for.
-            operation: Name of the operation.
             body: Its JSON.
             request: Passes the request to moto.
 

@@ -32,8 +32,6 @@ class _TagSet:
     """A resource of a stream, or the stream itself, and its tags.
 
     Args:
-        call: The call.
-        stream: The stream.
         tags: The resource's tags.
         put: Replaces them.
     """

@@ -66,24 +66,22 @@ class LongPolls:
         Returns:
             The attempt's result; None when the time is over.
         """
-        wake_event = asyncio.Event()
+        wake = asyncio.Event()
         waiting = self._waiting.setdefault((queue.id, dead), {})
-        waiting[wake_event] = None
+        waiting[wake] = None
         try:
             while True:
-                wake_event.clear()
+                wake.clear()
                 now_ms = self._clock.now_ms()
                 found = attempt(now_ms)
                 if found is not None or now_ms >= until_ms:
                     return found
                 visible_ms = queue.deliveries.next_visible_ms()
-                await self._clock.wait(
-                    wake_event, until_ms if visible_ms is None else min(visible_ms, until_ms)
-                )
+                await self._clock.wait(wake, until_ms if visible_ms is None else min(visible_ms, until_ms))
         finally:
-            del waiting[wake_event]
+            del waiting[wake]
             if not waiting:
                 self._waiting.pop((queue.id, dead), None)
-            if wake_event.is_set():
+            if wake.is_set():
                 # this receive was woken for a record and ends without it: another one takes it
                 self.wake_one(queue)

@@ -42,7 +42,6 @@ class QueueSettings:
         attributes: The attributes in effect.
         following: The new attributes during `UPDATING`; they take effect at its end.
         effective_ms: Effective starting time; None in `CREATING`.
-        tags: Its tags.
         policy: Its resource policy, as JSON.
     """
 
@@ -89,10 +88,7 @@ class Queue:
         name: Its name, unique in the region.
         id: Resource identifier in the ARN.
         uid: Its number in receipt handles; never used again in this store.
-        region: Its region.
-        arn: Its ARN.
         stream_uid: The `uid` of its stream.
-        created_ms: When it was created.
         start_kind: `LATEST`, `TRIM_HORIZON` or `AT_TIMESTAMP`.
         start_ms: The timestamp of `AT_TIMESTAMP`; None for other kinds.
         settings: The settings that control operations change.
@@ -190,7 +186,6 @@ class Queue:
 
         Args:
             stream: The queue's stream.
-            now_ms: Reading of the clock.
             limit: The most records to choose.
             in_flight_max: The most records in flight; None for no limit.
             dead: Whether to choose dead letters.

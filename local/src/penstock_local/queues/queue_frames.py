@@ -61,10 +61,8 @@ def frames(queue: Queue) -> Iterator[tuple[bytes, bytes]]:
     yield QUEUE, queue_payload(queue, queue.settings)
     deliveries = list(queue.deliveries)
     for begin in range(0, len(deliveries), _REWRITE_DELIVERIES):
-        yield (
-            DELIVERED,
-            deliveries_payload(queue, deliveries[begin : begin + _REWRITE_DELIVERIES], queue.created_ms),
-        )
+        part = deliveries[begin : begin + _REWRITE_DELIVERIES]
+        yield DELIVERED, deliveries_payload(queue, part, queue.created_ms)
 
 
 class QueueReplay:

@@ -143,12 +143,8 @@ class Queues:
 
         Args:
             name: Its name, unused in the region.
-            stream: Its stream.
             uid: Its number, never used before in the store.
-            now_ms: Reading of the clock.
             start: Kind and timestamp of its starting position.
-            attributes: Its attributes.
-            tags: Its tags.
         """
         identity = md5(f"{stream.arn} {name} {uid}".encode(), usedforsecurity=False).hexdigest()
         queue = Queue(

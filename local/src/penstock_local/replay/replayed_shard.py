@@ -18,8 +18,6 @@ class ReplayedShard(Shard):
     """Implements `Shard` by a recording. It takes no records, and drops none.
 
     Args:
-        recorded: Its description.
-        file: The recording.
         opened_ms: When it opens, for a shard that was there before the slice the slice's beginning.
         now_ms: Reads the clock.
 

@@ -18,7 +18,6 @@ class ReplayedStream(Stream):
     """Implements `Stream` by a recording.
 
     Attributes:
-        file: The recording.
         upcoming_shards: Shards that have not opened yet, by moment.
         closings: The moments at which shards will close, in order, each with its shard.
     """
