@@ -1,4 +1,4 @@
-"""The shards of a worker that have stopped for a failure, for its reports and its health."""
+"""The shards that a worker stopped reading after a failure, for its reports and its health."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def without_ended_iteration(failures: Mapping[str, PenstockError]) -> dict[str, 
 
 
 class StoppedShards:
-    """Collects the shards of a worker that stopped for a failure. Safe to use from several threads and in a signal handler."""
+    """Collects the shards that a worker stopped reading after a failure. Safe to use from several threads and in a signal handler."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -61,7 +61,7 @@ class StoppedShards:
         self._is_frozen = True
 
     def runs(self) -> list[ShardRun]:
-        """Return the runs as they stopped."""
+        """Return the run of each stopped shard."""
         with self._lock:
             return list(self._runs.values())
 

@@ -238,8 +238,7 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
 
 def is_checkpoint_past(lease: Lease, position: Position) -> bool:
     """Return whether the checkpoint is after a position of the shard."""
-    # A starting point (TRIM_HORIZON, LATEST) does not show that anything was read. LATEST orders after TRIM_HORIZON, but a
-    # shard that has a parent is read from its beginning even if its row has LATEST.
+    # TRIM_HORIZON and LATEST do not show that anything was read: a child shard is read from its beginning even at LATEST.
     return lease.checkpoint.is_in_shard and position < lease.checkpoint
 
 

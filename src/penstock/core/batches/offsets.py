@@ -100,8 +100,8 @@ class StreamOffset(Struct, frozen=True):
         until_ms: Records that arrived at or after this moment are not in the batch (AvailableNow), or None.
         limit: Which shards the batch reads, and how much; None in the offset before the first batch, and in those of
             early versions, which read all shards up to the tip.
-        tips: Shard id to the moment at which nothing was left after the shard's start, by the service's clock. It has the
-            shards that the batch reads, if their moment is known.
+        tips: Shard id to a moment at which no record followed the position in `shards`, by the service's clock. Only for
+            shards that the batch reads, if such a moment is known.
         deaggregates: Whether KPL aggregates are taken apart. Positions count user records either way.
         runs: The runs of the driver that planned the batches up to this one, as in `KnownBatches`.
         lease_table: The lease table with the batch's claims, as in option leaseTable; empty in the offset before the first

@@ -171,7 +171,7 @@ class QueryShards:
         return state
 
     def on_row(self, row: Lease) -> None:
-        """Remember the query's claim on a row. A task of the next batch must find this claim, or one of its own batch.
+        """Remember the query's claim on a row: the tasks of the next batch expect it there.
 
         The row may be older than one that was seen before. Batch numbers only grow, so the claim with the higher number
         counts.

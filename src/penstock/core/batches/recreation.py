@@ -26,7 +26,7 @@ from penstock.core.batches.claims import find_unknown_claims, is_checkpoint_past
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.rewind import claim_of_last_batch
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, TipMark, mark_at, new_lease
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark, new_lease, new_tip_mark
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Create, LeaseWrite, Reset, is_forward
 from penstock.core.leases.required_leases import CreationReason, find_holes, plan_missing_leases
@@ -282,18 +282,17 @@ class _Plan:
         """Create the missing leases of shards in the offset.
 
         Args:
-            claimed_ms: The moment to write in empty claims of the last batch; None leaves its ends unclaimed.
+            marks: As in `plan_lost_leases`.
+            claimed_ms: The time of the empty claims of shards in which the last batch's end is unknown; None makes no claims.
         """
-        shards, shares = self._offset.shards, self._offset.shares()
-        tips = {
-            key: mark_at(shards[key], tip_ms) for key, tip_ms in self._offset.tips.items() if key in shards
-        }
+        shares, tips = self._offset.shares(), self._offset.tips
         for key, position in find_missing_leases(self._rows, self._offset, self._parents_of).items():
             shard = self._shards.get(key)
             if shard is None:
                 self._vanished[key] = position
                 continue
-            lease = replace(new_lease(shard, position, self._stream), mark=marks.get(key) or tips.get(key))
+            tip = new_tip_mark(position, tips[key]) if key in tips else None
+            lease = replace(new_lease(shard, position, self._stream), mark=marks.get(key) or tip)
             claim = self._last_claim(self._earlier_rows.get(key), key)
             if claim is None and claimed_ms is not None and key in shares:
                 claim = self._claim_nothing(position, claimed_ms)

@@ -128,8 +128,8 @@ class Acquisitions:
             self._scans.on_owner_unknown(key, now_s)  # the lease may be free, or this worker's
         may_be_own = isinstance(outcome, Unknown) or (row is not None and row.reader == self.me)
         if may_be_own and self._scans.part is None:
-            # This worker: Take, applied, and the answer is lost. No other worker takes the lease for a lease duration. The next
-            # scan finds the row in this worker's name, as after a restart.
+            # If the take was applied, no other worker takes the lease for a lease duration. The next scan finds the row in this
+            # worker's name, as after a restart.
             self._scans.request_whole_scan_by(now_s + 0.1 * self.options.interval_s)
 
     def _on_acquired(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
@@ -195,13 +195,13 @@ class Acquisitions:
     def _on_handed_over(self, row: Lease) -> None:
         write: Release | Renew
         if self._is_stopping:
-            # This worker: RequestHandover, then a graceful stop. The reader: Release, with this worker as the next owner. Without
-            # this release the lease would be unread until it expires in this worker's name.
+            # The reader has released the lease to this worker, which stops. Without this release the lease would be unread
+            # until it expires in this worker's name.
             write = Release(row.key, row.counter, self.me)
             del self._requests[row.key]
         else:
-            # The reader: Release, with this worker as the next owner. This worker: Renew with the counter of that release. It is
-            # refused if another worker has taken the lease in between.
+            # The reader has released the lease to this worker. This renewal has the counter of that release: it is refused if
+            # another worker has taken the lease in between.
             write = Renew(row.key, row.counter, self.me, stream=self._stream_check.stream_to_write(row))
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 

@@ -371,7 +371,7 @@ class Coordinator:
             self._scans.schedule_free_lease_scan(now_s)
 
     def _on_scanned_rows(self, scan: ScanDone, now_s: float, *, runs_round: bool) -> None:
-        """Update the view from a scan; check its rows against the held leases, this process and the stream."""
+        """Update the view and the held leases from a scan; look in it for rows of other streams and of this worker's later runs."""
         missing = self.view.on_scan(
             scan.leases, now_s, scan.began_s, self.held_leases, scan.skipped_rows, scan.part
         )
@@ -380,7 +380,7 @@ class Coordinator:
         if missing and not scan.leases and not (runs_round and scan.is_whole_table):
             # A part that had rows is empty. Only a round on the whole table finds out whether the table was deleted.
             self._scans.request_whole_scan()
-        to_compare = self._stream_check.on_scan(
+        streams_to_list = self._stream_check.on_scan(
             scan.leases, held=self.held_leases, is_whole_table=scan.is_whole_table
         )
         self._stop_if_refused(now_s)
@@ -389,7 +389,7 @@ class Coordinator:
             self._later_runs.on_row(lease)
             self.held_leases.on_row_scanned(lease, now_s, scan.began_s)
         if not self._stop.is_begun:
-            self._streams.begin_comparing(to_compare, now_s)
+            self._streams.begin_comparing(streams_to_list, now_s)
 
     def _update_failing_calls(self, now_s: float) -> None:
         """Count writes without an answer as failing once they are old, and forget failing calls that are not made any more."""

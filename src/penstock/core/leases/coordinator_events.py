@@ -15,7 +15,7 @@ from penstock.core.shard import ChildShard, Shard
 
 
 class Problem(Enum):
-    """Why a call failed, if it is certain that it had no effect."""
+    """The failure of a call that certainly had no effect."""
 
     THROTTLED = "throttled"
     UNAVAILABLE = "unavailable"

@@ -31,8 +31,8 @@ class Handovers:
     """The hand-overs of one table as one observer sees them. Not thread-safe.
 
     Args:
-        bound_s: A hand-over that lasts longer, as seen from here, will not be answered.
-        names_streams: Whether Penstock workers of this application name the stream on leases that they renew.
+        bound_s: A hand-over that this observer has seen for longer is overdue.
+        names_streams: Whether Penstock's renewals name the stream: a KCL 2.x worker shows itself by renewals without it.
     """
 
     def __init__(self, bound_s: float, *, names_streams: bool = False) -> None:

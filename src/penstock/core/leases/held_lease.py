@@ -290,7 +290,7 @@ class HeldLease(Struct):
     def _tip_mark_at(self, new_checkpoint: Position | None) -> TipMark | None:
         """Return the tip mark of a write; None unless the reader has been at the tip at or before the write's checkpoint.
 
-        The mark also holds for a checkpoint beyond that tip: at the mark's moment no record was after the checkpoint.
+        No record was after the tip at its moment. So none was after a later checkpoint, and the mark has the same moment.
 
         Args:
             new_checkpoint: None for a write that leaves the checkpoint as it is.
@@ -394,7 +394,7 @@ class HeldLease(Struct):
     def keep_row(self, row: Lease) -> list[LeaseAction]:
         """Keep the current row of this lease, of which this worker is the reader.
 
-        If the row has a hand-over request, the reader stops now, since no later scan shows the request as new.
+        If the row has a hand-over request, the reader stops now: in a later scan the request does not count as new.
         """
         self.lease = row
         return self.begin_release(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
@@ -404,12 +404,11 @@ class HeldLease(Struct):
         row = outcome.row
         if row is not None and row.reader == self.worker:
             if outcome.reason is Refusal.HANDOVER:
-                # Another worker: RequestHandover, which leaves the counter as it is. This one: Renew with that counter, refused.
-                # This worker remains the reader until it releases the lease.
+                # The request left the counter as it is. This worker remains the reader until it releases the lease.
                 return self.keep_row(row)
             if outcome.reason is Refusal.BACKWARDS:
-                # This worker: Take. The previous owner: LateCheckpoint of its reader's last position. The row's checkpoint
-                # stays; this worker writes its own checkpoint once that is ahead.
+                # After this worker's Take, the previous owner wrote its reader's last position with a LateCheckpoint. The row's
+                # checkpoint stays; this worker writes its own once that is ahead.
                 return [report_checkpoint_behind(row, self.done_through), *self.keep_row(row)]
         return self._reconcile(write, row, turn)
 
@@ -509,9 +508,8 @@ class HeldLease(Struct):
         if not self.missing_children or now_s < self.child_retry_due_s:
             return []
         if now_s >= self.unexpired_until_s:
-            # This process: paused. Other workers: read this shard and a child to their ends and delete both leases. If this
-            # process created the child's lease now, the child would be read again. The next renewal shows whether this lease
-            # is lost.
+            # While this process was paused, other workers may have read this shard and a child to their ends and deleted both
+            # leases. A new lease of the child would repeat it. The next renewal shows whether this lease is lost.
             return []
         actions: list[LeaseAction] = []
         for lease in self.missing_children.values():

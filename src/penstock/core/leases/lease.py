@@ -132,8 +132,8 @@ class TipMark(Struct, frozen=True):
     tip_ms: int | None = None
 
 
-def mark_at(position: Position, tip_ms: int | None = None) -> TipMark | None:
-    """Return the mark that a write of a position leaves; None if the position is not a record."""
+def new_tip_mark(position: Position, tip_ms: int | None = None) -> TipMark | None:
+    """Return the tip mark of a row that gets a new checkpoint; None if that position is not a record."""
     return TipMark(position, tip_ms) if position.is_record else None
 
 

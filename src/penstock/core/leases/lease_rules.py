@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias, assert_never
 
 from msgspec.structs import replace
 
-from penstock.core.leases.lease import BatchClaim, Lease, mark_at
+from penstock.core.leases.lease import BatchClaim, Lease, new_tip_mark
 from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
@@ -218,7 +218,7 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
         case Checkpoint() | Promote():
             return counted | _NO_PENDING | _checkpoint_changes(write.position, write.tip_ms)
         case LateCheckpoint():
-            return {"checkpoint": write.position, "mark": mark_at(write.position)}
+            return {"checkpoint": write.position, "mark": new_tip_mark(write.position)}
         case End():
             ended = {"owner": None, "checkpoint_owner": None} | _checkpoint_changes(SHARD_END)
             return counted | _NO_PENDING | ended | _given_fields(children=write.children or None)
@@ -238,7 +238,7 @@ def changes_of(write: LeaseUpdate) -> dict[str, Any]:  # noqa: C901, PLR0911, PL
             moved = _checkpoint_changes(write.claim.start, write.tip_ms) if write.moves_checkpoint else {}
             return {"pending_checkpoint": write.claim.end, "pending_checkpoint_state": None} | moved
         case Reset():
-            mark = mark_at(write.position) if write.has_later_records else None
+            mark = new_tip_mark(write.position) if write.has_later_records else None
             freed: dict[str, Any] = {"owner": None, "mark": mark}
             return counted | _NO_OWNER_FIELDS | _checkpoint_changes(write.position) | freed
         case Delete():
@@ -252,7 +252,7 @@ def _given_fields(**fields: Any) -> dict[str, Any]:
 
 
 def _checkpoint_changes(position: Position, tip_ms: int | None = None) -> dict[str, Any]:
-    return {"checkpoint": position, "owner_switches": 0, "mark": mark_at(position, tip_ms)}
+    return {"checkpoint": position, "owner_switches": 0, "mark": new_tip_mark(position, tip_ms)}
 
 
 def _hands_lease_on(write: Release) -> bool:

@@ -178,8 +178,8 @@ def start_reading_at(lease: Lease, has_parent_lease: bool) -> Position:
         parent. Two workers that start an application while its stream splits can leave such a row, and reading it from
         later than its beginning would lose records.
     """
-    # One worker: lists the shards before a split, and creates the parent at LATEST. Another one: lists them after the split,
-    # and creates the child at LATEST. No worker would read the records that were put between the two moments.
+    # One worker lists the shards before a split and creates the parent at LATEST; another lists them after it and creates the
+    # child at LATEST. No worker would read the records that were put between the two moments.
     starts_late = lease.checkpoint.sentinel in (Sentinel.LATEST, Sentinel.AT_TIMESTAMP)
     return TRIM_HORIZON if starts_late and has_parent_lease else lease.checkpoint
 

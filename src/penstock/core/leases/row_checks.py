@@ -224,12 +224,12 @@ class LaterRuns:
     def __init__(self, me: str, run_name: str, view: LeaseView) -> None:
         self.me = me
         self.later_run: LaterRun | None = None
-        """The later run, once it is known to live."""
+        """The first later run that this process has seen write; None before that."""
         self._view = view
         self._run_name = run_name
         self._run: WorkerRun | None = None  # this process's run: fixed before the first write
         self._next_number = 1  # one above the highest run of this worker that was read
-        self._rows_of_later_runs: dict[str, Lease] = {}  # as they were read first
+        self._rows_of_later_runs: dict[str, Lease] = {}  # each as it was first read with that run
 
     @property
     def run(self) -> WorkerRun | None:

@@ -205,8 +205,8 @@ class ShardSyncer:
             return  # a scan that began before an answer lacks that lease still
         leases = {key: lease for key, lease in self._memory.items() if key not in except_keys}
         begun = 0
-        # One worker: Renew with counter 7, still in flight. Another worker: Create of the row. The old renewal would be applied
-        # once the new row's counter reaches 7, so the new counter begins far above.
+        # A worker's renewal of the deleted row may still be in flight. It would be applied once the new row has the same
+        # counter, so the new counter begins far above.
         for lease in leases.values():
             bare = replace(
                 lease,
@@ -290,8 +290,8 @@ class ShardSyncer:
             or row.checkpoint != mine.checkpoint
             or row.stream not in (None, self.options.stream_of(mine.key))
         ):
-            # Another worker: Create of the same lease, pinned to its own moment. This one: Create, refused. The other
-            # worker's moment counts for all leases, so it creates the rest too.
+            # Another worker has created this lease with its own starting moment. That moment counts for all leases, so the
+            # other worker creates the rest too.
             self._scans.request_whole_scan()
             return
         if not rest:

@@ -55,7 +55,7 @@ class LeaseCleanup:
         self._listing_due_s: float | None = None
 
     def on_round(self, now_s: float, workers: Sequence[str]) -> None:
-        """Begin this worker's deletions, and from time to time a listing that shows which shards have left the stream.
+        """Begin the deletions that this worker is chosen for, and from time to time a listing that finds vanished shards.
 
         Args:
             workers: Live workers, this one included.
@@ -63,8 +63,7 @@ class LeaseCleanup:
         begun = 0
         for deletion in plan_deletions(self.view.rows(), self._vanished_leases):
             key = deletion.write.key
-            # One worker: Create, no answer. Another one: the shard's end, then this deletion. If the Create is still in flight,
-            # it brings the row back.
+            # A Create without an answer may still be in flight. After the deletion it would bring the row back.
             if self._table_view.unchanged_s(key, now_s) < _REST_DURATIONS * self.options.lease_duration_s:
                 continue
             if begun < _DELETIONS_PER_ROUND and chosen_worker(workers, key) == self.me:

@@ -279,12 +279,12 @@ class NewsPoller:
         """Handle answers until all probed shards have answered, or the time for them is over.
 
         Args:
-            current: The states now; a batch replaces those of the shards that it read.
-            probed: The shards that were probed by this call.
+            current: State by shard. An answer counts only if it was asked for with this state: a batch gives its shards new ones.
+            probed: The shards whose probes this call has begun.
         """
         began_s = self._clock.monotonic_s()
         end_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
-        # The end once a shard has news.
+        # Once a shard has news, wait only until this moment.
         end_with_news_s = min(end_s, began_s + _WAIT_WITH_NEWS_S) if len(probed) > _MANY_SHARDS else end_s
         if any(state.has_news for state in current.values()):
             end_s = end_with_news_s

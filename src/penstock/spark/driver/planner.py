@@ -170,7 +170,7 @@ class Planner:
     def search_once(self, search: Search) -> bool:
         """Search once for records to read. Return whether the search has ended; if not, call again at `search.wake_s`.
 
-        It ends at the first records. If the run may have only this batch, it goes on and collects the records of all shards.
+        It ends at the first shard with records. If the run may have only this batch, it goes on until all shards have answered.
 
         Raises:
             Unavailable: As `latest`.
