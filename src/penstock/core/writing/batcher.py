@@ -415,20 +415,21 @@ class Batcher:
         new = tuple.__new__  # a third of what DeliveredEntry(...) costs, and this is done for every entry
         for entry, answer in zip(request.entries, answers, strict=True):
             predicted_id = entry.shard_id
-            found = by_shard.get(predicted_id or _UNPREDICTED)
-            if found is None:
-                found = by_shard[predicted_id or _UNPREDICTED] = _QueueResult()
+            queue_result = by_shard.get(predicted_id or _UNPREDICTED)
+            if queue_result is None:
+                queue_result = by_shard[predicted_id or _UNPREDICTED] = _QueueResult()
             shard_id, sequence_number = answer.shard_id, answer.sequence_number
             if answer.error_code is not None or shard_id is None or sequence_number is None:
-                self._on_entry_error(entry, answer, found, result)
+                self._on_entry_error(entry, answer, queue_result, result)
                 continue
-            found.accepted_cost_s += entry.cost_s
+            queue_result.accepted_cost_s += entry.cost_s
             if shard_id == predicted_id:
-                # One text for all answers of a shard: receipts keep it.
+                # Receipts keep the id: the predicted text is the same object for all answers of a shard.
                 delivered.append(new(DeliveredEntry, (entry, predicted_id, sequence_number)))
                 continue
             accepted = DeliveredEntry(entry, shard_id, sequence_number)
-            if not predicts or not self._on_misrouted(accepted):
+            stays_pending = predicts and self._on_misrouted(accepted)
+            if not stays_pending:
                 delivered.append(accepted)
         self._uncount([record for each in delivered for record in each.entry.records])
         return by_shard
