@@ -49,7 +49,7 @@ from penstock.delivery.folder_checks import (
     check_writable,
 )
 from penstock.delivery.json_rows import columns_of
-from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, open_texts
+from penstock.delivery.record_texts import CheckedTexts, GlueTexts, RecordTexts, decoder_of
 from penstock.delivery.run_lock import QUERY, RANGE, REDELIVERY, RunLock, is_locked, kind_of_batch, try_lock
 from penstock.delivery.schema_file import schema_file
 from penstock.delivery.table_rows import (
@@ -492,7 +492,7 @@ def open_record_texts(delivery: Delivery) -> RecordTexts | None:
         if _is_json_schema(text):
             texts = CheckedTexts(text)
     if texts is not None:
-        open_texts(texts)
+        decoder_of(texts)  # fails if a package is missing
     return texts
 
 

@@ -36,7 +36,7 @@ class RecordTexts(Hashable, Protocol):
             SchemaError, ServiceError: The schema cannot be read.
         """
 
-    def open(self) -> Callable[[bytes], str]:
+    def make_decoder(self) -> Callable[[bytes], str]:
         """Return the function that makes the JSON text of a record. It raises SchemaError if the record cannot be read."""
 
 
@@ -73,7 +73,7 @@ class GlueTexts:
             raise UnsupportedSchema(f"schema {self._schema_name} is not a record, so it has no columns")
         return _nullable_columns(found)
 
-    def open(self) -> Callable[[bytes], str]:
+    def make_decoder(self) -> Callable[[bytes], str]:
         """Return the function that reads a record."""
         from penstock.schemas.decoder import PAYLOAD_BYTES_MAX
         from penstock.schemas.header import split_header
@@ -126,10 +126,10 @@ class CheckedTexts:
 
     def columns(self) -> StructType:
         """Return the columns of the JSON Schema, after checking it."""
-        self.open()
+        self.make_decoder()
         return _columns(json.loads(self._definition))
 
-    def open(self) -> Callable[[bytes], str]:
+    def make_decoder(self) -> Callable[[bytes], str]:
         """Return the function that checks a record and returns its text."""
         from penstock.schemas.json_schema import JsonCodec
 
@@ -148,21 +148,21 @@ class CheckedTexts:
         return hash(self._definition)
 
 
-def open_texts(texts: RecordTexts) -> Callable[[bytes], str]:
+def decoder_of(texts: RecordTexts) -> Callable[[bytes], str]:
     """Return the function that makes JSON texts of records.
 
     Raises:
         OptionError: A package is missing.
     """
     try:
-        return _cached_reader(texts)
+        return _cached_decoder(texts)
     except ModuleNotFoundError as error:
         raise OptionError(_PACKAGE_TEXT.format(error.name)) from error
 
 
 @functools.lru_cache(maxsize=16)
-def _cached_reader(texts: RecordTexts) -> Callable[[bytes], str]:
-    return texts.open()
+def _cached_decoder(texts: RecordTexts) -> Callable[[bytes], str]:
+    return texts.make_decoder()
 
 
 def text_and_reason(texts: RecordTexts) -> Column:
@@ -170,7 +170,7 @@ def text_and_reason(texts: RecordTexts) -> Column:
 
     def read(data):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 - Spark would read the hints
         try:
-            return open_texts(texts)(bytes(data or b"")), None
+            return decoder_of(texts)(bytes(data or b"")), None
         except SchemaError as error:
             return None, text_of(error)
 
