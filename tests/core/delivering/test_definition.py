@@ -38,7 +38,11 @@ def test_the_name_of_an_arn_is_the_streams():
         ({"stream": "orders", "to": "s3://lake/orders", "state": "hdfs:///"}, "state=hdfs:/// is the root"),
         ({"stream": "orders", "to": "/lake/orders", "checkpoint": "/"}, "checkpoint=/ is the root"),
         ({"stream": "orders", "to": "s3://lake/"}, "a folder of its own, such as s3://lake/orders"),
-        ({"stream": "orders", "to": "hdfs://host", "format": "delta"}, "such as hdfs://host/orders"),
+        (
+            {"stream": "orders", "to": "s3://lake", "state": "s3://lake/_state"},
+            "in the same file system or bucket",
+        ),
+        ({"stream": "orders", "to": "hdfs://host", "format": "delta"}, "or name a folder with state"),
         ({"stream": "orders", "to": "/l", "freshness": "1s"}, "from 5s to 86400s"),
         ({"stream": "orders", "to": "/l", "freshness": True}, "expected one value"),
         ({"stream": "orders", "to": "/\udcff"}, r"to='/\udcff': it is not Unicode text at character 1"),
@@ -140,6 +144,13 @@ def test_a_folder_that_readers_of_a_delta_table_skip_may_be_inside_its_folder():
     given = {key: f"/lake/orders/{place}" for key, place in inside.items()}
     other = {"stream": "returns", "to": "/lake/returns"}
     check_other_delivery(other, {"stream": "orders", "to": "/lake/orders", "format": "delta", **given})
+
+
+@pytest.mark.parametrize("state", ["s3://other/orders", "s3://other", "s3://lake/_state"])
+def test_a_delta_table_at_the_root_of_a_bucket_has_its_state_where_the_user_says(state):
+    delivery = parse_delivery({"stream": "orders", "to": "s3://lake/", "format": "delta", "state": state})
+    check_together([(delivery, LeasePlace(("us-east-1",), "leases"))])
+    assert (delivery.to, delivery.state) == ("s3://lake", f"{state}/orders")
 
 
 def test_a_table_inside_another_table_is_refused():

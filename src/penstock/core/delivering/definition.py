@@ -252,10 +252,20 @@ def _without_end_slashes(key: str, place: str) -> str:
 
 def _check_target(delivery: Delivery) -> None:
     shown = f"to={delivery.to}"
-    if delivery.is_folder and _ROOT.fullmatch(delivery.to) is not None:
+    is_delta = delivery.format == "delta"
+    # Delta moves no files from the state into the table, so the state may be in another bucket, or in a folder that Delta's readers skip.
+    if (
+        delivery.is_folder
+        and _ROOT.fullmatch(delivery.to) is not None
+        and not (is_delta and delivery.state_folder)
+    ):
         raise OptionError(
-            f"{shown}: a table needs a folder of its own, such as {delivery.to}/{delivery.name}, since its state is outside of it in the "
-            "same file system or bucket"
+            f"{shown}: a table needs a folder of its own, such as {delivery.to}/{delivery.name}, since its state "
+            + (
+                "cannot be beside it; or name a folder with state"
+                if is_delta
+                else "is outside of it in the same file system or bucket"
+            )
         )
     if delivery.format == "iceberg" and _TABLE_NAME.fullmatch(delivery.to) is None:
         raise OptionError(f"{shown}: an Iceberg table is named by its catalog, such as lake.sales.orders")
