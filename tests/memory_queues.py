@@ -19,7 +19,7 @@ from penstock.core.queueing.queue_limits import (
 from penstock.errors import NotFound, Rejected, ResourceBusy
 from penstock.ports.clock import Clock
 from penstock.ports.queues import (
-    DeadLetters,
+    DeadLetterRule,
     EntryResult,
     QueueDescription,
     QueueStart,
@@ -224,7 +224,7 @@ class MemoryQueues:
         start: QueueStart,
         *,
         visibility_s: int | None = None,
-        dead_letters: DeadLetters | None = None,
+        dead_letters: DeadLetterRule | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> QueueDescription:
         """Create a queue."""
@@ -246,7 +246,7 @@ class MemoryQueues:
                     stream_arn=stream_arn,
                     start=start if start.timestamp_ms is not None else QueueStart(start.type, now_ms),
                     visibility_s=VISIBILITY_S_DEFAULT if visibility_s is None else visibility_s,
-                    dead_letters=DeadLetters(RECEIVE_COUNT_LIMIT_DEFAULT)
+                    dead_letters=DeadLetterRule(RECEIVE_COUNT_LIMIT_DEFAULT)
                     if dead_letters is None
                     else dead_letters,
                 )
@@ -274,7 +274,7 @@ class MemoryQueues:
         ]
 
     def update_queue(
-        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetters | None = None
+        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetterRule | None = None
     ) -> QueueDescription:
         """Change a queue."""
         with self._changed:

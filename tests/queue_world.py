@@ -7,7 +7,7 @@ from collections import Counter
 
 from memory_queues import MemoryQueues
 from penstock.core.queueing.queue_events import EntryOutcome
-from penstock.ports.queues import DeadLetters, EntryResult, QueueStart
+from penstock.ports.queues import DeadLetterRule, EntryResult, QueueStart
 from penstock.queues import QueueConsumerPorts
 
 
@@ -22,7 +22,7 @@ class QueueWorld:
             self.stream_arn,
             QueueStart("TRIM_HORIZON"),
             visibility_s=visibility_s,
-            dead_letters=DeadLetters(receive_count_max),
+            dead_letters=DeadLetterRule(receive_count_max),
         )
         self.ports = QueueConsumerPorts(self.service)
 

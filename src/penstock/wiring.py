@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 # An adapter is loaded when it is opened: a Spark task needs one or two of them, and every batch may begin in a new process.
 
 
-def settled(options: AwsOptions) -> AwsOptions:
-    """Return options that name the region and the endpoint of the environment as it is now, for a worker that stays there."""
+def with_environment(options: AwsOptions) -> AwsOptions:
+    """Return options that name the region and the endpoint of the environment as it is now; a worker keeps them."""
     from penstock.aws import connection
 
-    return connection.settled(options)
+    return connection.with_environment(options)
 
 
 def open_kinesis(options: AwsOptions | None = None, *, stays_off_aws: bool = False) -> Kinesis:
@@ -162,5 +162,5 @@ __all__ = [
     "open_schema_registry",
     "open_stream_control",
     "parse_connection",
-    "settled",
+    "with_environment",
 ]

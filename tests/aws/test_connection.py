@@ -435,9 +435,9 @@ def test_one_renewal_serves_all_threads_whose_calls_were_refused(server, bare_en
     options = AwsOptions(region="us-east-1", endpoint_url=server.endpoint_url, role_session_name="threads")
     ask_kinesis(options)
     keep_credentials(bare_environment, "NEW")
-    seen = connection.credentials_in_use(options)
+    seen = connection.count_renewals(options)
     assert [connection.renew_credentials(options, seen) for _ in range(3)] == [True] * 3
-    assert connection.credentials_in_use(options) == seen + 1
+    assert connection.count_renewals(options) == seen + 1
     # A moment later the same credentials were refused again: fetching them once more would give the same ones.
     assert not connection.renew_credentials(options, seen + 1)
 

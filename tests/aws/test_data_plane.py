@@ -14,7 +14,7 @@ from penstock.aws import data_plane
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import (
-    PageParser,
+    DataPlaneParser,
     decode_answers,
     decode_page,
     encode_entries,
@@ -117,7 +117,7 @@ def test_a_page_that_is_not_whole_is_an_error_and_never_an_empty_page(body):
     shape = model.operation_model("GetRecords").output_shape
     response = {"status_code": 200, "headers": {}, "body": body, "context": {}}
     with pytest.raises(ResponseParserError):
-        PageParser(create_parser("json")).parse(response, shape)
+        DataPlaneParser(create_parser("json")).parse(response, shape)
 
 
 ANSWERS = {
@@ -207,7 +207,7 @@ def test_an_entry_that_the_service_finds_wrong_is_rejected(options):
 @pytest.mark.parametrize(("operation", "name"), [("GetRecords", "Page"), ("PutRecords", "Answers")])
 def test_every_answer_that_is_no_error_for_botocore_is_read(status, operation, name):
     shape = botocore.session.Session().get_service_model("kinesis").operation_model(operation).output_shape
-    parser = PageParser(create_parser("json"))
+    parser = DataPlaneParser(create_parser("json"))
     response = {"status_code": status, "headers": {}, "body": b'{"Records":[]}', "context": {}}
     assert list(parser.parse(response, shape)[name].records) == []
     with pytest.raises(ResponseParserError):
@@ -217,7 +217,7 @@ def test_every_answer_that_is_no_error_for_botocore_is_read(status, operation, n
 @pytest.mark.parametrize("operation", ["GetRecords", "PutRecords", "ListShards"])
 def test_the_page_of_a_network_is_shown_as_what_it_is_and_nothing_of_records(operation):
     shape = botocore.session.Session().get_service_model("kinesis").operation_model(operation).output_shape
-    parser = PageParser(create_parser("json"))
+    parser = DataPlaneParser(create_parser("json"))
 
     def error_of(body, **headers):
         response = {"status_code": 200, "headers": headers, "body": body, "context": {}}

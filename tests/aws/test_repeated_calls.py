@@ -360,7 +360,7 @@ def test_what_tls_has_decrypted_behind_an_answer_is_never_the_next_one():
             return 7
 
     with answering() as (pooled, _):
-        answer, is_usable = pooled._ask(Decrypted.__new__(Decrypted), REQUEST)
+        answer, is_usable = pooled._send_and_read(Decrypted.__new__(Decrypted), REQUEST)
     assert (answer.body, is_usable) == (b"{}", False)
 
 
@@ -384,7 +384,7 @@ def test_a_refusal_that_comes_before_the_whole_request_was_read_is_the_answer():
         pooled = PooledExchange(f"http://127.0.0.1:{listener.getsockname()[1]}/", read_timeout_s=5.0)
         own, peer = socket.socketpair()
         with own, peer:
-            answer, is_usable = pooled._ask(Refused(own, peer), REQUEST)
+            answer, is_usable = pooled._send_and_read(Refused(own, peer), REQUEST)
     assert (answer.status, is_usable) == (413, False)
 
 

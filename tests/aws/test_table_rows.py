@@ -8,7 +8,7 @@ import botocore.session
 import pytest
 from botocore.parsers import ResponseParserError, create_parser
 
-from penstock.aws.data_plane import PageParser
+from penstock.aws.data_plane import DataPlaneParser
 
 MODEL = botocore.session.get_session().get_service_model("dynamodb")
 ROW = {
@@ -48,7 +48,7 @@ def answer(body, status=200):
 
 
 def ours():
-    return PageParser(create_parser("json"))
+    return DataPlaneParser(create_parser("json"))
 
 
 def shape(name):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from penstock.consumer.consumer import open_ports
-from penstock.wiring import AwsOptions, settled
+from penstock.wiring import AwsOptions, with_environment
 from penstock_local import LocalKinesis
 
 PROGRAM = """
@@ -71,7 +71,7 @@ def test_a_worker_keeps_the_region_and_the_endpoint_of_its_start(
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert settled(AwsOptions(**given)) == AwsOptions(region=region, endpoint_url=endpoint_url)
+    assert with_environment(AwsOptions(**given)) == AwsOptions(region=region, endpoint_url=endpoint_url)
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ def test_a_worker_ignores_the_endpoint_of_the_environment_if_its_profile_does(
     environment = {"AWS_CONFIG_FILE": str(config), "AWS_ENDPOINT_URL": "http://a", **environment}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert settled(AwsOptions()).endpoint_url == endpoint_url
+    assert with_environment(AwsOptions()).endpoint_url == endpoint_url

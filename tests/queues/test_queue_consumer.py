@@ -12,7 +12,7 @@ from few_threads import leave_threads
 from penstock import QueueConsumer, Reject
 from penstock.core.aggregation import AggregateBuilder
 from penstock.errors import AccessDenied, NotFound, OptionError, Throttled, UnknownOutcome, UsageError
-from penstock.ports.queues import DeadLetters
+from penstock.ports.queues import DeadLetterRule
 from penstock.queues import QueueConsumerPorts
 from penstock.runtime import consumer_run
 from penstock.runtime.metrics_tally import MetricsTally
@@ -601,7 +601,7 @@ def test_a_queue_whose_dead_letters_are_switched_off_under_way_is_not_asked_in_a
 
     def handle(record):
         if not seen:
-            world.service.update_queue(world.queue.arn, dead_letters=DeadLetters(None))
+            world.service.update_queue(world.queue.arn, dead_letters=DeadLetterRule(None))
         seen.append(record.receive_count)
         raise failure
 

@@ -10,7 +10,7 @@ import pytest
 from penstock import Producer
 from penstock.aws import connection
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for, environment_endpoint, settled
+from penstock.aws.connection import client_for, environment_endpoint, with_environment
 from penstock.errors import DeliveryFailed, Rejected
 from penstock.producer import producer as producer_module
 from penstock.producer.producer import flush_environment_producers
@@ -137,7 +137,7 @@ def test_the_endpoint_of_the_profile_counts_as_that_of_the_environment(
     for name, value in {"AWS_CONFIG_FILE": str(tmp_path / "config"), **environment}.items():
         monkeypatch.setenv(name, value)
     assert environment_endpoint(AwsOptions()) == named
-    assert settled(AwsOptions()).endpoint_url == kept
+    assert with_environment(AwsOptions()).endpoint_url == kept
     reached = client_for("kinesis", AwsOptions()).meta.endpoint_url
     assert reached == (named or "https://kinesis.us-east-1.amazonaws.com")
 

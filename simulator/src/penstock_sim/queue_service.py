@@ -15,7 +15,7 @@ from penstock.core.aggregation import AggregateBuilder
 from penstock.core.leases.coordinator_events import UNKNOWN
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.errors import AccessDenied, PenstockError, Throttled
-from penstock.ports.queues import DeadLetters, EntryResult, QueueDescription, QueueStart, ReceivedRecord
+from penstock.ports.queues import DeadLetterRule, EntryResult, QueueDescription, QueueStart, ReceivedRecord
 from penstock_sim.blocking_ports import LongPoll
 from penstock_sim.events import queues
 from penstock_sim.plan import EPOCH_MS, QueuePlan
@@ -56,7 +56,7 @@ class QueueService:
             stream_arn="arn:aws:kinesis:us-east-1:123456789012:stream/stream",
             start=QueueStart("TRIM_HORIZON"),
             visibility_s=plan.visibility_s,
-            dead_letters=DeadLetters(plan.receive_count_max),
+            dead_letters=DeadLetterRule(plan.receive_count_max),
         )
 
     # --- records ------------------------------------------------------------------------------------------

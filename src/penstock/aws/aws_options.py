@@ -92,17 +92,17 @@ class AwsOptions:
         )
 
 
-def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()) -> AwsOptions:
+def parse_connection(fields: Mapping[str, Any], taken_names: Collection[str] = ()) -> AwsOptions:
     """Return the options of a connection that is given field by field.
 
     Args:
         fields: Fields of `AwsOptions`.
-        also_known: Further names that the caller takes, for the message.
+        taken_names: Names of fields that the caller has taken out before; an error lists them with the others.
 
     Raises:
         OptionError: A field is unknown or has a bad value.
     """
-    check_names(fields, field_names(AwsOptions) | set(also_known), "connection option")
+    check_names(fields, field_names(AwsOptions) | set(taken_names), "connection option")
     return AwsOptions(**fields)
 
 

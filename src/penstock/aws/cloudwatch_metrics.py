@@ -63,7 +63,7 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
         self.start_reports(interval_s, "penstock-cloudwatch")
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a counter, which is sent as a statistic set too."""
+        """Add to a counter, which is sent as a statistic set, like a distribution."""
         self.observe(name, value, labels)
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
@@ -80,7 +80,7 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
         return {key: value for key, value in (labels or {}).items() if self._is_per_shard or key != "shard"}
 
     def report(self) -> None:
-        """Send the measurements since the last report, now. Never raises."""
+        """Send the measurements since the last report. Never raises."""
         datums = list(self._datums(self.take()))
         for start in range(0, len(datums), DATUMS_PER_CALL_MAX):
             batch = datums[start : start + DATUMS_PER_CALL_MAX]
@@ -107,14 +107,14 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
 
     def _datums(self, snapshot: Snapshot) -> Iterator[dict[str, Any]]:
         moment = datetime.now(UTC)
-        for key, known in snapshot.distributions.items():
+        for key, distribution in snapshot.distributions.items():
             yield {
                 **self._fields_of(key, moment),
                 "StatisticValues": {
-                    "SampleCount": known.count,
-                    "Sum": known.sum,
-                    "Minimum": known.minimum,
-                    "Maximum": known.maximum,
+                    "SampleCount": distribution.count,
+                    "Sum": distribution.sum,
+                    "Minimum": distribution.minimum,
+                    "Maximum": distribution.maximum,
                 },
             }
         for key, value in snapshot.gauges.items():

@@ -1,4 +1,4 @@
-"""Queries of CloudWatch's metrics of streams and queues, by the minute."""
+"""Queries for CloudWatch's metrics of streams and queues, per minute."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Query = tuple[str, str | None]
 
 
 class _Metric(Struct, frozen=True):
-    """One metric: its name, its dimensions, and the statistic that is asked for."""
+    """One metric: its name, its dimensions, and the requested statistic."""
 
     name: str
     dimensions: tuple[tuple[str, str], ...]
@@ -85,12 +85,12 @@ class CloudWatchQueries:
         Raises:
             ServiceError: A call failed.
         """
-        asked = [
+        queries = [
             _Metric(name, (("QueueName", queue), ("QueueId", queue_id)), statistic)
             for queue, queue_id in queues
             for name, statistic in metrics
         ]
-        return self._fetch(f"{len(queues)} queues", asked, began_ms, ended_ms)
+        return self._fetch(f"{len(queues)} queues", queries, began_ms, ended_ms)
 
     def _fetch(
         self,
@@ -103,22 +103,22 @@ class CloudWatchQueries:
         parts = [
             queries[at : at + QUERIES_PER_CALL_MAX] for at in range(0, len(queries), QUERIES_PER_CALL_MAX)
         ]
-        span = (_moment(began_ms, period_s), _moment(ended_ms + period_s * 1000, period_s))
-        found = map_on_daemons(
+        span = (_period_start(began_ms, period_s), _period_start(ended_ms + period_s * 1000, period_s))
+        answers = map_on_daemons(
             "penstock-queries",
             _CALLS_AT_ONCE,
             lambda part: self._fetch_part(resource, part, span, period_s),
             parts,
         )
-        statuses = Counter(status for results, _ in found for _, status in results if status != _COMPLETE)
-        problems = [message for _, messages in found for message in messages]
+        statuses = Counter(status for results, _ in answers for _, status in results if status != _COMPLETE)
+        problems = [message for _, messages in answers for message in messages]
         if statuses:
             counts = ", ".join(f"{status} for {count}" for status, count in sorted(statuses.items()))
             problems.append(
                 f"CloudWatch did not answer all of {len(queries)} queries whole: {counts}; what it left out is unknown"
             )
         return QueryAnswer(
-            [None if status in _FAILED else sums for results, _ in found for sums, status in results],
+            [None if status in _FAILED else sums for results, _ in answers for sums, status in results],
             tuple(dict.fromkeys(problems)),
         )
 
@@ -126,13 +126,15 @@ class CloudWatchQueries:
         self, resource: str, queries: Sequence[_Metric], span: tuple[datetime, datetime], period_s: int
     ) -> tuple[list[tuple[Sums, str]], list[str]]:
         """Return the sums and the status of each query, in their order, and the messages of one call."""
-        asked = {f"q{number}": query for number, query in enumerate(queries)}
-        sums: dict[str, dict[int, float]] = {name: {} for name in asked}
-        statuses = dict.fromkeys(asked, _COMPLETE)
+        queries_by_id = {f"q{number}": query for number, query in enumerate(queries)}
+        sums: dict[str, dict[int, float]] = {query_id: {} for query_id in queries_by_id}
+        statuses = dict.fromkeys(queries_by_id, _COMPLETE)
         messages: list[str] = []
         pages = pages_of(
             partial(call_operation, "cloudwatch", "GetMetricData", resource, self._options),
-            MetricDataQueries=[_document_of(name, query, period_s) for name, query in asked.items()],
+            MetricDataQueries=[
+                _document_of(query_id, query, period_s) for query_id, query in queries_by_id.items()
+            ],
             StartTime=span[0],
             EndTime=span[1],
         )
@@ -144,19 +146,19 @@ class CloudWatchQueries:
                 messages += [_sentence_of(message) for message in result.get("Messages", ())]
                 for at, value in zip(result["Timestamps"], result["Values"], strict=True):
                     sums[result["Id"]][round(at.timestamp() * 1000)] = value
-        return [(sums[name], statuses[name]) for name in asked], messages
+        return [(sums[query_id], statuses[query_id]) for query_id in queries_by_id], messages
 
 
 def _sentence_of(message: Mapping[str, str]) -> str:
     return f"CloudWatch: {message.get('Code', 'no code')}: {message.get('Value', 'no message')}"
 
 
-def _document_of(name: str, query: _Metric, period_s: int) -> dict[str, Any]:
+def _document_of(query_id: str, query: _Metric, period_s: int) -> dict[str, Any]:
     dimensions = [{"Name": key, "Value": value} for key, value in query.dimensions]
-    asked = {"Namespace": "AWS/Kinesis", "MetricName": query.name, "Dimensions": dimensions}
-    return {"Id": name, "MetricStat": {"Metric": asked, "Period": period_s, "Stat": query.statistic}}
+    metric = {"Namespace": "AWS/Kinesis", "MetricName": query.name, "Dimensions": dimensions}
+    return {"Id": query_id, "MetricStat": {"Metric": metric, "Period": period_s, "Stat": query.statistic}}
 
 
-def _moment(at_ms: int, period_s: int) -> datetime:
-    """Return the beginning of a period."""
+def _period_start(at_ms: int, period_s: int) -> datetime:
+    """Return the beginning of the period that contains a moment."""
     return datetime.fromtimestamp(at_ms // 1000 // period_s * period_s, UTC)

@@ -35,26 +35,26 @@ _SERVICES: Final = ("kinesis", "dynamodb", "cloudwatch", "s3", "sqs", "glue", "s
 
 
 def check_forms(session: Any, *, has_keys: bool) -> None:
-    """Refuse a block where a text belongs, and a text where a block belongs.
+    """Refuse keys of the configuration that have an indented block in place of a text, or a text in place of a block.
 
     Args:
-        has_keys: Whether the options have keys. Without them, botocore searches for credentials and reads `_NUMBERS`.
+        has_keys: Whether the options have access keys. Without access keys, botocore searches for credentials and reads `_NUMBERS`.
 
     Raises:
         OptionError: A key of the profile or of its section of services has the wrong form, or a number cannot be read.
     """
     profile = session.get_scoped_config()
-    named = f"profile {session.get_config_variable('profile') or 'default'}"
+    profile_name = f"profile {session.get_config_variable('profile') or 'default'}"
     for key in _TEXTS:
         if isinstance(profile.get(key), dict):
-            raise _wrong_form(named, f"{key} is followed by an indented block: write KEY = VALUE")
+            raise _wrong_form(profile_name, f"{key} is followed by an indented block: write KEY = VALUE")
     if not isinstance(profile.get("api_versions", {}), dict):
-        raise _wrong_form(named, "api_versions has no indented block below it")
+        raise _wrong_form(profile_name, "api_versions has no indented block below it")
     for key in () if has_keys else _NUMBERS:
         try:
             session.get_config_variable(key)
         except (ValueError, TypeError):
-            raise _wrong_form(named, f"{key}, or AWS_{key.upper()}, is not a whole number") from None
+            raise _wrong_form(profile_name, f"{key}, or AWS_{key.upper()}, is not a whole number") from None
     name = profile.get("services")
     services = session.full_config.get("services", {}).get(name, {})
     for key in _SERVICES:  # Penstock opens only these; botocore reads only its client's key
@@ -70,7 +70,7 @@ def _wrong_form(place: str, fault: str) -> OptionError:
 
 
 def parse_remedy(error: sdk.ConfigParseError) -> str:
-    """Return the way out of a file that botocore cannot parse. It shows no line, which may be a secret."""
+    """Return the remedy for a file that botocore cannot parse. It quotes no line, which may be a secret."""
     line = getattr(error.kwargs.get("error"), "lineno", None)
     at = "" if line is None else f"check line {line}: "
     return (
@@ -98,6 +98,6 @@ def unread_files() -> str:
 
 def _paths() -> dict[str, str]:
     return {
-        variable: os.path.expanduser(os.path.expandvars(os.environ.get(variable) or usual))  # noqa: PTH111 - Path's raises without a home
-        for variable, usual in _FILES.items()
+        variable: os.path.expanduser(os.path.expandvars(os.environ.get(variable) or default_path))  # noqa: PTH111 - Path's raises without a home
+        for variable, default_path in _FILES.items()
     }

@@ -23,7 +23,7 @@ from penstock.errors import OptionError
 _OPENED_IN: Final = ("urllib3.connection", "connect")  # docs/internals-used.md
 _STEPS_MAX: Final = 10
 _REASON_CHARACTERS_MAX: Final = 300
-_FILES_OF_TLS: Final = ("X509", "PEM")
+_CERTIFICATE_LIBRARIES: Final = ("X509", "PEM")
 TRUST_REMEDY: Final = (
     "check that the endpoint is the right one, and which certificates are trusted: AWS_CA_BUNDLE or the profile's ca_bundle has to name a "
     "PEM file with the authority that signed the endpoint's certificate, or that of a proxy that opens TLS; and this machine's clock"
@@ -83,34 +83,34 @@ def is_connection_error(error: Exception) -> bool:
 
 def is_certificate_error(error: Exception) -> bool:
     """Return whether the other side's certificate is not trusted here; trying again at once cannot help."""
-    root = _root(error)
+    root = _root_cause(error)
     if not isinstance(error, sdk.SSLError) or root is None:
         return False
     if isinstance(root, ssl.SSLError):
-        return isinstance(root, ssl.SSLCertVerificationError) or root.library in _FILES_OF_TLS
-    return isinstance(root, (ValueError, OSError))  # another name, or a file that cannot be read
+        return isinstance(root, ssl.SSLCertVerificationError) or root.library in _CERTIFICATE_LIBRARIES
+    return isinstance(root, (ValueError, OSError))  # another host in it, or an unreadable file
 
 
 def is_refused_by_proxy(error: Exception) -> bool:
     """Return whether a proxy does not accept the user and the password."""
-    return isinstance(error, sdk.ProxyConnectionError) and "407" in str(_root(error))
+    return isinstance(error, sdk.ProxyConnectionError) and "407" in str(_root_cause(error))
 
 
 def reason_of(error: Exception) -> str:
     """Return the root cause of the SDK's error in brackets, or an empty text if the error's own text contains it."""
-    reason = str(_root(error) or "")[:_REASON_CHARACTERS_MAX]
+    reason = str(_root_cause(error) or "")[:_REASON_CHARACTERS_MAX]
     return f" ({reason})" if reason and reason not in str(error) else ""
 
 
-def _root(error: Exception) -> BaseException | None:
-    """Return the root cause of the SDK's error."""
+def _root_cause(error: Exception) -> BaseException | None:
+    """Return the root cause of the SDK's error; None if it has no cause."""
     steps = list(_steps(error))
     return steps[-1] if len(steps) > 1 else None
 
 
 def _steps(error: Exception) -> Iterator[BaseException]:
     """Yield an error of the SDK, then its causes, step by step."""
-    # Python's exception context may be of an earlier call, which failed in another way.
+    # `__context__` is left out: it may be the error of an earlier call, which failed in another way.
     step: BaseException | None = error
     for _ in range(_STEPS_MAX):
         if step is None:

@@ -64,13 +64,13 @@ _VARIABLES: Final = (
     "https_proxy",
     "no_proxy",
 )
-"""Parts of a client beside its options."""
+"""Environment variables on which a client depends, beside its options."""
 
 _lock = threading.RLock()  # botocore logs while a client is made, and a log handler may need a client itself
 _clients: Final[dict[tuple[str, AwsOptions, int], Any]] = {}
 """The clients by service, options and a hash of the environment: a program that changes its environment, as tests do, gets another one."""
 _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
-"""How often credentials were fetched again, and when they were last."""
+"""By options: how often credentials were fetched again, and when last (monotonic seconds)."""
 
 
 def _forget_after_fork() -> None:
@@ -97,7 +97,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
         OptionError: There is no region, or the region, the endpoint or the environment's proxy is invalid.
         CredentialRetrievalError: The provider of the credentials failed.
     """
-    key = (service, options, _environment_of(service))
+    key = (service, options, _environment_hash(service))
     client = _clients.get(key)
     if client is not None:
         return client
@@ -112,9 +112,9 @@ def client_for(service: str, options: AwsOptions) -> Any:
                     f"or the region of the profile{unread_files()}"
                 ) from error
             except Exception as error:
-                unreadable = credentials_error(error)
-                if unreadable is not None:
-                    raise unreadable from None
+                credentials_fault = credentials_error(error)
+                if credentials_fault is not None:
+                    raise credentials_fault from None
                 is_of_address = isinstance(error, (sdk.InvalidRegionError, ValueError))
                 if isinstance(error, PenstockError) or not is_of_address:
                     raise
@@ -123,7 +123,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
                         f"no client for {service}: the endpoint in the environment cannot be one; {_REMEDY}"
                     ) from None
                 raise OptionError(f"no client for {service}: {error}; {_REMEDY}") from error
-            if _environment_of(service) != key[2]:
+            if _environment_hash(service) != key[2]:
                 return client  # the environment changed meanwhile: the client may mix both, so it is not kept
             for old in [old for old in _clients if old[:2] == key[:2]]:
                 del _clients[old]  # made for another environment
@@ -131,7 +131,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
         return client
 
 
-def region_of(options: AwsOptions) -> str | None:
+def client_region(options: AwsOptions) -> str | None:
     """Return the region of the process's clients for these options, or None if there are none yet."""
     regions = (
         client.meta.region_name for (_, made_of, _), client in list(_clients.items()) if made_of == options
@@ -139,13 +139,13 @@ def region_of(options: AwsOptions) -> str | None:
     return next(regions, None)
 
 
-def _environment_of(service: str) -> int:
+def _environment_hash(service: str) -> int:
     get = os.environ.get
     return hash((get(f"AWS_ENDPOINT_URL_{service.upper()}"), *map(get, _VARIABLES)))
 
 
-def credentials_in_use(options: AwsOptions) -> int:
-    """Return how often the credentials were renewed, which identifies those in use for `renew_credentials`."""
+def count_renewals(options: AwsOptions) -> int:
+    """Return how often this process has renewed the credentials; `renew_credentials` takes this number."""
     return _renewals.get(options, (0, 0.0))[0]
 
 
@@ -153,7 +153,7 @@ def renew_credentials(options: AwsOptions, renewal_count: int) -> bool:
     """Drop the clients of these options, so that the next one fetches its credentials again; safe from several threads.
 
     Args:
-        renewal_count: The result of `credentials_in_use` before the refused call, so that one renewal serves all calls in flight.
+        renewal_count: The result of `count_renewals` before the refused call, so that one renewal serves all calls that were refused with the same credentials.
 
     Returns:
         False if a renewal cannot help: the credentials are fixed, or were fetched a moment ago.
@@ -175,11 +175,11 @@ def renew_credentials(options: AwsOptions, renewal_count: int) -> bool:
 
 
 @lru_cache(maxsize=4)
-def _loader(more: str | None) -> Any:
+def _loader(further_folders: str | None) -> Any:
     """Return the loader of the SDK's descriptions, also of those in further folders. All clients share it, so each file is read once."""
     from penstock.aws.service_descriptions import DescriptionLoader
 
-    return DescriptionLoader(more)
+    return DescriptionLoader(further_folders)
 
 
 def _make_client(service: str, options: AwsOptions) -> Any:
@@ -194,10 +194,10 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     session = new_session(options)
     if options.access_key_id is not None and options.secret_access_key is not None:
         session.set_credentials(options.access_key_id, options.secret_access_key, options.session_token)
-    assumed: _AssumedRole | None = None
+    role: _AssumedRole | None = None
     if options.role_arn is not None:
-        assumed = _AssumedRole(session, options, options.role_arn)
-        session = assumed.session
+        role = _AssumedRole(session, options, options.role_arn)
+        session = role.session
     install_parser(session)
     config = botocore.config.Config(
         region_name=options.region,
@@ -213,13 +213,15 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         service != "kinesis" and kinesis_region(options.endpoint_url) is not None
     )
     endpoint_url = None if is_elsewhere else options.endpoint_url
-    client = _create(session, service, region_name=options.region, endpoint_url=endpoint_url, config=config)
+    client = _create_client(
+        session, service, region_name=options.region, endpoint_url=endpoint_url, config=config
+    )
     if service == "kinesis":
         keep_milliseconds(client)
         send_encoded(client)
         intercept_subscriptions(client)
-    if assumed is not None:
-        client.meta.events.register("before-send", assumed.check_signature)
+    if role is not None:
+        client.meta.events.register("before-send", role.check_signature)
     if service not in OPERATIONS:
         return client
     return DataPlaneClient(client, session.get_credentials(), partial(_open_exchange, session, options))
@@ -255,37 +257,37 @@ def new_session(options: AwsOptions) -> Any:
     session = botocore.session.Session(profile=options.profile)
     session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     check_forms(session, has_keys=options.access_key_id is not None)
-    region = _region_of(options)
+    region = _configured_region(options)
     if region:
         session.set_config_variable("region", region)
     return session
 
 
-def _region_of(options: AwsOptions) -> str | None:
+def _configured_region(options: AwsOptions) -> str | None:
     get = os.environ.get
-    given = options.region or kinesis_region(options.endpoint_url)
-    return given or get("AWS_REGION") or get("AWS_DEFAULT_REGION") or None
+    named_region = options.region or kinesis_region(options.endpoint_url)
+    return named_region or get("AWS_REGION") or get("AWS_DEFAULT_REGION") or None
 
 
 def environment_endpoint(options: AwsOptions) -> str | None:
-    """Return the endpoint that the environment or its profile names for Kinesis, without its user; None if no endpoint is used."""
-    url = _configured_for_kinesis(options, _environment_of("kinesis"))
+    """Return the endpoint that the environment or its profile names for Kinesis, without a user. None if it names none, or the options do."""
+    url = _configured_kinesis_endpoint(options, _environment_hash("kinesis"))
     return without_user(url) if url else None
 
 
 @lru_cache(maxsize=_ENDPOINTS_REMEMBERED)
-def _configured_for_kinesis(options: AwsOptions, _environment: int) -> str | None:
+def _configured_kinesis_endpoint(options: AwsOptions, _environment: int) -> str | None:
     return None if options.endpoint_url else _configured_endpoints(options)[0]
 
 
-def settled(options: AwsOptions) -> AwsOptions:
+def with_environment(options: AwsOptions) -> AwsOptions:
     """Return options that name the region and the endpoint of the environment as it is now.
 
-    A worker that has started stays there, also if the program points its environment elsewhere, as a test does when it ends.
-    Credentials are read from the environment whenever they are needed.
+    A worker with these options keeps its endpoint if the program changes the environment, as a test does when it ends. Credentials
+    are read from the environment whenever they are needed.
     """
     endpoint_url = options.endpoint_url or _configured_endpoints(options)[1]
-    return replace(options, region=_region_of(options), endpoint_url=endpoint_url or None)
+    return replace(options, region=_configured_region(options), endpoint_url=endpoint_url or None)
 
 
 def _configured_endpoints(options: AwsOptions) -> tuple[str | None, str | None]:
@@ -311,8 +313,8 @@ def _configured_endpoints(options: AwsOptions) -> tuple[str | None, str | None]:
     return of_kinesis or for_all, for_all if is_alone else None
 
 
-def _create(session: Any, service: str, **arguments: Any) -> Any:
-    """Make a client: refuse an invalid proxy, and drop a user and password that the environment's endpoint has in it."""
+def _create_client(session: Any, service: str, **arguments: Any) -> Any:
+    """Return a client. Refuse an invalid proxy, and leave out a user and password in the environment's endpoint."""
     client = session.create_client(service, **arguments)
     endpoint_url = str(client.meta.endpoint_url)
     proxy_for(endpoint_url)
@@ -340,7 +342,7 @@ class _AssumedRole:
             arguments.setdefault("region_name", options.region)
             if options.sts_endpoint_url is not None:
                 arguments["endpoint_url"] = options.sts_endpoint_url
-            return _create(source, service_name, **arguments)
+            return _create_client(source, service_name, **arguments)
 
         fetcher = botocore.credentials.AssumeRoleCredentialFetcher(
             client_creator=make_sts,

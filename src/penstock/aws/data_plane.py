@@ -132,7 +132,7 @@ def _check_complete(response: dict[str, Any], headers: dict[str, Any], shape: An
 
 
 def read_document(body: bytes) -> dict[str, Any]:
-    """Return the document of an answer as botocore's parser would, with bytes for Base64; raise a plain error if it has another form.
+    """Return the document of an answer as botocore's parser would, with bytes for Base64.
 
     Raises:
         MsgspecError: The body is not JSON.
@@ -147,8 +147,8 @@ def read_document(body: bytes) -> dict[str, Any]:
     for rows in document.get("Responses", {}).values():
         for row in rows:
             _read_values(row.values())
-    for asked in document.get("UnprocessedKeys", {}).values():
-        for key in asked["Keys"]:
+    for unprocessed in document.get("UnprocessedKeys", {}).values():
+        for key in unprocessed["Keys"]:
             _read_values(key.values())
     return document
 
@@ -189,7 +189,7 @@ _READ_HERE: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {
 """The output shapes of the answers that are not left to botocore's parser, and the functions that read them."""
 
 
-class PageParser:
+class DataPlaneParser:
     """Reads the answers of the data plane. Checks that any other answer is whole and leaves it to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
@@ -203,7 +203,7 @@ class PageParser:
         """Return an answer as botocore's parser does. The answer of GetRecords or PutRecords is one struct, under one key.
 
         Raises:
-            ResponseParserError: The answer cannot be read, whatever is wrong with it.
+            ResponseParserError: The answer cannot be read.
         """
         try:
             return self._read(response, shape)
@@ -253,11 +253,11 @@ class _ParserFactory:
     def create_parser(self, protocol_name: str) -> Any:
         """Return a parser for a protocol."""
         parser = self._factory.create_parser(protocol_name)
-        return PageParser(parser) if protocol_name == "json" else parser
+        return DataPlaneParser(parser) if protocol_name == "json" else parser
 
 
 def install_parser(session: Any) -> None:
-    """Install the fast parser of GetRecords and PutRecords in a botocore session; it also refuses answers that are cut off."""
+    """Install `DataPlaneParser` in a botocore session, also for the operations of clients that make their own calls."""
     session.register_component(_COMPONENT, _ParserFactory(session.get_component(_COMPONENT)))
 
 
@@ -278,12 +278,12 @@ def _keep_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -
 
 def _timestamp_holders(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """Return the parts of a request that may hold a timestamp."""
-    of_queue: Any = document.get("StreamConfigurationList") or ({},)
+    queue_streams: Any = document.get("StreamConfigurationList") or ({},)
     return (
         document,
         document.get("ShardFilter", {}),
         document.get("StartingPosition", {}),
-        of_queue[0].get("StartingPosition", {}),
+        queue_streams[0].get("StartingPosition", {}),
     )
 
 

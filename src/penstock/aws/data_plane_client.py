@@ -27,7 +27,7 @@ from botocore.httpsession import URLLib3Session
 from botocore.parsers import create_parser
 from msgspec import Struct
 
-from penstock.aws.data_plane import EncodedRecords, PageParser
+from penstock.aws.data_plane import DataPlaneParser, EncodedRecords
 from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import Signing, header_text, host_of, signing_from
 
@@ -101,17 +101,17 @@ class DataPlaneClient:
     Args:
         client: boto3's.
         credentials: The credentials of the client's session; None if it has none.
-        exchange: Opens an exchange with an address; None for an address behind a proxy.
+        open_exchange: Returns an exchange with an address; None for an address behind a proxy.
     """
 
     def __init__(
-        self, client: Any, credentials: Any, exchange: Callable[[str], PooledExchange | None]
+        self, client: Any, credentials: Any, open_exchange: Callable[[str], PooledExchange | None]
     ) -> None:
         self._client = client
-        exchange = lru_cache(maxsize=_ADDRESSES_MAX)(exchange)
+        open_exchange = lru_cache(maxsize=_ADDRESSES_MAX)(open_exchange)
         for method, operation in OPERATIONS[client.meta.service_model.service_name].items():
             if hasattr(client, method):  # an older botocore has no queues
-                setattr(self, method, _Operation(client, method, operation, credentials, exchange))
+                setattr(self, method, _Operation(client, method, operation, credentials, open_exchange))
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of boto3's client."""
@@ -144,7 +144,7 @@ class _Operation:
         method: str,
         operation: str,
         credentials: Any,
-        exchange: Callable[[str], PooledExchange | None],
+        open_exchange: Callable[[str], PooledExchange | None],
     ) -> None:
         self._name = operation
         self._is_of_queues = "Queue" in operation
@@ -152,8 +152,8 @@ class _Operation:
         self._event = f"{client.meta.service_model.service_name}.{operation}"
         self._ask_boto3 = getattr(client, method)
         self._credentials = credentials
-        self._exchange = exchange
-        self._parser = PageParser(create_parser("json"))
+        self._open_exchange = open_exchange
+        self._parser = DataPlaneParser(create_parser("json"))
         self._model = client.meta.service_model.operation_model(operation)
         # The key is the ARN of a call's queue, on which the address may depend; None without a queue.
         self._patterns: dict[str | None, _RequestPattern] = {}
@@ -164,12 +164,12 @@ class _Operation:
         if self._credentials is None or (None in self._patterns and not self._is_of_queues):
             return
         # Check this first: behind a proxy boto3 makes every call, and it would be useless to parse and hash a body of some MiB.
-        exchange = self._exchange(request.url)
+        exchange = self._open_exchange(request.url)
         if exchange is None:
             return
-        given = _decode(request.body)
-        queue = given.get("QueueARN")
-        if queue in self._patterns or _names_an_arn(given):
+        arguments = _decode(request.body)
+        queue = arguments.get("QueueARN")
+        if queue in self._patterns or _names_an_arn(arguments):
             return
         signing = signing_from(request, self._credentials.get_frozen_credentials(), _HEADERS_OF_ONE_CALL)
         if signing is None:
@@ -229,10 +229,10 @@ class _Operation:
 
     def _send(self, pattern: _RequestPattern, request: Any) -> Answer:
         """Return the answer of a `before-send` handler if there is one; otherwise send the request and return the service's answer."""
-        for _, given in self._events.emit(f"before-send.{self._event}", request=request):
-            if given is not None:
-                headers = {str(name).lower(): value for name, value in given.headers.items()}
-                return Answer(given.status_code, headers, given.content)
+        for _, answer in self._events.emit(f"before-send.{self._event}", request=request):
+            if answer is not None:
+                headers = {str(name).lower(): value for name, value in answer.headers.items()}
+                return Answer(answer.status_code, headers, answer.content)
         return pattern.exchange.exchange(pattern.head(request.headers) + request.body)
 
     def _parse(self, answer: Answer) -> Any:
@@ -283,7 +283,7 @@ def _request_of(pattern: _RequestPattern, body: bytes, signed: Mapping[str, str]
 
 
 def _is_botocore_wrapped() -> bool:
-    """Return whether tracing wraps botocore's functions: it would not see calls that bypass them."""
+    """Return whether tracing wraps botocore's functions. It would not see calls that are made without them."""
     for owner, name in _WRAPPED_BY_TRACING:
         function = owner.__dict__.get(name)
         # A wrapper is not a function, or it is a function of another package under the same name.

@@ -38,7 +38,7 @@ _KEY_CHARACTERS_MAX: Final = 256
 
 
 def letter_of(record: Record, error: BaseException) -> str:
-    """Return a record and why it failed as a JSON object."""
+    """Return a record and the error of its handler as a JSON object."""
     return json.dumps(
         {
             "stream": record.stream,
@@ -55,7 +55,7 @@ def letter_of(record: Record, error: BaseException) -> str:
 
 
 class _Target:
-    """A target for dead letters: called with the records that failed for good, it returns when their letters are written."""
+    """A target for dead letters. A call writes a letter for each record that failed for good."""
 
     _service: str
 

@@ -85,7 +85,7 @@ class SignedRequest(Struct, frozen=True):
 
 
 class Receiver:
-    """One request and the events of its answer. Lives in the connection's loop.
+    """One request and the events of its answer. Used only on the thread of the connection's loop.
 
     Args:
         request: The request to send.
@@ -106,7 +106,7 @@ class Receiver:
         self._has_ended = False  # the answer has ended; events of it may be left
 
     def request_event(self) -> None:
-        """Pass the next event on, as soon as there is one."""
+        """Report the next event, as soon as it is received."""
         self._is_requested = True
         self.report_ready_outcomes()
 
@@ -199,7 +199,7 @@ class Receiver:
 
 
 class EventConnection(asyncio.Protocol):
-    """One connection.
+    """One HTTP/2 connection, with the event streams of several requests.
 
     Args:
         loop: The loop that it runs on.
@@ -336,7 +336,7 @@ class EventConnection(asyncio.Protocol):
         return int(self._h2.remote_settings.max_concurrent_streams)
 
     def send(self, receiver: Receiver) -> None:
-        """Send a request, and pass its answer on."""
+        """Send a receiver's request; the receiver gets the answer."""
         self._idle_since_s = None
         head = [
             (":method", "POST"),
@@ -359,7 +359,7 @@ class EventConnection(asyncio.Protocol):
         self._flush()
 
     def drop(self, receiver: Receiver) -> None:
-        """Reset a stream without a receiver."""
+        """Reset the stream of a receiver, and report nothing more to it."""
         receiver.is_over = True
         number = receiver.number
         if number is None or self._receivers.pop(number, None) is None or not self.is_open:
@@ -374,7 +374,7 @@ class EventConnection(asyncio.Protocol):
             self._flush()
 
     def server_ms(self, receiver: Receiver) -> int | None:
-        """Return the service's current time, from the date in the answer's head."""
+        """Return the service's current time, from the date in the answer's head; None if it has no date."""
         return None if receiver.ahead_ms is None else int(self.loop.time() * 1000) + receiver.ahead_ms
 
     def close(self) -> None:
@@ -384,7 +384,7 @@ class EventConnection(asyncio.Protocol):
     # --- inside ---
 
     def _keep_alive(self) -> None:
-        """Ping the service, and close the connection if it has no streams."""
+        """Ping a silent service. Close the connection if no ping is answered, or if it has had no streams for a while."""
         now_s = self.loop.time()
         if not self.is_open:
             return

@@ -80,8 +80,8 @@ class EventConnections:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._open: dict[Origin, list[EventConnection]] = {}
-        self._opening_connections: dict[Origin, asyncio.Lock] = {}
+        self._open_connections: dict[Origin, list[EventConnection]] = {}
+        self._opening_locks: dict[Origin, asyncio.Lock] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         threading.Thread(target=self._loop.run_forever, name="penstock-fan-out", daemon=True).start()
 
@@ -114,12 +114,12 @@ class EventConnections:
 
     async def _connection_to(self, origin: Origin) -> EventConnection:
         # One connection is opened at a time; all requests that wait for it share it.
-        async with self._opening_connections.setdefault(origin, asyncio.Lock()):
-            for connection in self._open.get(origin, ()):
+        async with self._opening_locks.setdefault(origin, asyncio.Lock()):
+            for connection in self._open_connections.get(origin, ()):
                 if connection.stream_count < min(STREAMS_PER_CONNECTION_MAX, connection.streams_max):
                     return connection
             connection = await self._dial(origin)
-            self._open.setdefault(origin, []).append(connection)
+            self._open_connections.setdefault(origin, []).append(connection)
             return connection
 
     async def _dial(self, origin: Origin) -> EventConnection:
@@ -149,11 +149,11 @@ class EventConnections:
         return connection
 
     def _forget(self, origin: Origin, connection: EventConnection) -> None:
-        found = self._open.get(origin, [])
+        found = self._open_connections.get(origin, [])
         if connection in found:
             found.remove(connection)
         if not found:
-            self._open.pop(origin, None)
+            self._open_connections.pop(origin, None)
 
 
 class OpenStream:
@@ -231,13 +231,13 @@ def _tls_context(ca_file: str | None) -> ssl.SSLContext:
 
 
 _lock = threading.Lock()
-_of_process: EventConnections | None = None
+_process_connections: EventConnections | None = None
 
 
 def _forget_after_fork() -> None:
-    global _lock, _of_process  # noqa: PLW0603 - the parent's thread and sockets are not the child's
+    global _lock, _process_connections  # noqa: PLW0603 - the parent's thread and sockets are not the child's
     _lock = threading.Lock()
-    _of_process = None
+    _process_connections = None
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -245,8 +245,8 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 def connections_of_process() -> EventConnections:
     """Return the connections of this process; the thread starts with the first call."""
-    global _of_process  # noqa: PLW0603 - one per process
+    global _process_connections  # noqa: PLW0603 - one per process
     with _lock:
-        if _of_process is None:
-            _of_process = EventConnections()
-        return _of_process
+        if _process_connections is None:
+            _process_connections = EventConnections()
+        return _process_connections

@@ -34,7 +34,7 @@ class Frame(NamedTuple):
 
     Args:
         headers: Those whose values are texts.
-        received_s: When its last bytes were received.
+        received_s: When its last bytes were received, by the clock of `FrameBuffer.add`.
     """
 
     headers: dict[str, str]
@@ -47,7 +47,7 @@ class FrameBuffer:
 
     def __init__(self) -> None:
         self._bytes = bytearray()
-        self._given_bytes = 0
+        self._taken_bytes = 0
         self._received_bytes = 0
         self._moments: deque[tuple[int, float]] = deque()  # number of bytes received so far, and when
 
@@ -89,11 +89,12 @@ class FrameBuffer:
             headers = bytes(view[12 : 12 + headers_bytes])
             payload = bytes(view[12 + headers_bytes : total - 4])
         del self._bytes[:total]
-        return Frame(_decode_headers(headers), payload, self._moment_of(total))
+        return Frame(_decode_headers(headers), payload, self._take_moment(total))
 
-    def _moment_of(self, frame_bytes: int) -> float:
-        self._given_bytes += frame_bytes
-        while self._moments[0][0] < self._given_bytes:
+    def _take_moment(self, frame_bytes: int) -> float:
+        """Return when the last byte of the frame that is taken was received."""
+        self._taken_bytes += frame_bytes
+        while self._moments[0][0] < self._taken_bytes:
             self._moments.popleft()
         return self._moments[0][1]
 
@@ -120,7 +121,7 @@ def decode_event(payload: bytes, *, age_ms: int = 0, server_ms: int | None = Non
     """Decode a SubscribeToShardEvent as a page whose next iterator is the continuation.
 
     Args:
-        age_ms: How long the event has waited in this process. It is added to the event's distance from the tip.
+        age_ms: How long the event has waited in this process. It is added to `millis_behind_latest`.
         server_ms: The service's current time.
 
     Raises:

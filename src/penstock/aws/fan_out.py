@@ -16,7 +16,7 @@ import botocore.exceptions as sdk
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connecting import proxy_for, trusted_file
-from penstock.aws.connection import client_for, credentials_in_use, new_session, renew_credentials
+from penstock.aws.connection import client_for, count_renewals, new_session, renew_credentials
 from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import InterceptedRequest
 from penstock.aws.event_connection import ConnectionLost, Refusal, SignedRequest, StreamOutcome
@@ -81,7 +81,7 @@ class AwsFanOut:
         self, consumer_arn: str, shard_id: str, start: IteratorStart, report: Callable[[FanOutEvent], None]
     ) -> EventStream:
         resource = f"shard {shard_id}, consumer {consumer_arn}"
-        seen = credentials_in_use(self._options)
+        renewal_count = count_renewals(self._options)
         url, request = self._sign(consumer_arn, shard_id, start, resource)
 
         def pass_on(outcome: StreamOutcome) -> None:
@@ -90,7 +90,7 @@ class AwsFanOut:
                 return
             error = _error_of(outcome, resource)
             if error.code in STALE_CREDENTIALS:
-                renew_credentials(self._options, seen)
+                renew_credentials(self._options, renewal_count)
             report(FanOutFailed(error))
 
         return connections_of_process().open(self._origin(url), request, pass_on)
@@ -98,7 +98,7 @@ class AwsFanOut:
     def _sign(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, resource: str
     ) -> tuple[str, SignedRequest]:
-        """Have botocore make and sign a request, which a hook of `data_plane` takes before it is sent; return its address too."""
+        """Return the URL and the request that botocore has made and signed. A hook of `data_plane` takes it before it is sent."""
         position: dict[str, Any] = {"Type": start.type.value}
         if start.sequence_number is not None:
             position["SequenceNumber"] = start.sequence_number

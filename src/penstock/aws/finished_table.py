@@ -90,7 +90,7 @@ class FinishedRecordsTable:
     # --- the port -------------------------------------------------------------------------------------
 
     def fetch_finished(self, record_ids: Sequence[str]) -> Collection[str]:
-        """Return which of at most a hundred records are done.
+        """Return the ids of the records that are done. `record_ids` has at most a hundred.
 
         Raises:
             Throttled, Unavailable, AccessDenied, NotFound, Rejected: The table gave no answer in time, or none at all.
@@ -116,7 +116,7 @@ class FinishedRecordsTable:
         """Remember at most 25 records as done.
 
         Raises:
-            Throttled, Unavailable, UnknownOutcome, AccessDenied, NotFound, Rejected: Not all rows are known to be written.
+            Throttled, Unavailable, UnknownOutcome, AccessDenied, NotFound, Rejected: Some rows may not be written.
         """
         if not record_ids:
             return
@@ -153,10 +153,10 @@ class FinishedRecordsTable:
             ServiceError: A call failed, or the table was not ACTIVE in five minutes (`Unavailable`).
         """
         table = self._keyed_table.describe()
-        made = table is None and self._keyed_table.create()
+        is_created = table is None and self._keyed_table.create()
         if not is_usable(table):
             self._keyed_table.wait_until_usable(_CREATED_WITHIN_S)
-        if made is False:
+        if is_created is False:
             return False  # if another process was first, it switches the expiry on
         expiry = {"Enabled": True, "AttributeName": _EXPIRES}
         self._keyed_table.call("UpdateTimeToLive", TimeToLiveSpecification=expiry)

@@ -40,7 +40,7 @@ class GlueSchemaRegistry:
     """Implements `penstock.ports.schema_registry.SchemaRegistry`. Equal values reach the same registry.
 
     Args:
-        registry_name: Registry of the schemas that are named. The ids of versions hold in all registries of an account.
+        registry_name: The registry in which schemas are found by name. Ids of versions are valid in all registries of an account.
     """
 
     options: AwsOptions
@@ -51,11 +51,11 @@ class GlueSchemaRegistry:
         return f"registry {self.registry_name}" + (f" in {region}" if region else "")
 
     def fetch_version(self, version_id: UUID) -> SchemaVersion | None:
-        return self._version(f"schema version {version_id}", {"SchemaVersionId": str(version_id)})
+        return self._fetch_version(f"schema version {version_id}", {"SchemaVersionId": str(version_id)})
 
     def fetch_latest(self, schema_name: str) -> SchemaVersion | None:
         arguments = {"SchemaId": self._id_of(schema_name), "SchemaVersionNumber": {"LatestVersion": True}}
-        return self._version(f"schema {schema_name}", arguments)
+        return self._fetch_version(f"schema {schema_name}", arguments)
 
     def find_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
         arguments = {"SchemaId": self._id_of(schema_name), "SchemaDefinition": definition}
@@ -99,7 +99,7 @@ class GlueSchemaRegistry:
             return None
         return RegisteredVersion(UUID(answer["SchemaVersionId"]), _word_of(VersionStatus, answer["Status"]))
 
-    def _version(self, resource: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
+    def _fetch_version(self, resource: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
         try:
             answer = self._call("GetSchemaVersion", resource, arguments)
         except NotFound:

@@ -38,13 +38,15 @@ _METRICS_MIGRATION: Final = frozenset({"TABLE_MIGRATION_STATUS_PENDING", "TABLE_
 
 
 class _Place(Struct, frozen=True):
-    """Where rows of one kind are: a table, and the name of its key."""
+    """The table that holds rows of one kind, and the name of its key."""
 
     table: str
     key: str
 
 
 class _Layout(Struct, frozen=True):
+    """The fleet's client version and leader's lock, each None without a row; and the table of the workers' metrics."""
+
     version: str | None
     leader: LeaderLock | None
     metrics: _Place
@@ -111,17 +113,17 @@ class DynamoKcl3Tables:
         if version is not None and leader is not None:
             return _Layout(_text(version, "cv"), _read_lock(leader), self._leases)
         try:
-            old = {name: self._item(self._state, name) for name in (_VERSION, _LEADER, _MIGRATION_KEY)}
+            old_rows = {name: self._item(self._state, name) for name in (_VERSION, _LEADER, _MIGRATION_KEY)}
         except AccessDenied:
             if version is None:
-                raise  # the state of the row is unknown
-            old = {}
-        version = version or old.get(_VERSION)
-        leader = leader or old.get(_LEADER)
-        has_old_tables = any(item is not None for item in old.values())
-        is_moved = _text(old.get(_MIGRATION_KEY) or {}, "tm") in _METRICS_MIGRATION
+                raise  # the version may be in the other table
+            old_rows = {}
+        version = version or old_rows.get(_VERSION)
+        leader = leader or old_rows.get(_LEADER)
+        has_old_tables = any(item is not None for item in old_rows.values())
+        are_metrics_moved = _text(old_rows.get(_MIGRATION_KEY) or {}, "tm") in _METRICS_MIGRATION
         metrics = self._leases
-        if has_old_tables and not is_moved:
+        if has_old_tables and not are_metrics_moved:
             metrics = _Place(f"{self._lease_table}-WorkerMetricStats", _METRICS_KEY)
         return _Layout(
             None if version is None else _text(version, "cv"),

@@ -60,7 +60,7 @@ class AwsKinesis:
         return call_operation("kinesis", operation, resource, self._options, **arguments)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        answer = self._call("DescribeStreamSummary", f"stream {stream}", **named(stream))
+        answer = self._call("DescribeStreamSummary", f"stream {stream}", **stream_argument(stream))
         summary = answer["StreamDescriptionSummary"]
         strategy = summary.get("RecordDistributionStrategy")
         return StreamSummary(
@@ -91,24 +91,24 @@ class AwsKinesis:
         return self._fetch_listing(stream, shard_filter)
 
     def _fetch_listing(self, stream: str, shard_filter: ShardFilter | None) -> ShardListing:
-        arguments: dict[str, Any] = {**named(stream), "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
+        arguments: dict[str, Any] = {**stream_argument(stream), "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
         if shard_filter is not None:
             arguments["ShardFilter"] = _filter_of(shard_filter)
-        found: list[Shard] = []
+        shards: list[Shard] = []
         server_ms: int | None = None
         while True:
             answer = self._call("ListShards", f"stream {stream}", **arguments)
-            found.extend(_shard_of(each) for each in answer["Shards"])
+            shards.extend(_shard_of(each) for each in answer["Shards"])
             server_ms = server_ms_of(answer) if server_ms is None else server_ms
             token = answer.get("NextToken")
             if not token:
-                return ShardListing(tuple(found), server_ms)
+                return ShardListing(tuple(shards), server_ms)
             # The token names the stream; the service refuses the two together.
             arguments = {"NextToken": token, "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
         arguments: dict[str, Any] = {
-            **named(stream),
+            **stream_argument(stream),
             "ShardId": shard_id,
             "ShardIteratorType": start.type.value,
         }
@@ -137,7 +137,9 @@ class AwsKinesis:
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
         records = encode_entries(entries)
         where = f"stream {stream}"
-        answer = self._call("PutRecords", where, retried=(), is_write=True, **named(stream), Records=records)
+        answer = self._call(
+            "PutRecords", where, retried=(), is_write=True, **stream_argument(stream), Records=records
+        )
         answers: Sequence[EntryAnswer] = answer["Answers"].records
         if len(answers) != len(entries):
             raise UnknownOutcome(
@@ -148,7 +150,7 @@ class AwsKinesis:
         return answers
 
 
-def named(stream: str) -> dict[str, str]:
+def stream_argument(stream: str) -> dict[str, str]:
     """Return the argument that names a stream by its name or its ARN."""
     return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
 

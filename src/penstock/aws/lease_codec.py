@@ -61,7 +61,7 @@ CLAIM_PREFIX: Final = "penstockClaim:"
 CLAIM_BATCH: Final = "batch"
 CLAIM_RUN: Final = "run"
 CLAIM_END: Final = "end"
-_UNKNOWN: Final = "?"
+_UNKNOWN_RUN: Final = "?"
 _SAME_RUN: Final = "="
 MARK: Final = "penstockMark"
 TIP_MILLIS: Final = "penstockTipMillis"
@@ -98,13 +98,13 @@ def read_item(item: Item) -> Lease:
             key=item[KEY]["S"],
             counter=int(item[COUNTER]["N"]),
             owner=item.get(OWNER, {}).get("S"),
-            checkpoint=parse_checkpoint(item[CHECKPOINT]["S"], sub, _number(item, START_MILLIS)),
+            checkpoint=parse_checkpoint(item[CHECKPOINT]["S"], sub, _read_number(item, START_MILLIS)),
             owner_switches=int(item[SWITCHES]["N"]) if SWITCHES in item else 0,
-            parents=_keys(item, PARENTS),
-            children=_keys(item, CHILDREN),
-            hash_range=_hash_range(item),
+            parents=_lease_keys(item, PARENTS),
+            children=_lease_keys(item, CHILDREN),
+            hash_range=_read_hash_range(item),
             pending_checkpoint=parse_checkpoint(
-                pending, _number(item, PENDING_SUB) or 0, _number(item, PENDING_MILLIS)
+                pending, _read_number(item, PENDING_SUB) or 0, _read_number(item, PENDING_MILLIS)
             )
             if pending
             else None,
@@ -113,8 +113,8 @@ def read_item(item: Item) -> Lease:
             else None,
             checkpoint_owner=item.get(CHECKPOINT_OWNER, {}).get("S"),
             throughput_kbps=float(item[THROUGHPUT]["N"]) if THROUGHPUT in item else None,
-            claims=_claims(item),
-            mark=TipMark(parse_position(item[MARK]["S"]), _number(item, TIP_MILLIS))
+            claims=_read_claims(item),
+            mark=TipMark(parse_position(item[MARK]["S"]), _read_number(item, TIP_MILLIS))
             if MARK in item
             else None,
             stream=parse_identity(item[STREAM]["S"]) if STREAM in item else None,
@@ -152,7 +152,7 @@ def _why_unreadable(item: Item, missing: str) -> str:
     return f"it lacks {missing}"
 
 
-def _keys(item: Item, name: str) -> frozenset[str]:
+def _lease_keys(item: Item, name: str) -> frozenset[str]:
     """Return the lease keys of the shards that an attribute names."""
     stream_id = stream_id_of(item[KEY]["S"])
     return frozenset(
@@ -160,7 +160,7 @@ def _keys(item: Item, name: str) -> frozenset[str]:
     )
 
 
-def _number(item: Item, name: str) -> int | None:
+def _read_number(item: Item, name: str) -> int | None:
     return int(item[name]["N"]) if name in item else None
 
 
@@ -205,13 +205,13 @@ def _planner_texts(claim: BatchClaim) -> Iterator[str]:
     while len(planners) > 1 and planners[-1] == planners[-2]:
         planners.pop()
     for planner in planners:
-        yield _UNKNOWN if planner is None else _SAME_RUN if planner == claim.run else planner
+        yield _UNKNOWN_RUN if planner is None else _SAME_RUN if planner == claim.run else planner
 
 
 def _read_planners(document: Mapping[str, Any], run: str, count: int) -> list[str | None]:
-    words = document["by"]["S"].split() if "by" in document else [_UNKNOWN]
+    words = document["by"]["S"].split() if "by" in document else [_UNKNOWN_RUN]
     words += words[-1:] * (count - len(words))
-    return [None if word == _UNKNOWN else run if word == _SAME_RUN else word for word in words]
+    return [None if word == _UNKNOWN_RUN else run if word == _SAME_RUN else word for word in words]
 
 
 def _distance_text(position: Position, other: Position) -> str:
@@ -236,7 +236,7 @@ def _read_distance(text: str, other: Position) -> Position:
     return at_record(str(from_number - distance if text[0] == "-" else from_number + distance), int(sub or 0))
 
 
-def _claims(item: Item) -> tuple[BatchClaim, ...]:
+def _read_claims(item: Item) -> tuple[BatchClaim, ...]:
     names = sorted(name for name in item if name.startswith(CLAIM_PREFIX))
     return tuple(_read_claim(name.removeprefix(CLAIM_PREFIX), item[name]["M"]) for name in names)
 
@@ -288,7 +288,7 @@ def _read_term(document: Mapping[str, Any]) -> LeaseTerm:
     return LeaseTerm(document["worker"]["S"], int(document["millis"]["N"]))
 
 
-def _hash_range(item: Item) -> HashRange | None:
+def _read_hash_range(item: Item) -> HashRange | None:
     start, end = item.get(HASH_START, {}).get("S"), item.get(HASH_END, {}).get("S")
     return HashRange(int(start), int(end)) if start and end else None
 

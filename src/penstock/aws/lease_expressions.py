@@ -72,7 +72,7 @@ class Update(Struct):
             self.sets.append(f"{name} = {self.value(kind, value)}")
 
     def require(self, attribute: str, operator: str, kind: str, value: Any) -> None:
-        """Require a comparison."""
+        """Require that a comparison of an attribute with a value holds."""
         self.conditions.append(f"{self.name(attribute)} {operator} {self.value(kind, value)}")
 
     def require_none(self, attribute: str) -> None:
@@ -80,7 +80,7 @@ class Update(Struct):
         self.conditions.append(f"attribute_not_exists({self.name(attribute)})")
 
     def require_in_claim(self, worker: str, part: str, kind: str, value: str) -> None:
-        """Require a part of a worker's claim."""
+        """Require that a part of a worker's claim has a value."""
         claim = self.name(codec.claim_attribute(worker))
         self.conditions.append(f"{claim}.{self.name(part)} = {self.value(kind, value)}")
 
@@ -141,7 +141,7 @@ def _add_conditions(update: Update, write: LeaseUpdate, previous_owner: str | No
     if isinstance(write, Take | Renew | Checkpoint | End | Release | Delete | Reset):
         update.require(codec.COUNTER, "=", "N", str(write.counter))
     if isinstance(write, Renew | Checkpoint | End | Release | Promote):
-        update.conditions.append(_reader_is(update, write.worker))
+        update.conditions.append(_reader_condition(update, write.worker))
     match write:
         case Take():
             if previous_owner is None:
@@ -149,7 +149,7 @@ def _add_conditions(update: Update, write: LeaseUpdate, previous_owner: str | No
             else:
                 update.require(codec.OWNER, "=", "S", previous_owner)
             if write.pin_ms is not None:
-                update.conditions.append(_checkpoint_is(update, LATEST))
+                update.conditions.append(_checkpoint_condition(update, LATEST))
             update.require_stream(write.stream)
         case Renew():
             if not write.during_handover:
@@ -175,7 +175,7 @@ def _add_conditions(update: Update, write: LeaseUpdate, previous_owner: str | No
             update.require_in_claim(write.worker, codec.CLAIM_END, "S", str(write.position))
             update.conditions.append(_forward_condition(update, write.position, or_same=False))
         case Delete():
-            update.conditions.append(_checkpoint_is(update, write.checkpoint))
+            update.conditions.append(_checkpoint_condition(update, write.checkpoint))
         case Reset():
             pass
         case _:
@@ -185,8 +185,8 @@ def _add_conditions(update: Update, write: LeaseUpdate, previous_owner: str | No
 def _add_claim_conditions(update: Update, write: Claim) -> None:
     claim = write.claim
     if not write.is_forfeit:
-        update.conditions.append(_reader_is(update, claim.worker))
-        update.conditions.append(_checkpoint_is(update, write.checkpoint_seen))
+        update.conditions.append(_reader_condition(update, claim.worker))
+        update.conditions.append(_checkpoint_condition(update, write.checkpoint_seen))
     update.require_stream(write.stream)
     _require_claim(update, claim.worker, write.claim_seen)
     for worker, batch in write.dropped_claims:
@@ -203,7 +203,7 @@ def _require_claim(update: Update, worker: str, identity: tuple[int, str] | None
     update.require_in_claim(worker, codec.CLAIM_RUN, "S", run)
 
 
-def _reader_is(update: Update, worker: str) -> str:
+def _reader_condition(update: Update, worker: str) -> str:
     owner, reader, me = (
         update.name(codec.OWNER),
         update.name(codec.CHECKPOINT_OWNER),
@@ -212,11 +212,11 @@ def _reader_is(update: Update, worker: str) -> str:
     return f"({reader} = {me} OR (attribute_not_exists({reader}) AND {owner} = {me}))"
 
 
-def _checkpoint_is(update: Update, position: Position) -> str:
+def _checkpoint_condition(update: Update, position: Position) -> str:
     text = update.value("S", codec.checkpoint_text(position))
     condition = f"{update.name(codec.CHECKPOINT)} = {text}"
     if position.is_record:
-        condition += f" AND {_sub_is(update, '=', position.sub_sequence_number)}"
+        condition += f" AND {_sub_condition(update, '=', position.sub_sequence_number)}"
     elif position.sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
         millis = update.name(codec.START_MILLIS)
         if position.timestamp_ms is None:
@@ -226,18 +226,18 @@ def _checkpoint_is(update: Update, position: Position) -> str:
     return f"({condition})"
 
 
-def _sub_is(update: Update, comparison: Literal["=", "<", "<="], sub: int) -> str:
+def _sub_condition(update: Update, comparison: Literal["=", "<", "<="], sub: int) -> str:
     """Return the condition on a stored sub-sequence number; a row without one counts as 0, as in the KCL."""
     stored = update.name(codec.CHECKPOINT_SUB)
     compared = f"{stored} {comparison} {update.value('N', str(sub))}"
-    is_missing_right = {"=": sub == 0, "<": sub > 0, "<=": True}[comparison]
-    return f"(attribute_not_exists({stored}) OR {compared})" if is_missing_right else compared
+    holds_for_missing = {"=": sub == 0, "<": sub > 0, "<=": True}[comparison]
+    return f"(attribute_not_exists({stored}) OR {compared})" if holds_for_missing else compared
 
 
 def _forward_condition(update: Update, position: Position, *, or_same: bool) -> str:
     """Return the condition that the checkpoint may move to `position`: the twin of `may_move`."""
     checkpoint = update.name(codec.CHECKPOINT)
-    same = _checkpoint_is(update, position)
+    same = _checkpoint_condition(update, position)
     if position.is_shard_end:
         if or_same:
             return f"attribute_exists({checkpoint})"
@@ -250,7 +250,7 @@ def _forward_condition(update: Update, position: Position, *, or_same: bool) -> 
     length, value = update.value("N", str(len(text))), update.value("S", text)
     starting = ", ".join(update.value("S", sentinel.value) for sentinel in _STARTING)
     end = update.value("S", Sentinel.SHARD_END.value)
-    sub = _sub_is(update, "<=" if or_same else "<", position.sub_sequence_number)
+    sub = _sub_condition(update, "<=" if or_same else "<", position.sub_sequence_number)
     ahead = (
         f"{checkpoint} IN ({starting}) OR ({checkpoint} <> {end} AND ({size} < {length} OR ({size} = {length} AND "
         f"({checkpoint} < {value} OR ({checkpoint} = {value} AND {sub})))))"

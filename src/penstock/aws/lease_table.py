@@ -81,13 +81,13 @@ class DynamoLeaseTable:
     def ensure_exists(self) -> bool:
         first, self._first_call = self._first_call, None
         table = self._keyed_table.describe() if first is None else first.result()
-        made = table is None and self._keyed_table.create()
-        if made:
+        is_created = table is None and self._keyed_table.create()
+        if is_created:
             _log.info("made lease table %s", self._name)
         if not is_usable(table):
             table = self._keyed_table.wait_until_usable(_USABLE_WITHIN_S)
         self._description, self._row_count = table, int(table.get("ItemCount", 0))
-        return made is True
+        return is_created is True
 
     def begin_describing(self) -> None:
         """Make the first DescribeTable in a thread, while the caller makes other calls; `ensure_exists` waits for its answer."""
@@ -105,30 +105,30 @@ class DynamoLeaseTable:
         return self._row_count
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
-        wanted: dict[str, Any] = {"ConsistentRead": part is None}
+        arguments: dict[str, Any] = {"ConsistentRead": part is None}
         if part is not None and not part.is_whole_table:
-            wanted |= {"Segment": part.number, "TotalSegments": part.count}
+            arguments |= {"Segment": part.number, "TotalSegments": part.count}
         items: list[Item] = []
-        for page in pages_of(partial(self._keyed_table.call, "Scan"), TABLE_PAGING, **wanted):
+        for page in pages_of(partial(self._keyed_table.call, "Scan"), TABLE_PAGING, **arguments):
             items += page["Items"]
             if items and KEY not in items[0]:
                 self._keyed_table.describe()  # raises: the table has another key
-        return _leases_and_skipped(items)
+        return _scan_of(items)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
         """Read the rows of these keys, strongly consistent, a hundred in one call."""
-        wanted = sorted(set(keys))
+        row_keys = sorted(set(keys))
         if self._may_fetch_batches:
-            chunks = [wanted[at : at + _BATCH_KEYS_MAX] for at in range(0, len(wanted), _BATCH_KEYS_MAX)]
+            chunks = [row_keys[at : at + _BATCH_KEYS_MAX] for at in range(0, len(row_keys), _BATCH_KEYS_MAX)]
             try:
                 batches = map_on_daemons(_FETCH, _FETCH_THREADS_MAX, self._fetch_batch, chunks)
-                return _leases_and_skipped(item for items in batches for item in items)
+                return _scan_of(item for items in batches for item in items)
             except AccessDenied as error:
                 # The KCL never makes this call, so a policy that was written for the KCL does not allow it.
                 self._may_fetch_batches = False
                 _log.info("lease table %s is read row by row: %s", self._name, error)
-        items = map_on_daemons(_FETCH, _FETCH_THREADS_MAX, self._fetch_item, wanted)
-        return _leases_and_skipped(item for item in items if item is not None)
+        items = map_on_daemons(_FETCH, _FETCH_THREADS_MAX, self._fetch_item, row_keys)
+        return _scan_of(item for item in items if item is not None)
 
     def _fetch_batch(self, keys: list[str]) -> list[Item]:
         request = {self._name: {"Keys": [{KEY: {"S": key}} for key in keys], "ConsistentRead": True}}
@@ -194,9 +194,9 @@ class DynamoLeaseTable:
         response = getattr(error.__cause__, "response", {})
         item = response.get("Item")
         row = self.fetch(write.key) if item is None else self._read(write.key, item, error.operation)
-        judged = apply_write(row, write)
-        # The row may have changed between the refusal and a read; then the counter was not as expected.
-        return judged if isinstance(judged, Refused) else Refused(Refusal.COUNTER, row)
+        outcome = apply_write(row, write)
+        # The row may have changed between the refusal and a read; then the counter has changed.
+        return outcome if isinstance(outcome, Refused) else Refused(Refusal.COUNTER, row)
 
 
 def _creation_of(lease: Lease) -> dict[str, Any]:
@@ -208,13 +208,13 @@ def _creation_of(lease: Lease) -> dict[str, Any]:
     }
 
 
-def _leases_and_skipped(items: Iterable[Item]) -> LeaseScan:
-    leases, skipped = [], []
+def _scan_of(items: Iterable[Item]) -> LeaseScan:
+    leases, skipped_rows = [], []
     for item in items:
         if item.get(ENTITY, {}).get("S") in KCL3_ENTITIES:
             continue  # read by `penstock.aws.kcl3_tables`
         try:
             leases.append(read_item(item))
         except NotALease as error:
-            skipped.append(SkippedRow(item.get(KEY, {}).get("S", "?"), str(error)))
-    return LeaseScan(tuple(leases), tuple(skipped))
+            skipped_rows.append(SkippedRow(item.get(KEY, {}).get("S", "?"), str(error)))
+    return LeaseScan(tuple(leases), tuple(skipped_rows))

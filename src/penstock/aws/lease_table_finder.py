@@ -35,7 +35,8 @@ class LeaseTableFinder:
 
     def __init__(self, options: AwsOptions) -> None:
         self._options = options
-        self._known: dict[str, bool | None] = {}  # None: it may not be described
+        # By table: whether it is a lease table; None: we may not describe it.
+        self._answers: dict[str, bool | None] = {}
 
     def find(self) -> FoundTables:
         """List the region's tables and describe those that are new.
@@ -44,14 +45,14 @@ class LeaseTableFinder:
             ServiceError: The tables cannot be listed.
         """
         pages = pages_of(partial(call_operation, "dynamodb", "ListTables", "", self._options), _PAGING)
-        listed = sorted(name for page in pages for name in page["TableNames"])
-        fresh = [name for name in listed if name not in self._known]
-        described = map_on_daemons("penstock-tables", _THREADS, self._is_lease_table, fresh)
-        self._known |= zip(fresh, described, strict=True)
-        self._known = {name: self._known[name] for name in listed}
+        names = sorted(name for page in pages for name in page["TableNames"])
+        new_names = [name for name in names if name not in self._answers]
+        answers = map_on_daemons("penstock-tables", _THREADS, self._is_lease_table, new_names)
+        self._answers |= zip(new_names, answers, strict=True)
+        self._answers = {name: self._answers[name] for name in names}
         return FoundTables(
-            tuple(name for name, is_lease_table in self._known.items() if is_lease_table),
-            sum(is_lease_table is None for is_lease_table in self._known.values()),
+            tuple(name for name, is_lease_table in self._answers.items() if is_lease_table),
+            sum(is_lease_table is None for is_lease_table in self._answers.values()),
         )
 
     def _is_lease_table(self, name: str) -> bool | None:

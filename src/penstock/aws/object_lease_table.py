@@ -1,6 +1,6 @@
 """Implement the LeaseTable port over objects with conditional writes: one object for each lease.
 
-An object holds a row as DynamoDB's JSON has it, so that `penstock leases --save` and people read the same everywhere. A write
+An object holds a row as DynamoDB's JSON has it, as `penstock leases --save` prints it too. A write
 is decided by the rule itself (`apply_write`) on the row as it was read, and is stored only if the object has not changed since.
 """
 
@@ -33,11 +33,11 @@ _SUFFIX: Final = ".json"
 
 
 class _Row(Struct, frozen=True):
-    """A lease, the tag of its object, and the attributes that are unknown to this version."""
+    """A lease, the tag of its object, and the attributes that this version does not know."""
 
     lease: Lease
     tag: str
-    unknown: dict[str, Any]
+    unknown_attributes: dict[str, Any]
 
 
 class _UnreadableObject(Struct, frozen=True):
@@ -51,7 +51,7 @@ class ObjectLeaseTable:
     """Implements `penstock.ports.lease_table.LeaseTable`; safe to use from several threads.
 
     Args:
-        store: Where the objects are.
+        store: The store of the objects.
         retry_plan: When a write that lost against another one is tried again.
     """
 
@@ -74,7 +74,7 @@ class ObjectLeaseTable:
 
     @property
     def row_count(self) -> int:
-        """How many rows the last scan found."""
+        """The number of rows that the last scan found."""
         return self._row_count
 
     def ensure_exists(self) -> bool:
@@ -126,7 +126,7 @@ class ObjectLeaseTable:
             except NotALease as error:
                 skipped.append(_unreadable_object(name, stored, error).skipped_row)
             else:
-                self._keep(row.lease.key, row)
+                self._cache_row(row.lease.key, row)
                 leases.append(row.lease)
         return LeaseScan(tuple(leases), tuple(skipped))
 
@@ -141,10 +141,10 @@ class ObjectLeaseTable:
                 operation="read",
                 resource=key,
             ) from error
-        self._keep(key, row)
+        self._cache_row(key, row)
         return row
 
-    def _keep(self, key: str, row: _Row | None) -> None:
+    def _cache_row(self, key: str, row: _Row | None) -> None:
         with self._lock:
             if row is None:
                 self._rows.pop(key, None)
@@ -200,14 +200,16 @@ class ObjectLeaseTable:
                 is_done = self._store.delete(name, row.tag)
                 written = None
             else:
-                unknown = {} if row is None else row.unknown
-                tag = self._store.write(name, _encode(lease, unknown), None if row is None else row.tag)
+                unknown_attributes = {} if row is None else row.unknown_attributes
+                tag = self._store.write(
+                    name, _encode(lease, unknown_attributes), None if row is None else row.tag
+                )
                 is_done = tag is not None
-                written = None if tag is None else _Row(lease, tag, unknown)
+                written = None if tag is None else _Row(lease, tag, unknown_attributes)
         except BaseException:
-            self._keep(key, None)  # the row is unknown now
+            self._cache_row(key, None)  # the row is not known now
             raise
-        self._keep(key, written)
+        self._cache_row(key, written)
         return is_done
 
 
@@ -219,12 +221,12 @@ def _key_of(name: str) -> str:
     return unquote(name.removesuffix(_SUFFIX))
 
 
-def _encode(lease: Lease, unknown: dict[str, Any]) -> bytes:
-    item = {**unknown, **write_item(lease)}
-    return msgspec.json.format(msgspec.json.encode(item, enc_hook=_no_json), indent=1)
+def _encode(lease: Lease, unknown_attributes: dict[str, Any]) -> bytes:
+    item = {**unknown_attributes, **write_item(lease)}
+    return msgspec.json.format(msgspec.json.encode(item, enc_hook=_json_value), indent=1)
 
 
-def _no_json(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         return sorted(value)
     raise TypeError(f"a lease holds a {type(value).__name__}, which JSON cannot hold")
@@ -237,7 +239,7 @@ def _unreadable_object(name: str, stored: StoredObject, error: NotALease) -> _Un
 
 
 def _read(name: str, stored: StoredObject) -> _Row:
-    """Read the row of a lease from the object with a name.
+    """Return the row of a lease that an object holds.
 
     Raises:
         NotALease: The object is not a row, or the row of another lease.

@@ -23,7 +23,7 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import wait_for_read
 
 _Idle = tuple[HTTPConnection, float]
-"""An open connection, and until when it is used; monotonic seconds."""
+"""An idle connection, and the end of the time in which it may be used again (monotonic seconds)."""
 
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
@@ -75,11 +75,11 @@ class PooledExchange:
         self._idle_max = idle_max
         self._idle: deque[_Idle] = deque()  # the one used last is used next
         finalize(self, _close_all, self._idle)
-        self._make: Callable[[], HTTPConnection] = partial(
+        self._new_connection: Callable[[], HTTPConnection] = partial(
             HTTPConnection, parts.hostname or "", parts.port, timeout=connect_timeout_s
         )
         if parts.scheme == "https":
-            self._make = partial(
+            self._new_connection = partial(
                 HTTPSConnection,
                 parts.hostname or "",
                 parts.port,
@@ -101,7 +101,7 @@ class PooledExchange:
         connection = self._take_idle() or self._open()
         is_usable = False
         try:
-            answer, is_usable = self._ask(connection.sock, request)
+            answer, is_usable = self._send_and_read(connection.sock, request)
         finally:
             if is_usable:
                 self._keep(connection)
@@ -126,7 +126,8 @@ class PooledExchange:
         else:
             self._idle.append((connection, time.monotonic() + _IDLE_S_MAX))
 
-    def _ask(self, connection: socket.socket, request: bytes) -> tuple[Answer, bool]:
+    def _send_and_read(self, connection: socket.socket, request: bytes) -> tuple[Answer, bool]:
+        """Return the answer, and whether the connection can be used again."""
         try:
             connection.settimeout(self._read_timeout_s)
             is_sent = _send(connection, request)
@@ -139,21 +140,21 @@ class PooledExchange:
 
     def _open(self) -> HTTPConnection:
         """Open a connection; raise botocore's error if that fails."""
-        connection = self._make()
+        connection = self._new_connection()
         try:
             connection.connect()
         except BaseException as error:
             connection.close()
-            known = _error_of(error, self._url)
-            if known is None:
+            sdk_error = _error_of(error, self._url)
+            if sdk_error is None:
                 raise
-            raise known from error
+            raise sdk_error from error
         return connection
 
 
 def _error_of(error: BaseException, url: str) -> sdk.BotoCoreError | None:
     """Return botocore's error for a connection that could not be opened; None if it has none."""
-    if isinstance(error, pool_errors.SSLError | ssl.SSLError | ValueError):  # a name that does not match
+    if isinstance(error, pool_errors.SSLError | ssl.SSLError | ValueError):  # a certificate of another host
         return sdk.SSLError(endpoint_url=url, error=error)
     if isinstance(error, pool_errors.NewConnectionError):  # urllib3 derives it from a timeout
         return sdk.EndpointConnectionError(endpoint_url=url, error=error)
@@ -170,7 +171,7 @@ def _close_all(idle: deque[_Idle]) -> None:
 
 
 def _send(connection: socket.socket, request: bytes) -> bool:
-    """Send a request; return False if the server stopped reading. It may have answered, for instance to refuse a large request."""
+    """Send a request; return False if the server stopped reading. The server may have answered before, for instance to refuse a large request."""
     try:
         connection.sendall(request)
     except (BrokenPipeError, ConnectionResetError):

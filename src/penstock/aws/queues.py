@@ -19,7 +19,7 @@ from penstock.core.queueing.queue_limits import VISIBILITY_S_DEFAULT, WAIT_S_MAX
 from penstock.core.service_codes import kind_of
 from penstock.errors import NotFound, Rejected, Throttled, UsageError
 from penstock.ports.queues import (
-    DeadLetters,
+    DeadLetterRule,
     EntryResult,
     QueueDescription,
     QueueStart,
@@ -92,7 +92,7 @@ class AwsQueues:
     def _call_on_entries(
         self, operation: str, queue_arn: str, entries: list[dict[str, Any]]
     ) -> list[EntryResult]:
-        """Call for entries; return their results in the same order."""
+        """Make a call for several receipt handles; return one result for each, in order."""
         arguments = {"QueueARN": queue_arn, "Entries": entries}
         answer = _call_on_records(operation, arguments, self._options)
         results = {each["ReceiptHandle"]: _APPLIED_RESULT for each in answer.get("Successful") or ()}
@@ -109,7 +109,7 @@ class AwsQueues:
         start: QueueStart,
         *,
         visibility_s: int | None = None,
-        dead_letters: DeadLetters | None = None,
+        dead_letters: DeadLetterRule | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> QueueDescription:
         position: dict[str, Any] = {"Type": start.type}
@@ -153,7 +153,7 @@ class AwsQueues:
         ]
 
     def update_queue(
-        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetters | None = None
+        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetterRule | None = None
     ) -> QueueDescription:
         arguments = {"QueueARN": queue_arn, "QueueAttributes": _attributes(visibility_s, dead_letters)}
         answer = self._call_control_plane("UpdateQueue", f"queue {queue_arn}", arguments, is_write=True)
@@ -198,7 +198,7 @@ def _client_of(options: AwsOptions) -> Any:
     """Return the client.
 
     Raises:
-        UsageError: The installed botocore does not know queues.
+        UsageError: The installed botocore has no operations of queues.
     """
     client = client_for("kinesis", options)
     if not hasattr(client, "receive_queue_records"):
@@ -231,7 +231,7 @@ def _seconds(moment: datetime | float) -> float:
     return moment.timestamp() if isinstance(moment, datetime) else float(moment)
 
 
-def _attributes(visibility_s: int | None, dead_letters: DeadLetters | None) -> dict[str, Any]:
+def _attributes(visibility_s: int | None, dead_letters: DeadLetterRule | None) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     if visibility_s is not None:
         attributes["VisibilityTimeoutSeconds"] = visibility_s
@@ -260,5 +260,5 @@ def _description_of(description: Mapping[str, Any]) -> QueueDescription:
         stream_arn=stream["StreamARN"],
         start=QueueStart(position["Type"], None if moment is None else round(moment.timestamp() * 1000)),
         visibility_s=attributes.get("VisibilityTimeoutSeconds", VISIBILITY_S_DEFAULT),
-        dead_letters=DeadLetters(dead_letters.get("MaxReceiveCount") if is_on else None),
+        dead_letters=DeadLetterRule(dead_letters.get("MaxReceiveCount") if is_on else None),
     )

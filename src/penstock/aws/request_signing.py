@@ -40,24 +40,24 @@ class Signing:
 
     Args:
         headers: The request's headers with names in lower case, without those of its signature.
-        signed: The names that are signed, in order.
+        signed_names: The names of the signed headers, in order.
     """
 
     def __init__(
-        self, host: str, headers: dict[str, str], signed: list[str], region: str, service: str
+        self, host: str, headers: dict[str, str], signed_names: list[str], region: str, service: str
     ) -> None:
         values = {**headers, "host": host}
         self._lines = [
-            (name, None if name in _OWN_HEADERS else " ".join(values[name].split())) for name in signed
+            (name, None if name in _OWN_HEADERS else " ".join(values[name].split())) for name in signed_names
         ]
-        self._names = ";".join(signed)
-        self._has_token = _TOKEN.lower() in signed
+        self._names = ";".join(signed_names)
+        self._has_token = _TOKEN.lower() in signed_names
         self._region = region
         self._service = service
         self._key: tuple[str, str, bytes] | None = None  # secret, day, and their signing key
 
     def can_sign_with(self, keys: Any) -> bool:
-        """Return whether it can sign with these keys: they must have a session token if the signed request had one, and none otherwise."""
+        """Return whether keys are of the kind that signed the request: with a session token, or without one."""
         return self._has_token == bool(keys.token)
 
     def headers(self, body: bytes, keys: Any, stamp: str | None = None) -> dict[str, str]:
@@ -84,9 +84,9 @@ class Signing:
         return added
 
     def _signing_key(self, secret: str, day: str) -> bytes:
-        known = self._key
-        if known is not None and known[:2] == (secret, day):
-            return known[2]
+        cached_key = self._key
+        if cached_key is not None and cached_key[:2] == (secret, day):
+            return cached_key[2]
         key = f"AWS4{secret}".encode()
         for part in (day, self._region, self._service, "aws4_request"):
             key = hmac.digest(key, part.encode(), "sha256")
@@ -94,13 +94,13 @@ class Signing:
         return key
 
 
-def signing_from(request: Any, keys: Any, left_out: Container[str] = ()) -> Signing | None:
+def signing_from(request: Any, keys: Any, omitted_headers: Container[str] = ()) -> Signing | None:
     """Return a `Signing` for later requests like one that botocore has signed, or None if only botocore can sign them.
 
     Args:
         request: A POST as botocore signed it: its address, headers and body.
         keys: The credentials that botocore signed it with.
-        left_out: Headers that later requests do not have, in lower case.
+        omitted_headers: Headers that later requests do not have, in lower case.
     """
     parts = urlsplit(request.url)
     headers = {name.lower(): header_text(value) for name, value in request.headers.items()}
@@ -113,10 +113,10 @@ def signing_from(request: Any, keys: Any, left_out: Container[str] = ()) -> Sign
     if token != (keys.token or None):
         return None
     host, names = host_of(request.url), found[3].split(";")
-    same = Signing(host, headers, names, found[1], found[2])
-    if same.headers(request.body, keys, stamp)["Authorization"] != authorization:
+    recomputed = Signing(host, headers, names, found[1], found[2])
+    if recomputed.headers(request.body, keys, stamp)["Authorization"] != authorization:
         return None
-    kept = [name for name in names if name in _OWN_HEADERS or name not in left_out]
+    kept = [name for name in names if name in _OWN_HEADERS or name not in omitted_headers]
     return Signing(host, headers, kept, found[1], found[2])
 
 

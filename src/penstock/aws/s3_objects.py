@@ -75,7 +75,7 @@ class S3Objects:
             OptionError: The server does not honour conditional writes.
         """
         # The console marks a folder by an object without a name. A probe stays behind if a start is cut off.
-        is_new = not any(name and not name.startswith(_PROBE) for name in self._list())
+        is_new = not any(name and not name.startswith(_PROBE) for name in self._list_objects())
         name = f"{_PROBE}{uuid.uuid4().hex}"
         ignored = self._find_ignored_condition(name)
         if ignored is not None:
@@ -83,7 +83,7 @@ class S3Objects:
                 f"lease table {self.url}: the server of bucket {self._bucket} does not honour conditional writes: {ignored}. "
                 "Two workers could own one lease there. Choose a bucket of Amazon S3, or of another server that honours "
                 "If-None-Match and If-Match on PutObject and DeleteObject, or name a DynamoDB table for the leases"
-                f"{self._remove(name)}"
+                f"{self._remove_probe(name)}"
             )
         return is_new
 
@@ -116,7 +116,7 @@ class S3Objects:
             raise
         return None
 
-    def _remove(self, name: str) -> str:
+    def _remove_probe(self, name: str) -> str:
         """Delete a probe without a condition; return a text that names it if that fails."""
         arguments = {"Bucket": self._bucket, "Key": self._prefix + name}
         try:
@@ -125,27 +125,27 @@ class S3Objects:
             return f". Object {arguments['Key']} could not be removed: {error}"
         return ""
 
-    def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        """Return the objects whose names end in a suffix, by name; None for an object that still has its tag in `known`.
+    def read_all(self, known_tags: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
+        """Return the objects whose names end in a suffix, by name; None for an object that still has its tag in `known_tags`.
 
         This costs one listing, and a read for each object that has changed.
         """
-        listed = self._list()
+        listed = self._list_objects()
         tags = {name: tag for name, (tag, _) in listed.items() if name.endswith(suffix) and name != suffix}
-        changed = [name for name, tag in tags.items() if known.get(name) != tag]
+        changed = [name for name, tag in tags.items() if known_tags.get(name) != tag]
         large = {name for name in changed if listed[name][1] > OBJECT_BYTES_MAX}
         found = dict(self.read_many([name for name in changed if name not in large]))
         found |= {name: StoredObject(b"", tags[name], is_too_large=True) for name in large}
-        return {
-            name: found.get(name) for name, tag in tags.items() if name in found or known.get(name) == tag
-        }
+        # An object that was deleted since the listing is in neither.
+        kept = [name for name, tag in tags.items() if name in found or known_tags.get(name) == tag]
+        return {name: found.get(name) for name in kept}
 
-    def _list(self) -> dict[str, tuple[str, int]]:
+    def _list_objects(self) -> dict[str, tuple[str, int]]:
         """List the tags and sizes of the objects right below the prefix, by name."""
         listed: dict[str, tuple[str, int]] = {}
-        following: dict[str, Any] = {}
+        token_argument: dict[str, Any] = {}
         while True:
-            page = self._page(following)
+            page = self._page(token_argument)
             for each in page.get("Contents", ()):
                 name = each["Key"].removeprefix(self._prefix)
                 if "/" not in name:  # a server may not know the delimiter
@@ -153,13 +153,13 @@ class S3Objects:
             if not page.get("IsTruncated"):
                 return listed
             token = page.get("NextContinuationToken")
-            if token in (None, following.get("ContinuationToken")):
+            if token in (None, token_argument.get("ContinuationToken")):
                 raise Rejected(
                     f"the listing of {self.url} does not go on: its pages name no next one",
                     operation="ListObjectsV2",
                     resource=self.url,
                 )
-            following = {"ContinuationToken": token}
+            token_argument = {"ContinuationToken": token}
 
     def _page(self, arguments: dict[str, Any]) -> Any:
         wanted = {"Bucket": self._bucket, "Prefix": self._prefix, "Delimiter": "/", **arguments}

@@ -28,8 +28,8 @@ from penstock.aws.connecting import (
     is_refused_by_proxy,
     reason_of,
 )
-from penstock.aws.connection import client_for, credentials_in_use, region_of, renew_credentials
-from penstock.aws.credential_errors import is_of_credentials, sdk_error
+from penstock.aws.connection import client_for, client_region, count_renewals, renew_credentials
+from penstock.aws.credential_errors import is_credentials_error, sdk_error
 from penstock.core.service_codes import EXPIRED_CREDENTIALS, STALE_CREDENTIALS, is_of_kms_key, kind_of
 from penstock.errors import (
     AccessDenied,
@@ -46,16 +46,16 @@ _log: Final = logging.getLogger("penstock.aws")
 _Answer = TypeVar("_Answer")
 
 _ACCESS_REMEDY: Final = "check the credentials, the role and its policy"
-_KEY_UNUSABLE: Final = "check the KMS key that encrypts it: its state, and whether its policy permits its use"
-_UNKNOWN_SENDER: Final = "the answer has no code of the service: check the endpoint, and what answers in between (a proxy, a gateway)"
-_NO_CREDENTIALS: Final = (
+_KMS_REMEDY: Final = "check the KMS key that encrypts it: its state, and whether its policy permits its use"
+_SENDER_REMEDY: Final = "the answer has no code of the service: check the endpoint, and what answers in between (a proxy, a gateway)"
+_MISSING_KEYS_REMEDY: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or run where a role is attached; those of an embedded Kinesis: "
     'eval "$(penstock local --export)"'
 )
-_NO_LOGIN: Final = "log in again: aws sso login --profile NAME"
+_LOGIN_REMEDY: Final = "log in again: aws sso login --profile NAME"
 _EXPIRY_REMEDY: Final = "log in again, or fetch new keys; a program that has its keys from its environment or its options has to be started again with new ones"
-_NO_PROFILE: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config and ~/.aws/credentials"
-_NO_CONNECTION: Final = "check the region and the endpoint, and whether it can be reached from here"
+_PROFILE_REMEDY: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config and ~/.aws/credentials"
+_CONNECTION_REMEDY: Final = "check the region and the endpoint, and whether it can be reached from here"
 _STATUS_OF_PROXY: Final = 407
 _STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {
     401: AccessDenied,
@@ -99,17 +99,17 @@ def pages_of(
 
     Args:
         send: Makes one call with these arguments.
-        paging: The member of a page that leads to the next one, which the last page lacks; and the argument that takes it.
+        paging: The name of a page's token, which the last page lacks; and the name of the argument that takes the token.
         arguments: Arguments of the first call and of all that follow.
     """
-    token, passed_as = paging
-    following: dict[str, Any] = {}
+    token, argument = paging
+    token_argument: dict[str, Any] = {}
     while True:
-        page = send(**arguments, **following)
+        page = send(**arguments, **token_argument)
         yield page
         if not page.get(token):
             return
-        following = {passed_as: page[token]}
+        token_argument = {argument: page[token]}
 
 
 def call_with_rows(
@@ -131,21 +131,21 @@ def call_with_rows(
             call_operation("dynamodb", operation, resource, options, RequestItems=request, **call_options)
         )
         # Rows are left out if they were throttled, or if the answer would exceed 16 MB.
-        left = answers[-1].get("UnprocessedKeys") or answers[-1].get("UnprocessedItems")
-        if not left:
+        remaining_rows = answers[-1].get("UnprocessedKeys") or answers[-1].get("UnprocessedItems")
+        if not remaining_rows:
             return answers
-        attempt = 1 if _row_count(left) < _row_count(request) else attempt + 1
+        attempt = 1 if _row_count(remaining_rows) < _row_count(request) else attempt + 1
         passed_s = time.monotonic() - began_s
         delay_s = options.retry_plan.delay_s(attempt, passed_s, random.random())
         if delay_s is None:
             raise Throttled(
-                f"{resource}: {operation} left {_row_count(left)} of {_row_count(request)} rows out for {passed_s:.0f} s; raise the "
+                f"{resource}: {operation} left {_row_count(remaining_rows)} of {_row_count(request)} rows out for {passed_s:.0f} s; raise the "
                 "table's capacity",
                 operation=operation,
                 resource=resource,
             )
         time.sleep(delay_s)
-        request = left
+        request = remaining_rows
 
 
 def _row_count(request: dict[str, Any]) -> int:
@@ -165,11 +165,11 @@ def translate_error(
     """
     call_text = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
-        return _translate_answer(error, call_text, operation, resource, is_write=is_write, region=region)
+        return _error_of_answer(error, call_text, operation, resource, is_write=is_write, region=region)
     if isinstance(error, _UNSENT_ERRORS) or (
         isinstance(error, _UNANSWERED_ERRORS) and is_connection_error(error)
     ):
-        return _translate_connecting(error, call_text, operation, resource)
+        return _error_of_connecting(error, call_text, operation, resource)
     if isinstance(error, _UNANSWERED_ERRORS):
         kind = UnknownOutcome if is_write else Unavailable
         return kind(
@@ -177,7 +177,7 @@ def translate_error(
             operation=operation,
             resource=resource,
         )
-    if isinstance(error, _CREDENTIALS_ERRORS) or is_of_credentials(error):
+    if isinstance(error, _CREDENTIALS_ERRORS) or is_credentials_error(error):
         # A credential_process prints lines, such as those of `aws configure export-credentials`.
         message = _in_one_line(error).removesuffix(".")
         return AccessDenied(
@@ -195,21 +195,21 @@ def _in_one_line(error: Exception) -> str:
 
 def _credentials_remedy(error: Exception) -> str:
     if isinstance(error, sdk.NoCredentialsError):
-        return f"{_NO_CREDENTIALS}{unread_files()}"
+        return f"{_MISSING_KEYS_REMEDY}{unread_files()}"
     if isinstance(error, (sdk.SSOError, sdk.TokenRetrievalError)):
-        return _NO_LOGIN
-    return f"{_NO_PROFILE}{unread_files()}" if isinstance(error, sdk.ProfileNotFound) else _ACCESS_REMEDY
+        return _LOGIN_REMEDY
+    return f"{_PROFILE_REMEDY}{unread_files()}" if isinstance(error, sdk.ProfileNotFound) else _ACCESS_REMEDY
 
 
-def _translate_connecting(error: Exception, call_text: str, operation: str, resource: str) -> ServiceError:
+def _error_of_connecting(error: Exception, call_text: str, operation: str, resource: str) -> ServiceError:
     message = f"{call_text}: no connection: {error}{reason_of(error)}"
     if is_refused_by_proxy(error):
         return AccessDenied(f"{message}; {PROXY_REMEDY}", operation=operation, resource=resource)
-    remedy = TRUST_REMEDY if is_certificate_error(error) else _NO_CONNECTION
+    remedy = TRUST_REMEDY if is_certificate_error(error) else _CONNECTION_REMEDY
     return Unavailable(f"{message}; {remedy}", operation=operation, resource=resource)
 
 
-def _translate_answer(
+def _error_of_answer(
     error: sdk.ClientError,
     call_text: str,
     operation: str,
@@ -220,36 +220,42 @@ def _translate_answer(
 ) -> ServiceError:
     answer: dict[str, Any] = dict(error.response)
     code = str(answer.get("Error", {}).get("Code", "")).rpartition("#")[2]
-    message = answer.get("Error", {}).get("Message", "")
-    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    message = str(answer.get("Error", {}).get("Message", ""))
+    metadata = answer.get("ResponseMetadata", {})
+    status = int(metadata.get("HTTPStatusCode", 0) or 0)
     kind = kind_of(code) or _STATUS_KINDS.get(status) or (Unavailable if status >= 500 else UnknownRefusal)
     if kind is Unavailable and is_write:
         # A server that failed may have failed after the write.
         kind = UnknownOutcome
     has_code = code not in ("", str(status))
-    remedy = "" if has_code or status >= 500 else f"; {_UNKNOWN_SENDER}"
-    if kind is AccessDenied:
-        remedy = f"; {_KEY_UNUSABLE if is_of_kms_key(code) else _EXPIRY_REMEDY if code in EXPIRED_CREDENTIALS else _ACCESS_REMEDY}"
-    if kind is NotFound:
-        asked = "the region" if region is None else f"the region ({region})"
-        remedy = (
-            f"; check the name, {asked} and the account (what was just created is there when it is ACTIVE)"
-        )
-    if code in _CLOCK_CODES or any(words in str(message) for words in _CLOCK_WORDS):
-        remedy = "; check this machine's clock: requests are signed with its time"
-    if status == _STATUS_OF_PROXY:
-        remedy = f"; {PROXY_REMEDY}"
-    redirected_to = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("location")
+    redirected_to = metadata.get("HTTPHeaders", {}).get("location")
     if not has_code and redirected_to and 300 <= status < 400:
         message = f"redirected to {redirected_to:.200}"
-        remedy = "; check the endpoint, and what answers in between (a proxy, the login of a network)"
-    if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of a gateway in between
+        remedy = "check the endpoint, and what answers in between (a proxy, the login of a network)"
+    else:
+        remedy = _answer_remedy(kind, code if has_code else "", status, message, region)
+    if len(message) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of a gateway in between
         message = f"{message[:_MESSAGE_CHARACTERS_MAX]}..."
     elif remedy:
-        message = str(message).removesuffix(".")
-    return kind(
-        f"{call_text}: {code or status}: {message}{remedy}", operation=operation, code=code, resource=resource
-    )
+        message = message.removesuffix(".")
+    text = f"{call_text}: {code or status}: {message}" + (f"; {remedy}" if remedy else "")
+    return kind(text, operation=operation, code=code, resource=resource)
+
+
+def _answer_remedy(kind: type[ServiceError], code: str, status: int, message: str, region: str | None) -> str:
+    """Return the remedy for an answer of this kind; empty if there is none. `code` is the service's, or empty."""
+    if status == _STATUS_OF_PROXY:
+        return PROXY_REMEDY
+    if code in _CLOCK_CODES or any(words in message for words in _CLOCK_WORDS):
+        return "check this machine's clock: requests are signed with its time"
+    if kind is NotFound:
+        place = "the region" if region is None else f"the region ({region})"
+        return f"check the name, {place} and the account (what was just created is there when it is ACTIVE)"
+    if kind is AccessDenied:
+        if is_of_kms_key(code):
+            return _KMS_REMEDY
+        return _EXPIRY_REMEDY if code in EXPIRED_CREDENTIALS else _ACCESS_REMEDY
+    return "" if code or status >= 500 else _SENDER_REMEDY
 
 
 def call_operation(
@@ -294,7 +300,7 @@ def call(
     """
     plan = options.retry_plan
     began_s = time.monotonic()
-    seen = credentials_in_use(options)
+    renewal_count = count_renewals(options)
     is_renewed = False
     for attempt in itertools.count(1):
         try:
@@ -303,20 +309,20 @@ def call(
             error = sdk_error(raised)
             if error is None:
                 raise
-            may_be_applied = is_write and not is_of_credentials(raised)
-            ours = translate_error(
-                error, operation, resource, is_write=may_be_applied, region=region_of(options)
+            may_be_applied = is_write and not is_credentials_error(raised)
+            service_error = translate_error(
+                error, operation, resource, is_write=may_be_applied, region=client_region(options)
             )
-            if ours.code in STALE_CREDENTIALS and not is_renewed:
+            if service_error.code in STALE_CREDENTIALS and not is_renewed:
                 is_renewed = True
-                if renew_credentials(options, seen):
-                    _log.info("the credentials are fetched again: %s", ours)
+                if renew_credentials(options, renewal_count):
+                    _log.info("the credentials are fetched again: %s", service_error)
                     continue
             delay_s = plan.delay_s(attempt, time.monotonic() - began_s, random.random())
-            if delay_s is None or not isinstance(ours, retried) or is_certificate_error(error):
-                raise ours from error
-            is_warned = isinstance(ours, UnknownRefusal) and attempt == _WARNED_ATTEMPT
+            if delay_s is None or not isinstance(service_error, retried) or is_certificate_error(error):
+                raise service_error from error
+            is_warned = isinstance(service_error, UnknownRefusal) and attempt == _WARNED_ATTEMPT
             text = "attempt %d failed, the next one in %.2f s: %s"
-            _log.log(logging.WARNING if is_warned else logging.DEBUG, text, attempt, delay_s, ours)
+            _log.log(logging.WARNING if is_warned else logging.DEBUG, text, attempt, delay_s, service_error)
             time.sleep(delay_s)
     raise AssertionError("counting has no end")

@@ -29,13 +29,13 @@ class DescriptionLoader(botocore.loaders.Loader):
     """Reads descriptions, each once.
 
     Args:
-        more: Further folders, as `AWS_DATA_PATH` has them, or None.
+        further_folders: Paths as `AWS_DATA_PATH` has them; None: no further folders.
     """
 
     FILE_LOADER_CLASS = _MsgspecFileLoader
 
-    def __init__(self, more: str | None) -> None:
-        folders = more.split(os.pathsep) if more else []
+    def __init__(self, further_folders: str | None) -> None:
+        folders = further_folders.split(os.pathsep) if further_folders else []
         super().__init__(
             extra_search_paths=[os.path.expanduser(os.path.expandvars(each)) for each in folders]  # noqa: PTH111 - as the SDK does
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.kinesis import named
+from penstock.aws.kinesis import stream_argument
 from penstock.aws.service_calls import call_operation
 from penstock.errors import Throttled
 
@@ -34,7 +34,7 @@ class StreamControl:
             arguments = {"ExclusiveStartStreamName": names[-1]}
 
     def create(self, name: str, shard_count: int | None) -> None:
-        """Create a stream with this many shards, or an on-demand one."""
+        """Create a stream with this many shards; None makes it on-demand."""
         shape: dict[str, Any] = {"StreamModeDetails": _ON_DEMAND}
         if shard_count is not None:
             shape = {"ShardCount": shard_count, "StreamModeDetails": _PROVISIONED}
@@ -42,22 +42,22 @@ class StreamControl:
 
     def delete(self, stream: str) -> None:
         """Delete a stream with all its records, also if consumers are registered."""
-        self._call("DeleteStream", stream, {**named(stream), "EnforceConsumerDeletion": True})
+        self._call("DeleteStream", stream, {**stream_argument(stream), "EnforceConsumerDeletion": True})
 
     def split(self, stream: str, shard_id: str, hash_key: int) -> None:
         """Split a shard: the second child begins at the hash key."""
         arguments = {"ShardToSplit": shard_id, "NewStartingHashKey": str(hash_key)}
-        self._call("SplitShard", stream, {**named(stream), **arguments})
+        self._call("SplitShard", stream, {**stream_argument(stream), **arguments})
 
     def merge(self, stream: str, shard_id: str, adjacent_id: str) -> None:
         """Merge two shards with adjacent ranges."""
         arguments = {"ShardToMerge": shard_id, "AdjacentShardToMerge": adjacent_id}
-        self._call("MergeShards", stream, {**named(stream), **arguments})
+        self._call("MergeShards", stream, {**stream_argument(stream), **arguments})
 
     def scale(self, stream: str, shard_count: int) -> None:
         """Reshard uniformly to this many shards."""
         arguments = {"TargetShardCount": shard_count, "ScalingType": "UNIFORM_SCALING"}
-        self._call("UpdateShardCount", stream, {**named(stream), **arguments})
+        self._call("UpdateShardCount", stream, {**stream_argument(stream), **arguments})
 
     def set_mode(self, arn: str, *, on_demand: bool) -> None:
         """Make a stream on-demand or provisioned; the service takes its ARN only."""
@@ -70,7 +70,7 @@ class StreamControl:
         self._call(
             f"{word}StreamRetentionPeriod",
             stream,
-            {**named(stream), "RetentionPeriodHours": hours},
+            {**stream_argument(stream), "RetentionPeriodHours": hours},
         )
 
     def _call(self, operation: str, stream: str, arguments: dict[str, Any], *, is_write: bool = True) -> Any:

@@ -15,7 +15,7 @@ from penstock.core.moments import describe_moment
 from penstock.errors import NotFound, OptionError, PenstockError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.ports.queues import DeadLetters, QueueDescription, Queues, QueueStart
+    from penstock.ports.queues import DeadLetterRule, QueueDescription, Queues, QueueStart
 
 DESCRIPTION = (
     "List, create, describe, change and delete queues; look at records and dead letters, and restore them."
@@ -212,12 +212,12 @@ def _parse_start(text: str) -> QueueStart:
     return QueueStart("LATEST" if position == LATEST else "TRIM_HORIZON")
 
 
-def _dead_letters_of(args: argparse.Namespace) -> DeadLetters | None:
-    from penstock.ports.queues import DeadLetters
+def _dead_letters_of(args: argparse.Namespace) -> DeadLetterRule | None:
+    from penstock.ports.queues import DeadLetterRule
 
     if args.no_dead_letters:
-        return DeadLetters(None)
-    return None if args.max_receive_count is None else DeadLetters(args.max_receive_count)
+        return DeadLetterRule(None)
+    return None if args.max_receive_count is None else DeadLetterRule(args.max_receive_count)
 
 
 def _describe(args: argparse.Namespace, queue: QueueDescription) -> None:

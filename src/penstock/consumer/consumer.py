@@ -38,7 +38,7 @@ from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_metrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.consumer_run import ThreadedConsumer
 from penstock.runtime.guarded_metrics import guard_metrics
@@ -119,7 +119,7 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         check_are_callable(2, dead_letter=dead_letter)
         check_is_plain(handler, "handler")
         check_is_plain(dead_letter, "dead_letter")
-        check_measures(metrics)
+        check_metrics(metrics)
         self.application = application
         self.options: ConsumerOptions = merge_options(options or ConsumerOptions(), single_options)
         self._streams = parse_streams(stream, self.options.starting_position)
@@ -339,7 +339,7 @@ def open_ports(
     table_name = fields.pop("lease_table_name", None) or application
     if not isinstance(table_name, str):
         raise OptionError(f"lease_table_name={table_name!r}: expected a text; for a folder file:///folder")
-    options = wiring.settled(wiring.parse_connection(fields, also_known=("lease_table_name",)))
+    options = wiring.with_environment(wiring.parse_connection(fields, taken_names=("lease_table_name",)))
     table_options = dataclasses.replace(
         options,
         connect_timeout_s=min(options.connect_timeout_s, lease_duration_s / 3),

@@ -55,10 +55,10 @@ FanOutEvent: TypeAlias = FanOutOpened | FanOutPage | FanOutEnded | FanOutFailed
 
 
 class EventStream(Protocol):
-    """One connection of a subscription. Safe to use from several threads; nothing waits."""
+    """One connection of a subscription. Safe to use from several threads; no method waits."""
 
     def request(self) -> None:
-        """Request the next event, once. Without a request, the service sends no more than one flow-control window."""
+        """Request the next event, once. Without requests, the service sends at most one flow-control window of events."""
 
     def close(self) -> None:
         """End the connection; nothing is reported after this."""

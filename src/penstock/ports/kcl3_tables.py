@@ -14,7 +14,7 @@ class Kcl3Tables(Protocol):
     Implemented by `penstock.aws.kcl3_tables`: in the lease table itself, or in the two tables of KCL 3.0 to 3.4.
 
     Raises (every method):
-        Throttled, Unavailable: After the last retry. Whether the call had an effect does not matter.
+        Throttled, Unavailable: After the last retry. A call that writes may have been applied.
         AccessDenied, Rejected: At once.
     """
 

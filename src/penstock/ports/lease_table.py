@@ -16,7 +16,7 @@ from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 
 
 class SkippedRow(Struct, frozen=True):
-    """A row that is damaged or no lease. It is left alone and reported."""
+    """A row that cannot be read as a lease. It is reported, and not changed."""
 
     key: str
     reason: str

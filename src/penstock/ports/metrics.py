@@ -1,4 +1,4 @@
-"""Where measurements go: to the log, to Prometheus or to CloudWatch.
+"""The protocols of metrics, which send measurements to the log, to Prometheus or to CloudWatch.
 
 If an implementation raises an error, the error is logged and the measurement is left out.
 """
@@ -26,18 +26,18 @@ class Metrics(Protocol):
         """Add one measurement to a distribution."""
 
 
-def check_measures(metrics: object) -> None:
-    """Refuse an object without the methods of `Metrics`; None is accepted.
+def check_metrics(metrics: object) -> None:
+    """Refuse an object without the methods of `Metrics`. None and `MetricsOfConsumers` are accepted.
 
     Raises:
         UsageError: A method of `Metrics` is missing.
     """
     if metrics is None or isinstance(metrics, MetricsOfConsumers):
         return
-    missing = [name for name in _METHODS if not callable(getattr(metrics, name, None))]
-    if missing:
+    missing_methods = [name for name in _METHODS if not callable(getattr(metrics, name, None))]
+    if missing_methods:
         raise UsageError(
-            f"metrics={metrics!r} has no {', '.join(missing)}: give an object of `penstock.ports.metrics.Metrics`, for instance "
+            f"metrics={metrics!r} has no {', '.join(missing_methods)}: give an object of `penstock.ports.metrics.Metrics`, for instance "
             "PrometheusMetrics(port=9464) of penstock.consumer.metrics_prometheus"
         )
 

@@ -48,8 +48,8 @@ class ObjectStore(Protocol):
             OptionError: The store ignores the conditions of writes, so two writers of one object could both succeed.
         """
 
-    def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
-        """Return the objects whose names end in a suffix, by name; None for an object that still has its tag in `known`.
+    def read_all(self, known_tags: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
+        """Return the objects whose names end in a suffix, by name; None for an object that still has its tag in `known_tags`.
 
         Objects that are further below (a folder in the folder, a longer prefix) belong to others. They are not read.
 

@@ -39,13 +39,13 @@ class ReceivedRecord(Struct, frozen=True):
 
 
 class QueueStart(Struct, frozen=True):
-    """Where a queue begins: LATEST, TRIM_HORIZON, or AT_TIMESTAMP with a moment."""
+    """The position in the stream at which a queue begins: LATEST, TRIM_HORIZON, or AT_TIMESTAMP with a moment."""
 
     type: Literal["LATEST", "TRIM_HORIZON", "AT_TIMESTAMP"] = "LATEST"
     timestamp_ms: int | None = None
 
 
-class DeadLetters(Struct, frozen=True):
+class DeadLetterRule(Struct, frozen=True):
     """A record becomes a dead letter after `receive_count_max` receives. None: records never become dead letters."""
 
     receive_count_max: int | None
@@ -66,7 +66,7 @@ class QueueDescription(QueueSummary, frozen=True):
 
     start: QueueStart
     visibility_s: int
-    dead_letters: DeadLetters
+    dead_letters: DeadLetterRule
 
 
 class EntryResult(Struct, frozen=True):
@@ -95,7 +95,7 @@ class FinishedRecords(Protocol):
 class Queues(Protocol):
     """Queues and their records. Every method is safe to call from several threads and has a deadline.
 
-    Calls on records are sent once, without a retry: the caller keeps the pace. Control calls retry throttling.
+    Calls on records are sent once, without a retry: the caller sets the pace. Control calls retry throttling.
 
     With `is_dead`, a method works on the dead letters of the queue. A handle is valid only with the `is_dead` of its receive.
 
@@ -103,7 +103,7 @@ class Queues(Protocol):
         Throttled, Unavailable, UnknownRefusal: Nothing happened.
         UnknownOutcome: The call was sent and not answered: it may have been applied.
         NotFound, AccessDenied, Rejected, ResourceBusy: At once.
-        UsageError: The installed SDK does not know queues.
+        UsageError: The installed SDK has no queues.
     """
 
     def receive(
@@ -128,7 +128,7 @@ class Queues(Protocol):
     def set_visibility(
         self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int], *, is_dead: bool = False
     ) -> Sequence[EntryResult]:
-        """Set the visibility of up to ten records, counted from now; return one result for each handle, in order."""
+        """Make up to ten records visible after so many `seconds` from now, one number for each handle; return one result for each, in order."""
 
     def restore(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
         """Return up to ten dead letters to the queue, with a receive count of 0."""
@@ -140,7 +140,7 @@ class Queues(Protocol):
         start: QueueStart,
         *,
         visibility_s: int | None = None,
-        dead_letters: DeadLetters | None = None,
+        dead_letters: DeadLetterRule | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> QueueDescription:
         """Begin to create a queue.
@@ -156,7 +156,7 @@ class Queues(Protocol):
         """Return the queues of the region, or those of one stream."""
 
     def update_queue(
-        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetters | None = None
+        self, queue_arn: str, *, visibility_s: int | None = None, dead_letters: DeadLetterRule | None = None
     ) -> QueueDescription:
         """Begin to change a queue; None leaves a value as it is."""
 

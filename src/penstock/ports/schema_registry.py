@@ -20,7 +20,7 @@ class DataFormat(Enum):
 
 
 class VersionStatus(Enum):
-    """How far the registry is with a version."""
+    """The state of a version in the registry."""
 
     AVAILABLE = "AVAILABLE"
     PENDING = "PENDING"
@@ -47,10 +47,10 @@ class SchemaVersion:
 
     Args:
         version_id: Id of this version, unique in all registries.
-        schema_name: The schema that it is a version of.
+        schema_name: Name of the schema.
         data_format: The language of its definition.
         definition: The schema's text.
-        status: How far the registry is with it.
+        status: Its state in the registry.
     """
 
     version_id: UUID
@@ -66,7 +66,7 @@ class RegisteredVersion:
 
     Args:
         version_id: Id of the version with this definition.
-        status: How far the registry is with it.
+        status: Its state in the registry.
         data_format: The language of the schema's definitions; None if the call does not return it.
     """
 
@@ -81,7 +81,7 @@ class SchemaRegistry(Protocol):
     Raises (every method):
         Throttled, Unavailable, UnknownOutcome: After the last retry.
         AccessDenied, Rejected: At once.
-        UnsupportedSchema: The registry answers with a format or a status that is not known here.
+        UnsupportedSchema: The registry answers with a format or a status that this Penstock does not know.
     """
 
     def __hash__(self) -> int:

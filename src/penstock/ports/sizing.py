@@ -41,7 +41,7 @@ class StreamMetrics(Protocol):
 
         Args:
             queries: Name of a metric, and the id of a shard or None for the whole stream.
-            began_ms: Any time in the first period.
+            began_ms: Any time in the first period; milliseconds since the epoch.
             ended_ms: Any time in the last period.
 
         Raises:

@@ -29,7 +29,7 @@ from penstock.core.writing.packing import as_bytes_and_str, check_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.ports.metrics import Metrics, check_measures
+from penstock.ports.metrics import Metrics, check_metrics
 from penstock.producer.engine import Engine
 from penstock.producer.placement import Placement, fetch_placement
 from penstock.producer.process_end import EndHook, refuse_open_end, warn_of_open_end
@@ -147,7 +147,7 @@ class Producer:
     ) -> None:
         if not stream or not isinstance(stream, str):
             raise UsageError(f"stream={stream!r}: expected a name or ARN")
-        check_measures(metrics)
+        check_metrics(metrics)
         self.stream = stream
         self.options: ProducerOptions = merge_options(options or ProducerOptions(), single_options)
         fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)

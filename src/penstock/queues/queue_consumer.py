@@ -22,7 +22,7 @@ from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_metrics
 from penstock.ports.queues import FinishedRecords, QueueDescription, Queues
 from penstock.queues.handler_calls import HandlerCalls, QueueHandler, ThreadCalls
 from penstock.queues.queue_health import QueueHealth
@@ -121,7 +121,7 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
             }
         )
         check_is_plain(handler, "handler", "QueueConsumer")
-        check_measures(metrics)
+        check_metrics(metrics)
         self.queue = queue
         self.options: QueueConsumerOptions = merge_options(options or QueueConsumerOptions(), single_options)
         self._creation = (
@@ -179,7 +179,7 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
             from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
             fields = with_region_of_arns(self._connection, self.queue, stream)
-            options = wiring.settled(wiring.parse_connection(fields))
+            options = wiring.with_environment(wiring.parse_connection(fields))
             ports = QueueConsumerPorts(wiring.open_queues(options), wiring.open_kinesis(options))
         clock = ports.clock or SystemClock()
         queue = open_queue(ports.queues, self.queue, self._creation, ports.kinesis, clock)

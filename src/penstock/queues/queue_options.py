@@ -28,7 +28,7 @@ from penstock.core.queueing.queue_limits import (
 )
 from penstock.core.queueing.queueing_options import QueueingOptions
 from penstock.errors import OptionError
-from penstock.ports.queues import DeadLetters, QueueDescription, QueueStart
+from penstock.ports.queues import DeadLetterRule, QueueDescription, QueueStart
 
 _AT: Final = "AT_TIMESTAMP"
 
@@ -174,6 +174,6 @@ class QueueCreation:
         )
 
     @property
-    def dead_letters(self) -> DeadLetters:
+    def dead_letters(self) -> DeadLetterRule:
         """The dead-letter handling as a value."""
-        return DeadLetters(self.max_receive_count)
+        return DeadLetterRule(self.max_receive_count)

@@ -170,7 +170,7 @@ class PartFolder:
 
 
 def folder_of(path: Path) -> Path:
-    """Return the folder of a recording in progress."""
+    """Return the folder in which the recording to a file is in progress."""
     return path.with_name(path.name + PART_SUFFIX)
 
 
@@ -192,7 +192,7 @@ def create_parts(path: Path, progress: RecordingProgress) -> PartFolder:
 
 
 def open_parts(path: Path) -> PartFolder | None:
-    """Open the recording in progress for a file, if there is one.
+    """Open the folder of the recording in progress to a file; return None if there is none.
 
     Raises:
         DamagedRecording: The folder is damaged.

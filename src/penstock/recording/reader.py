@@ -97,7 +97,7 @@ class Recording:
 
         Raises:
             DamagedRecording: A batch does not match its checksum; the message names the place. The batches before are whole.
-            OptionError: There is no such column or shard, or a moment without a time zone.
+            OptionError: There is no such column or shard, or a moment has no time zone.
             PositionError: A text is not a moment.
         """
         names = _checked_columns(columns)
@@ -290,13 +290,13 @@ def _deaggregate_table(table: pa.Table) -> pa.Table:
     }
     rows = zip(data.to_pylist(), table.column("partitionKey").to_pylist(), strict=True)
     for place, (blob, key) in enumerate(rows):
-        taken = deaggregate_record(blob, key, counts).columns
-        count = len(taken.data)
+        user_records = deaggregate_record(blob, key, counts).columns
+        count = len(user_records.data)
         places.extend([place] * count)
         columns["subSequenceNumber"].extend(range(count))
-        columns["partitionKey"].extend(taken.partition_keys)
-        columns["explicitHashKey"].extend(taken.explicit_hash_keys or [None] * count)
-        columns["data"].extend(taken.data)
+        columns["partitionKey"].extend(user_records.partition_keys)
+        columns["explicitHashKey"].extend(user_records.explicit_hash_keys or [None] * count)
+        columns["data"].extend(user_records.data)
     whole = table.take(pa.array(places, pa.int64()))
     arrays = [
         pa.array(columns[name], SCHEMA.field(name).type) if name in columns else whole.column(name)

@@ -109,7 +109,7 @@ class RecordingStoppedError(PenstockError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _WholePage(Page[Sequence[RawRecord]]):
+class _KinesisPage(Page[Sequence[RawRecord]]):
     """A page of Kinesis records; aggregates are not taken apart."""
 
     records: Sequence[RawRecord]
@@ -124,12 +124,12 @@ class _WholePage(Page[Sequence[RawRecord]]):
 
 @dataclass(slots=True)
 class _ShardRecording:
-    """The state of one shard's recording. At most one thread uses it at a time."""
+    """The reader of one shard, and its records that are not in a part yet. At most one thread uses it at a time."""
 
     shard: Shard
     reader: ShardReader
-    tables: list[pa.RecordBatch] = field(default_factory=list)
-    bytes: int = 0
+    buffered_batches: list[pa.RecordBatch] = field(default_factory=list)
+    buffered_bytes: int = 0
 
 
 class Recorder:
@@ -160,8 +160,8 @@ class Recorder:
         self._path = path
         self._clock = ServiceClock()
         self._stopping = threading.Event()
-        self._changed = threading.Condition()
-        self._due: list[tuple[float, int, _ShardRecording]] = []
+        self._state_changed = threading.Condition()
+        self._schedule: list[tuple[float, int, _ShardRecording]] = []  # heap by due time (monotonic seconds)
         # Orders shards that are due at the same moment: `_ShardRecording` cannot be compared.
         self._order = itertools.count()
         self._busy_count = 0
@@ -204,8 +204,8 @@ class Recorder:
     def request_stop(self) -> None:
         """End `run` soon. The parts are kept, so a later run can continue."""
         self._stopping.set()
-        with self._changed:
-            self._changed.notify_all()
+        with self._state_changed:
+            self._state_changed.notify_all()
 
     def run(self) -> RecordingMetadata:
         """Record until the slice is whole; return the metadata of the file.
@@ -231,18 +231,18 @@ class Recorder:
         """Read every shard of the slice, including shards that appear meanwhile; return the last listing."""
         finished = set(self._parts.progress.finished_shard_ids)
         for _ in range(_ROUNDS_MAX):
-            listed = self._list()
+            listed = self._list_shards()
             shards = [shard for shard in listed if self._is_in_slice(shard)]
             self.state.shard_count = len(shards)
             self.state.done_count = sum(shard.shard_id in finished for shard in shards)
             unread = [shard for shard in shards if shard.shard_id not in finished]
             if not unread:
                 return listed
-            self._read(unread)
+            self._read_shards(unread)
             finished.update(shard.shard_id for shard in unread)
         return listed
 
-    def _list(self) -> tuple[Shard, ...]:
+    def _list_shards(self) -> tuple[Shard, ...]:
         start = ShardFilter("FROM_TIMESTAMP", timestamp_ms=self._slice.from_ms)
         listing = self._kinesis.fetch_shards(self._stream, start)
         self._clock.on_answer(_wall_ms(), listing.server_ms)
@@ -251,16 +251,16 @@ class Recorder:
     def _is_in_slice(self, shard: Shard) -> bool:
         return self._slice.shards is None or shard.shard_id in self._slice.shards
 
-    def _read(self, shards: list[Shard]) -> None:
+    def _read_shards(self, shards: list[Shard]) -> None:
         """Read shards to the end of the slice. A shard that has parts is read from its last recorded record on."""
         self._batch_bytes = min(_BATCH_BYTES_MAX, max(_BATCH_BYTES_MIN, _BUFFERS_BYTES // len(shards)))
         last = {batch.shard: batch.last_sequence_number for _, batch in sorted(self._parts.batches.items())}
         recordings = [
             _ShardRecording(shard, self._reader_of(shard, last.get(shard.shard_id))) for shard in shards
         ]
-        with self._changed:
+        with self._state_changed:
             for recording in recordings:
-                heapq.heappush(self._due, (0.0, next(self._order), recording))
+                heapq.heappush(self._schedule, (0.0, next(self._order), recording))
         threads: list[threading.Thread] = []
         for number in range(min(_THREADS_MAX, len(shards))):
             thread = threading.Thread(target=self._work, name=f"penstock-record-{number}", daemon=True)
@@ -273,7 +273,7 @@ class Recorder:
             threads.append(thread)
         for thread in threads:
             thread.join()
-        self._due.clear()
+        self._schedule.clear()
         for recording in recordings:
             self._write_part(recording)
         if self._failure is not None:
@@ -307,30 +307,30 @@ class Recorder:
             due_s: float | None = None
             try:
                 due_s = self._do_step(recording)
-            except BaseException as error:  # noqa: BLE001 - `_read` raises it
-                with self._changed:
+            except BaseException as error:  # noqa: BLE001 - `_read_shards` raises it
+                with self._state_changed:
                     self._failure = self._failure or error
-            with self._changed:
+            with self._state_changed:
                 self._busy_count -= 1
                 if due_s is not None:
-                    heapq.heappush(self._due, (due_s, next(self._order), recording))
-                self._changed.notify_all()
+                    heapq.heappush(self._schedule, (due_s, next(self._order), recording))
+                self._state_changed.notify_all()
 
     def _take_due_shard(self) -> _ShardRecording | None:
         """Wait for the next shard that is due; return None after a stop, a failure or the last shard."""
-        with self._changed:
+        with self._state_changed:
             while True:
                 if (
                     self._stopping.is_set()
                     or self._failure is not None
-                    or not (self._due or self._busy_count)
+                    or not (self._schedule or self._busy_count)
                 ):
                     return None
-                wait_s = self._due[0][0] - time.monotonic() if self._due else None
+                wait_s = self._schedule[0][0] - time.monotonic() if self._schedule else None
                 if wait_s is not None and wait_s <= 0:
                     self._busy_count += 1
-                    return heapq.heappop(self._due)[2]
-                self._changed.wait(wait_s)
+                    return heapq.heappop(self._schedule)[2]
+                self._state_changed.wait(wait_s)
 
     def _do_step(self, recording: _ShardRecording) -> float | None:
         """Do the next step of a shard; return when the following one is due, or None when the shard is done."""
@@ -343,7 +343,7 @@ class Recorder:
         if isinstance(step, Failed):
             raise step.error
         if isinstance(step, Finished):
-            self._on_done(recording)
+            self._on_shard_done(recording)
             return None
         try:
             if isinstance(step, FetchIterator):
@@ -379,15 +379,15 @@ class Recorder:
         requested_ms = self._clock.now_ms(_wall_ms())
         page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
         self._clock.on_answer(_wall_ms(), page.server_ms)
-        whole = _whole_page(page)
-        judged = reader.on_page(whole, started_s, time.monotonic(), random.random())
-        if judged.loss is not None:
-            raise judged.loss
+        whole = _kinesis_page(page)
+        result = reader.on_page(whole, started_s, time.monotonic(), random.random())
+        if result.loss is not None:
+            raise result.loss
         self.state.read_bytes += whole.read_bytes
-        rows = judged.rows or ()
+        rows = result.rows or ()
         self._keep_rows(recording, rows)
         if self._is_past_end(page, rows, requested_ms):
-            self._on_done(recording)
+            self._on_shard_done(recording)
             return None
         return 0.0
 
@@ -425,30 +425,30 @@ class Recorder:
                 key, data = redacted.partition_key, redacted.data
                 dropped_payload_count += redacted.dropped_count
             kept.append((row.sequence_number, key, arrival_ms * 1000, data))
-            recording.bytes += len(data) + len(key or "")
+            recording.buffered_bytes += len(data) + len(key or "")
         if dropped_payload_count:
             self._parts.on_payloads_dropped(dropped_payload_count)
         if kept:
             batch = _batch_of(self._parts.progress.stream.name, recording.shard.shard_id, kept)
-            recording.tables.append(batch)
-        if recording.bytes >= self._batch_bytes:
+            recording.buffered_batches.append(batch)
+        if recording.buffered_bytes >= self._batch_bytes:
             self._write_part(recording)
 
     def _write_part(self, recording: _ShardRecording) -> None:
-        if not recording.tables:
+        if not recording.buffered_batches:
             return
-        table = pa.Table.from_batches(recording.tables, SCHEMA).combine_chunks()
-        recording.tables, recording.bytes = [], 0
+        table = pa.Table.from_batches(recording.buffered_batches, SCHEMA).combine_chunks()
+        recording.buffered_batches, recording.buffered_bytes = [], 0
         self._on_batch(self._parts.add(table))
 
-    def _on_done(self, recording: _ShardRecording) -> None:
+    def _on_shard_done(self, recording: _ShardRecording) -> None:
         self._write_part(recording)
         self._parts.on_shard_finished(recording.shard.shard_id)
-        with self._changed:
+        with self._state_changed:
             self.state.done_count += 1
 
     def _on_batch(self, batch: RecordedBatch) -> None:
-        with self._changed:
+        with self._state_changed:
             self.state.records += batch.records
             self.state.record_bytes += batch.record_bytes
         for moment_ms in (batch.arrived_from_ms, batch.arrived_until_ms):
@@ -521,14 +521,14 @@ def _refuse_other_options(parts: PartFolder, stream: RecordedStream, options: di
         parts.close()
         raise OptionError(
             f"{parts.path}.part is an interrupted recording of {before.stream.arn} with other options "
-            f"({_spell(before.options)}): give the same ones, or remove it"
+            f"({_options_text(before.options)}): give the same ones, or remove it"
         )
 
 
-def _whole_page(page: RecordPage) -> _WholePage:
+def _kinesis_page(page: RecordPage) -> _KinesisPage:
     records = page.records
     last = records[-1] if records else None
-    return _WholePage(
+    return _KinesisPage(
         first_sequence_number=records[0].sequence_number if records else None,
         last=None if last is None else end_of_kinesis_record(last.sequence_number, last.data),
         read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
@@ -574,5 +574,5 @@ def _has_key(record: RawRecord, keys: frozenset[str]) -> bool:
     return any(part.partition_key in keys for part in deaggregate(record.data) or ())
 
 
-def _spell(options: dict[str, Any]) -> str:
+def _options_text(options: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None) or "none"

@@ -49,14 +49,14 @@ class RecordingWriter:
     """Writes one file; a context manager. The file is a recording only after `finish`.
 
     Args:
-        path: The file; replaced if it is there.
+        path: The file; an existing one is replaced.
     """
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("wb")
-        self._counted = _CountedFile(self._file)
+        self._counted_file = _CountedFile(self._file)
         self._writer = pq.ParquetWriter(
-            self._counted,
+            self._counted_file,
             SCHEMA,
             compression=_COMPRESSION,
             compression_level=1,
@@ -72,9 +72,9 @@ class RecordingWriter:
         Args:
             table: At least one row; the columns of `SCHEMA`.
         """
-        self._counted.crc32, offset = 0, self._counted.position
+        self._counted_file.crc32, offset = 0, self._counted_file.position
         self._writer.write_table(table, row_group_size=table.num_rows)
-        batch = describe_batch(table, offset, self._counted.position - offset, self._counted.crc32)
+        batch = describe_batch(table, offset, self._counted_file.position - offset, self._counted_file.crc32)
         self.batches.append(batch)
         return batch
 

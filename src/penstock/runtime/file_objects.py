@@ -70,7 +70,7 @@ class FileObjects:
                 os.close(self._open_lock(folder))
         return is_new
 
-    def read_all(self, known: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
+    def read_all(self, known_tags: Mapping[str, str], suffix: str) -> Mapping[str, StoredObject | None]:
         with self._errors("read"), self._open_folder() as folder:
             with os.scandir(folder) as entries:
                 names = [
@@ -79,7 +79,7 @@ class FileObjects:
                     if each.name.endswith(suffix) and not each.name.startswith(".") and each.is_file()
                 ]
             found = self._read_each(folder, names)
-        return {name: None if known.get(name) == each.tag else each for name, each in found.items()}
+        return {name: None if known_tags.get(name) == each.tag else each for name, each in found.items()}
 
     def read(self, name: str) -> StoredObject | None:
         return self.read_many([name]).get(name)

@@ -159,7 +159,7 @@ class Autoscaler:
         self._stream = stream
         self._on_event = on_event
         fields = with_region_of_arns(merge_connection(connection), stream)
-        self._ports = _open(fields, readers, lease_table) if ports is None else ports
+        self._ports = _open_ports(fields, readers, lease_table) if ports is None else ports
         self._limits = limits_for(self.options.shards_min, self.options.shards_max, self.options.target)
         self._resharder = Resharder(self._limits)
         self._history = LoadHistory()
@@ -227,42 +227,42 @@ class Autoscaler:
 
     def _rescale(self, summary: StreamSummary) -> list[AutoscaleEvent]:
         """Measure the load. Then split and merge at most `steps_max` times, until a step is not done."""
-        shards, closed, now_ms = self._list_shards()
+        shards, closed_ids, now_ms = self._list_shards()
         load = self._measure_load(summary, shards, now_ms)
         if isinstance(load, str):
             return [self._report_hold(summary, load, len(shards))]
         self._history.add(self._ports.clock.monotonic_s(), load)
-        young = self._young_boundaries(summary, shards, now_ms)
+        young_boundaries = self._young_boundaries(summary, shards, now_ms)
         events: list[AutoscaleEvent] = []
         while len(events) < self.options.steps_max and not self._stop.is_set():
-            event, made = self._do_step(summary, shards, closed, load, young)
+            event, new_boundaries = self._do_step(summary, shards, closed_ids, load, young_boundaries)
             events.append(event)
             if not event.done or not self._wait_until_active(summary):
                 break
-            young |= made
-            shards, closed, _ = self._list_shards()
+            young_boundaries |= new_boundaries
+            shards, closed_ids, _ = self._list_shards()
         return events
 
     def _do_step(
         self,
         summary: StreamSummary,
         shards: Sequence[Shard],
-        closed: set[str],
+        closed_ids: set[str],
         load: LoadMap,
-        young: frozenset[int],
+        young_boundaries: frozenset[int],
     ) -> tuple[AutoscaleEvent, frozenset[int]]:
         """Decide and act once; return the decision, and for a split the new boundary between hash keys.
 
         Args:
-            closed: Ids of the closed shards, in which no reader may be too far behind.
-            young: Boundaries that are too new to be removed by a merge.
+            closed_ids: Ids of the closed shards, in which no reader may be too far behind.
+            young_boundaries: Boundaries that are too new to be removed by a merge.
         """
         has_peak = self._history.is_whole(self._ports.clock.monotonic_s())
         peak = self._history.peak if has_peak else None
-        decision = self._resharder.decide(StreamView(shards, load, peak, young))
+        decision = self._resharder.decide(StreamView(shards, load, peak, young_boundaries))
         done = False
         if not isinstance(decision, Hold):
-            obstacle = self._find_reader_behind(summary, closed)
+            obstacle = self._find_reader_behind(summary, closed_ids)
             if not obstacle and not self.options.dry_run:
                 obstacle = self._reshard(summary, decision)
             done = not obstacle and not self.options.dry_run
@@ -270,8 +270,8 @@ class Autoscaler:
                 self._resharder.forget_goal()
             if obstacle:
                 decision = Hold(f"{obstacle}; put off: {_describe(decision)}")
-        made = frozenset({decision.at}) if isinstance(decision, Split) else frozenset[int]()
-        return self._report_decision(summary, decision, len(shards), done=done), made
+        new_boundaries = frozenset({decision.at}) if isinstance(decision, Split) else frozenset[int]()
+        return self._report_decision(summary, decision, len(shards), done=done), new_boundaries
 
     def _list_shards(self) -> tuple[list[Shard], set[str], int]:
         """Return the open shards, the ids of the closed ones, and the service's time."""
@@ -310,15 +310,15 @@ class Autoscaler:
         before_ms = round(now_ms - self._limits.boundary_age_s * 1000)
         if before_ms <= summary.created_ms:
             listing = self._ports.kinesis.fetch_shards(self._stream, ShardFilter("AT_TRIM_HORIZON"))
-            old = {each.hash_range.start for each in listing.shards if not each.parents}
+            old_boundaries = {each.hash_range.start for each in listing.shards if not each.parents}
         else:
             listing = self._ports.kinesis.fetch_shards(
                 self._stream, ShardFilter("AT_TIMESTAMP", timestamp_ms=before_ms)
             )
-            old = {each.hash_range.start for each in listing.shards}
-        return frozenset(each.hash_range.start for each in shards) - old
+            old_boundaries = {each.hash_range.start for each in listing.shards}
+        return frozenset(each.hash_range.start for each in shards) - old_boundaries
 
-    def _find_reader_behind(self, summary: StreamSummary, closed: set[str]) -> str:
+    def _find_reader_behind(self, summary: StreamSummary, closed_ids: set[str]) -> str:
         """Return a sentence about the first reader that is too far behind in a closed shard; empty if there is none."""
         for name, table in self._ports.readers.items():
             try:
@@ -329,7 +329,7 @@ class Autoscaler:
                 each
                 for each in leases
                 if not each.is_ended
-                and shard_id_of(each.key) in closed
+                and shard_id_of(each.key) in closed_ids
                 and stream_name_of(stream_id_of(each.key)) in ("", summary.name)
             ]
             streams = {stream_id_of(each.key): self._stream for each in unfinished}
@@ -359,7 +359,7 @@ class Autoscaler:
         return ""
 
     def _wait_until_active(self, summary: StreamSummary) -> bool:
-        """Wait until the stream is active; return False after `_ACTIVE_WAIT_S` or a stop. The service finishes the action alone."""
+        """Wait until the stream is active; return False after `_ACTIVE_WAIT_S` or a stop."""
         clock = self._ports.clock
         end_s = clock.monotonic_s() + _ACTIVE_WAIT_S
         while clock.monotonic_s() < end_s:
@@ -426,7 +426,7 @@ def _describe(decision: Decision) -> str:
     return f"merge {decision.shard_id} and {decision.adjacent_id}: {decision.reason}"
 
 
-def _open(connection: Mapping[str, Any], readers: Sequence[str], lease_table: str) -> AutoscalePorts:
+def _open_ports(connection: Mapping[str, Any], readers: Sequence[str], lease_table: str) -> AutoscalePorts:
     from penstock import wiring
 
     options = wiring.parse_connection(connection)

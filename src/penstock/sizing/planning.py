@@ -28,7 +28,7 @@ METRICS: Final = (
     "ReadProvisionedThroughputExceeded",
 )
 _FIVE_MINUTES_KEPT_S: Final = 63 * 86_400
-_SAMPLES_S: Final = (600.0, 60.0, 15.0)
+_WINDOWS_S: Final = (600.0, 60.0, 15.0)
 
 
 class PlanPorts(Struct, frozen=True):
@@ -66,15 +66,15 @@ def plan_stream(
     now_ms = service_bound_ms(ports.clock.wall_ms(), listing.server_ms)
     problems: list[str] = []
     traffic = _fetch_traffic(ports, summary.name, max(since_ms, summary.created_ms), now_ms, problems)
-    window_s = _choose_window_s(
+    window_s = _sampled_seconds(
         ports.kinesis, stream, shards, now_ms=now_ms, created_ms=summary.created_ms, problems=problems
     )
-    samples, unread = sample_shards(
+    samples, sampling_problems = sample_shards(
         ports.kinesis, stream, shards, ports.clock, window_s=window_s, now_ms=now_ms
     )
-    problems += unread[:3]
-    if len(unread) > 3:
-        problems.append(f"{len(unread) - 3} more shards could not be sampled, or not wholly")
+    problems += sampling_problems[:3]
+    if len(sampling_problems) > 3:
+        problems.append(f"{len(sampling_problems) - 3} more shards could not be sampled, or not wholly")
     consumers: list[str] = []
     try:
         consumers = sorted(each.name for each in ports.fan_out.fetch_consumers(summary.arn))
@@ -92,7 +92,7 @@ def plan_stream(
     )
 
 
-def _choose_window_s(
+def _sampled_seconds(
     kinesis: Kinesis,
     stream: str,
     shards: Sequence[Shard],
@@ -103,11 +103,11 @@ def _choose_window_s(
 ) -> float:
     """Return how many seconds to sample: a time without a reshard, if there is one."""
     found = choose_window_s(
-        kinesis, stream, shards, now_ms=now_ms, created_ms=created_ms, windows_s=_SAMPLES_S
+        kinesis, stream, shards, now_ms=now_ms, created_ms=created_ms, windows_s=_WINDOWS_S
     )
     if found is not None:
         return found
-    shortest = min(_SAMPLES_S)
+    shortest = min(_WINDOWS_S)
     age_s = (now_ms - created_ms) / 1000
     if age_s < shortest:
         return max(1.0, age_s)
@@ -116,6 +116,7 @@ def _choose_window_s(
 
 
 def _fetch_traffic(ports: PlanPorts, name: str, since_ms: int, now_ms: int, problems: list[str]) -> Traffic:
+    """Return CloudWatch's figures, without periods if it has none; add a sentence to `problems` if they are missing."""
     span_s = (now_ms - since_ms) / 1000
     period_s = 60 if span_s < 86_400 else 300
     if span_s >= _FIVE_MINUTES_KEPT_S:

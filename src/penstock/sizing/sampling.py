@@ -14,7 +14,7 @@ from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RawReco
 from penstock.runtime.threads import map_on_daemons
 
 _THREADS: Final = 32
-_PROBES: Final = 3
+_MOMENTS: Final = 3
 _SLICE_MS: Final = (500.0, 1000.0)
 """The shortest and the longest slice of time that is read at each moment. More shards make the slice shorter."""
 _FULL_SLICE_SHARDS_MAX: Final = 100
@@ -26,7 +26,7 @@ _PAGE_BYTES: Final = 512 * KIB
 _PAGES_MAX: Final = 8
 _BYTES_PER_S: Final = MIB
 """Half of a shard's read quota: the other half is left to its readers."""
-_THROTTLED_MAX: Final = 5
+_ATTEMPTS_MAX: Final = 5
 
 
 def sample_shards(
@@ -43,7 +43,7 @@ def sample_shards(
 
     def sample(shard: Shard) -> tuple[ShardSample | None, str]:
         try:
-            return _Probe(kinesis, stream, shard, clock).sample(now_ms, window_s, slice_ms)
+            return _ShardSampler(kinesis, stream, shard, clock).sample(now_ms, window_s, slice_ms)
         except ServiceError as error:
             return None, f"{shard.shard_id} could not be sampled: {error}"
 
@@ -64,18 +64,18 @@ def choose_window_s(
 
     Over a longer time, records of the parents would be missing and the rate of a young shard too low.
     """
-    is_open = {each.shard_id for each in shards}
+    open_ids = {each.shard_id for each in shards}
     for window_s in sorted(windows_s, reverse=True):
         began_ms = round(now_ms - window_s * 1000)
         if began_ms < created_ms:
             continue
         before = kinesis.fetch_shards(stream, ShardFilter("AT_TIMESTAMP", timestamp_ms=began_ms)).shards
-        if {each.shard_id for each in before} == is_open:
+        if {each.shard_id for each in before} == open_ids:
             return window_s
     return None
 
 
-class _Probe:
+class _ShardSampler:
     """Reads one shard at some moments."""
 
     def __init__(self, kinesis: Kinesis, stream: str, shard: Shard, clock: Clock) -> None:
@@ -88,7 +88,7 @@ class _Probe:
         """Read a slice of time at each moment; a quiet shard is read on to the tip.
 
         Returns:
-            The sample, and a sentence that says why moments are missing; empty if none is.
+            The sample, and the reason why moments are missing; empty if none is missing.
 
         Raises:
             ServiceError: No moment could be read.
@@ -96,8 +96,8 @@ class _Probe:
         records: list[RawRecord] = []
         covered_ms, reached_ms = 0.0, 0.0
         problem = ""
-        for number in range(_PROBES):
-            began_ms = max(reached_ms, now_ms - window_s * 1000 * (_PROBES - number) / _PROBES)
+        for number in range(_MOMENTS):
+            began_ms = max(reached_ms, now_ms - window_s * 1000 * (_MOMENTS - number) / _MOMENTS)
             try:
                 found, is_at_tip = self._read(round(began_ms), began_ms + slice_ms)
             except Throttled as error:
@@ -105,7 +105,7 @@ class _Probe:
                 # fewer slices is far better than none: without one, a full shard would look idle.
                 if number == 0:
                     raise
-                problem = f"{self._shard.shard_id} was sampled at {number} of {_PROBES} moments: {error}"
+                problem = f"{self._shard.shard_id} was sampled at {number} of {_MOMENTS} moments: {error}"
                 break
             slice_end_ms = began_ms + slice_ms
             last_ms = found[-1].arrival_s * 1000 if found else slice_end_ms
@@ -120,13 +120,13 @@ class _Probe:
         return sample_of(self._shard, records, covered_ms / 1000), problem
 
     def _read(self, began_ms: int, end_ms: float) -> tuple[list[RawRecord], bool]:
-        """Return the records from one moment to another, with the rest of the last page; and whether the last record is read."""
+        """Return the records from one moment to another, with the rest of the last page; and whether the tip is reached."""
         start = IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=began_ms)
         iterator = self._kinesis.fetch_iterator(self._stream, self._shard.shard_id, start)
         records: list[RawRecord] = []
         limit = _FIRST_PAGE_RECORDS
         for _ in range(_PAGES_MAX):
-            page = self._page(iterator, limit)
+            page = self._fetch_page(iterator, limit)
             records += page.records
             size = sum(len(each.data) for each in page.records)
             if page.records:
@@ -140,13 +140,13 @@ class _Probe:
             iterator = page.next_iterator
         return records, False
 
-    def _page(self, iterator: str, limit: int) -> RecordPage:
+    def _fetch_page(self, iterator: str, limit: int) -> RecordPage:
         attempt = 1
         while True:
             try:
                 return self._kinesis.fetch_records(self._stream, iterator, limit)
             except Throttled:
-                if attempt >= _THROTTLED_MAX:
+                if attempt >= _ATTEMPTS_MAX:
                     raise
                 self._clock.sleep(0.3 * attempt)
                 attempt += 1

@@ -1,4 +1,4 @@
-"""The lease table of one run: it notes checkpoints, and another worker of the application takes leases from it."""
+"""The lease table of one run: it records checkpoints, and another worker of the application takes leases from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHER_WORKER: Final = "another-worker"
 
 
 class WatchedLeaseTable(MemoryLeaseTable):
-    """Notes the checkpoints of one shard.
+    """Records the checkpoints of one shard.
 
     Args:
         shard_id: The shard of the run. Leases of other shards, its children, go to another worker as soon as they exist.
@@ -35,7 +35,7 @@ class WatchedLeaseTable(MemoryLeaseTable):
         self.checkpoints: list[Position] = []
         """Each position that was stored for the shard, in order."""
         self.is_refusing = False
-        """Whether checkpoints are refused for the rate."""
+        """Whether checkpoints are refused as throttled."""
         self.start = start
         self._shard_id = shard_id
         if start.is_record:
@@ -61,8 +61,8 @@ class WatchedLeaseTable(MemoryLeaseTable):
         return outcome
 
     def _add_checkpoint(self, checkpoint: Position) -> None:
-        is_one = checkpoint.is_record or checkpoint.is_shard_end
-        if is_one and checkpoint != self.start and checkpoint not in self.checkpoints[-1:]:
+        is_checkpoint = checkpoint.is_record or checkpoint.is_shard_end
+        if is_checkpoint and checkpoint != self.start and checkpoint not in self.checkpoints[-1:]:
             self.checkpoints.append(checkpoint)
 
     def take_by_another(self, key: str) -> None:

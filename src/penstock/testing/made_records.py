@@ -129,7 +129,7 @@ def records(
         UsageError: A payload or the key is of another type.
     """
     number, moment = _parse_number(sequence_number), _parse_moment(arrival)
-    return Records(_follow(payloads, _RecordArguments(partition_key, None, moment, number, shard_id, stream)))
+    return Records(_repeat(payloads, _RecordArguments(partition_key, None, moment, number, shard_id, stream)))
 
 
 def aggregate(
@@ -162,7 +162,7 @@ def aggregate(
         parse_hash_key(explicit_hash_key)
     number, moment = _parse_number(sequence_number), _parse_moment(arrival)
     first = _RecordArguments(partition_key, explicit_hash_key, moment, number, shard_id, stream)
-    return Records([replace(each, follows=place > 0) for place, each in enumerate(_follow(payloads, first))])
+    return Records([replace(each, follows=place > 0) for place, each in enumerate(_repeat(payloads, first))])
 
 
 def _encode(payload: Payload) -> bytes:
@@ -176,7 +176,7 @@ def _encode(payload: Payload) -> bytes:
     return text.encode()
 
 
-def _follow(payloads: Iterable[Payload], first: _RecordArguments) -> list[_RecordArguments]:
+def _repeat(payloads: Iterable[Payload], first: _RecordArguments) -> list[_RecordArguments]:
     """Return the arguments for a record of each payload; only the first one has a sequence number that was given."""
     return [
         replace(first, data=_encode(payload), sequence_number=None if place else first.sequence_number)

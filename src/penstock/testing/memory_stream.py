@@ -26,8 +26,8 @@ from penstock.ports.kinesis import (
 )
 from penstock.testing.made_records import ARRIVAL, SHARD_ID, STREAM
 
-WHOLE = HashRange(0, HASH_KEY_MAX)
-HALVES = (HashRange(0, HASH_KEYS // 2 - 1), HashRange(HASH_KEYS // 2, HASH_KEY_MAX))
+WHOLE_RANGE = HashRange(0, HASH_KEY_MAX)
+HALF_RANGES = (HashRange(0, HASH_KEYS // 2 - 1), HashRange(HASH_KEYS // 2, HASH_KEY_MAX))
 
 
 class StoredRecord(Struct, frozen=True):
@@ -70,7 +70,7 @@ class MemoryStream:
                     f"records of {self.name}/{self.shard_id} and of {record.stream}/{record.shard_id}: a run is about one "
                     "shard; run the handler once for each"
                 )
-        self._stored: Sequence[StoredRecord] = _store(records) if stored is None else stored
+        self._stored: Sequence[StoredRecord] = _stored_records(records) if stored is None else stored
         self.start: Position = _start_of(first)
         newest = max((record.approximate_arrival_timestamp for record in records), default=ARRIVAL)
         self.newest_ms: int = round(newest.timestamp() * 1000)
@@ -78,7 +78,7 @@ class MemoryStream:
         self.children: tuple[ChildShard, ...] | tuple[()] = (
             tuple(
                 ChildShard(f"shardId-{number + 1 + place:012d}", (self.shard_id,), half)
-                for place, half in enumerate(HALVES)
+                for place, half in enumerate(HALF_RANGES)
             )
             if is_closed
             else ()
@@ -97,7 +97,7 @@ class MemoryStream:
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
         del stream
-        shards = [Shard(self.shard_id, WHOLE, (), "0", "1" if self.children else None)]
+        shards = [Shard(self.shard_id, WHOLE_RANGE, (), "0", "1" if self.children else None)]
         if shard_filter is None:
             shards += [Shard(child.shard_id, child.hash_range, child.parents) for child in self.children]
         return ShardListing(tuple(shards))
@@ -126,7 +126,7 @@ class MemoryStream:
         raise NotImplementedError(f"{stream} is only read; {len(entries)} entries were put")
 
 
-def _store(records: Sequence[Record]) -> list[StoredRecord]:
+def _stored_records(records: Sequence[Record]) -> list[StoredRecord]:
     for before, record in pairwise(records):
         if record.position <= before.position:
             raise UsageError(
@@ -143,11 +143,11 @@ def _store(records: Sequence[Record]) -> list[StoredRecord]:
                 f"the records of aggregate {number} are numbered {[part.sub_sequence_number for part in parts]}: expected 0, "
                 "1, 2 and so on; only the first aggregate may lack what was done before"
             )
-        stored.append(_store_one(parts))
+        stored.append(_stored_record(parts))
     return stored
 
 
-def _store_one(parts: Sequence[Record]) -> StoredRecord:
+def _stored_record(parts: Sequence[Record]) -> StoredRecord:
     last = parts[-1]
     arrival_s = last.approximate_arrival_timestamp.timestamp()
     if last.sub_sequence_number == 0:

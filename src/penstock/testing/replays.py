@@ -118,7 +118,7 @@ def replay(
     merged = merge_options(options or ConsumerOptions(), single_options)
     runs: dict[str, Run] = {}
     verdicts: list[Verdict] = []
-    stopped: set[str] = set()
+    stopped_shards: set[str] = set()
     with open_recording(recording) as opened:
         # Checks the arguments, and reads nothing.
         opened.batches(arrived_from=arrived_from, arrived_until=arrived_until, shards=shards)
@@ -131,8 +131,8 @@ def replay(
                 continue
             read = _reader(opened, shard.id, arrived_from, arrived_until)
             records = [record for rows in read(True) for record in rows]
-            if not stopped.isdisjoint(shard.parents):
-                stopped.add(shard.id)
+            if not stopped_shards.isdisjoint(shard.parents):
+                stopped_shards.add(shard.id)
                 verdicts += [Verdict(record, "not_reached") for record in records]
                 continue
             stored = [
@@ -158,7 +158,7 @@ def replay(
             runs[shard.id] = run
             verdicts += _verdicts(run)
             if run.failure is not None:
-                stopped.add(shard.id)
+                stopped_shards.add(shard.id)
     if not verdicts:
         raise OptionError(
             f"{recording}: no record was chosen, so the replay would test nothing: choose other shards or a longer range"
@@ -172,6 +172,8 @@ def _reader(
     arrived_from: datetime | str | int | None,
     arrived_until: datetime | str | int | None,
 ) -> Callable[[bool], Iterable[list[Record]]]:
+    """Return a function that yields a shard's records batch by batch, with aggregates taken apart or not."""
+
     def read(deaggregate: bool) -> Iterable[list[Record]]:
         found = recording.batches(
             arrived_from=arrived_from, arrived_until=arrived_until, shards=[shard_id], deaggregate=deaggregate
@@ -200,19 +202,19 @@ def _verdicts(run: Run) -> list[Verdict]:
     for call in run.calls:
         for record in call.records if call.error is not None else ():
             errors[_place(record)] = call.error  # type: ignore[assignment]  # it is not None here
-    dead = set(map(_place, run.dead_letters))
-    left = set(map(_place, run.left))
+    dead_places = set(map(_place, run.dead_letters))
+    left_places = set(map(_place, run.left))
     failing = run.calls[-1].records if run.failure is not None and run.calls else ()
-    failed = set(map(_place, failing)) & left
+    failed_places = set(map(_place, failing)) & left_places
     verdicts: list[Verdict] = []
     for record in run.records:
         place = _place(record)
         outcome: Outcome = "done"
-        if place in dead:
+        if place in dead_places:
             outcome = "dead_letter"
-        elif place in failed:
+        elif place in failed_places:
             outcome = "failed"
-        elif place in left:
+        elif place in left_places:
             outcome = "not_reached"
         verdicts.append(Verdict(record, outcome, errors.get(place)))
     return verdicts

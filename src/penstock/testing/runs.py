@@ -270,7 +270,7 @@ def _read_from_start(options: ConsumerOptions) -> ConsumerOptions:
 
 
 def _take(_batch: Batch, _error: BaseException) -> None:
-    """Take dead letters: the run has noted them."""
+    """Take dead letters: the run has recorded them."""
 
 
 async def _take_later(_batch: object, _error: BaseException) -> None:

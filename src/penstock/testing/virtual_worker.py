@@ -187,7 +187,7 @@ class VirtualDriver:
     def _step_worker(self) -> bool:
         """Run everything that is due except calls of user code."""
         with self._lock:
-            did = bool(self._calls.tasks)
+            has_run = bool(self._calls.tasks)
             while self._calls.tasks:
                 self._calls.tasks.popleft()()
             for loop in (self.worker.delivery, self.worker.leases):
@@ -195,8 +195,8 @@ class VirtualDriver:
                 is_due = wake_s is not None and wake_s <= self.clock.now_s
                 if not loop.is_finished and (loop.has_events or is_due):
                     loop.run_once(self.clock.now_s)
-                    did = True
-            return did
+                    has_run = True
+            return has_run
 
     def _drive_until(self, is_true: Callable[[], bool], deadline_s: float) -> None:
         """Run everything but user code until a condition holds, or the time is over."""

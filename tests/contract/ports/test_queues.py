@@ -13,7 +13,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.queues import AwsQueues
 from penstock.core.queueing.queue_events import EntryOutcome
 from penstock.errors import NotFound, ResourceBusy
-from penstock.ports.queues import DeadLetters, QueueStart
+from penstock.ports.queues import DeadLetterRule, QueueStart
 from penstock_local import LocalKinesis
 from queue_rig import knows_queues
 from waiting import wait_until
@@ -75,17 +75,17 @@ def outcomes(results):
 
 
 def test_a_queue_is_described_listed_changed_and_deleted(service, stream_arn):
-    arn = create(service, stream_arn, "life", visibility_s=7, dead_letters=DeadLetters(None))
+    arn = create(service, stream_arn, "life", visibility_s=7, dead_letters=DeadLetterRule(None))
     described = service.queues.describe_queue(arn)
     assert (described.name, described.stream_arn, described.visibility_s) == ("life", stream_arn, 7)
-    assert described.dead_letters == DeadLetters(None)
+    assert described.dead_letters == DeadLetterRule(None)
     assert described.start.type == "LATEST"
     assert described.start.timestamp_ms is not None, "an active queue has its effective moment"
     assert [each.name for each in service.queues.list_queues(stream_arn)] == ["life"]
     with pytest.raises(ResourceBusy):
         service.queues.create_queue("life", stream_arn, QueueStart())
-    service.queues.update_queue(arn, dead_letters=DeadLetters(3))
-    wait_until(lambda: service.queues.describe_queue(arn).dead_letters == DeadLetters(3))
+    service.queues.update_queue(arn, dead_letters=DeadLetterRule(3))
+    wait_until(lambda: service.queues.describe_queue(arn).dead_letters == DeadLetterRule(3))
     assert service.queues.describe_queue(arn).visibility_s == 7
     wait_until(lambda: service.queues.describe_queue(arn).status == "ACTIVE")
     service.queues.delete_queue(arn)
@@ -128,7 +128,7 @@ def test_a_visibility_that_ends_brings_the_record_back(service, stream_arn):
 
 def test_a_record_received_too_often_is_a_dead_letter_until_it_is_restored(service, stream_arn):
     queues = service.queues
-    arn = create(service, stream_arn, "dead", dead_letters=DeadLetters(2))
+    arn = create(service, stream_arn, "dead", dead_letters=DeadLetterRule(2))
     service.put(stream_arn, b"a")
     for count in (1, 2):
         (record,) = queues.receive(arn, 10, 5)
@@ -146,7 +146,7 @@ def test_a_record_received_too_often_is_a_dead_letter_until_it_is_restored(servi
 
 def test_dead_letters_are_hidden_shown_and_acknowledged(service, stream_arn):
     queues = service.queues
-    arn = create(service, stream_arn, "bin", dead_letters=DeadLetters(1))
+    arn = create(service, stream_arn, "bin", dead_letters=DeadLetterRule(1))
     service.put(stream_arn, b"a")
     (record,) = queues.receive(arn, 10, 5)
     queues.set_visibility(arn, [record.handle], [0])

@@ -7,10 +7,10 @@ import pytest
 from penstock.core.sizing.costs import (
     Usage,
     advantage_bill,
+    bill_item,
     lease_bill,
     provisioned_bill,
     standard_bill,
-    sum_of,
 )
 from penstock.errors import OptionError
 from penstock.sizing.price_table import load_prices, own_price_text
@@ -36,10 +36,10 @@ def test_the_small_job_of_the_page_on_costs():
 
 
 def test_a_sum_is_the_product_of_the_shown_factors():
-    shown = sum_of("x", 1 / 3, 730, 0.015)
+    shown = bill_item("x", 1 / 3, 730, 0.015)
     assert shown.terms == "0.333333 \u00d7 730 \u00d7 0.015"
     assert shown.amount == 0.333333 * 730 * 0.015
-    assert sum_of("x", 1.5e-9).terms == "0.0000000015"
+    assert bill_item("x", 1.5e-9).terms == "0.0000000015"
 
 
 def test_on_demand_bills_data_and_advantage_its_commitment():

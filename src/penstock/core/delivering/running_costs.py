@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.core.delivering.definition import FILE_FORMATS, Delivery
-from penstock.core.sizing.costs import RENEWALS_PER_HOUR, Sum, claim_sums, lease_bill, sum_of
+from penstock.core.sizing.costs import RENEWALS_PER_HOUR, BillItem, bill_item, claim_sums, lease_bill
 from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
 
 _DAY_S: Final = 86_400
@@ -38,7 +38,7 @@ class RunningCosts(Struct, frozen=True, kw_only=True):
     lease_writes_per_day: int
     files_per_day: int
     file_bytes: int | None
-    sums: tuple[Sum, ...]
+    sums: tuple[BillItem, ...]
     currency: str
     warning: str
 
@@ -58,7 +58,7 @@ def running_costs(
     per_hour = 3600 / delivery.freshness_s
     table = dict(delivery.options).get("leaseTable", "")
     store = "S3" if table.startswith("s3") else "DynamoDB"
-    sums: list[Sum] = []
+    sums: list[BillItem] = []
     if "/" not in table or store == "S3":
         sums += lease_bill(delivery.name, shards, prices, store=store).sums
         sums += claim_sums(shards, per_hour, prices, store=store)
@@ -68,7 +68,7 @@ def running_costs(
         # Each file is two requests: a write, and a copy to its place. Tables with transactions add at least three files per commit.
         each = 2 * max(1, partition_count) + _STATE_PUTS + (0 if delivery.format in FILE_FORMATS else 3)
         sums.append(
-            sum_of("S3: files", each, per_hour, HOURS_PER_MONTH, prices.s3_put_million, over=1_000_000)
+            bill_item("S3: files", each, per_hour, HOURS_PER_MONTH, prices.s3_put_million, over=1_000_000)
         )
     size = (
         None

@@ -105,6 +105,7 @@ def _opened_ms(shard: Shard, arrivals: Mapping[str, Arrivals], from_ms: int) -> 
 def _closed_ms(
     shard: Shard, children_opened_ms: list[int | None], arrivals: Mapping[str, Arrivals], from_ms: int
 ) -> int | None:
+    """Estimate when a shard was closed: before its first child opened, after its last record; None if it is open."""
     if shard.is_open:
         return None
     known = [moment for moment in children_opened_ms if moment is not None]

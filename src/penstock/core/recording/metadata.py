@@ -96,7 +96,7 @@ class RecordedSlice(Struct, frozen=True):
 
 
 class RecordingMetadata(Struct, frozen=True):
-    """The document.
+    """The metadata document of a recording.
 
     Args:
         shards: The stream's shards, parents before their children.
@@ -144,7 +144,7 @@ def decode_metadata(document: bytes, path: str) -> RecordingMetadata:
         path: The file, for messages.
 
     Raises:
-        DamagedRecording: It is no such document, or one of a later version.
+        DamagedRecording: The document is not a recording's metadata, or has a later version.
     """
     try:
         kind = msgspec.json.decode(document, type=_FormatVersion)

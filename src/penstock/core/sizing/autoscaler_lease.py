@@ -1,6 +1,6 @@
 """The lease on changing a stream, which one autoscaler at a time holds. Pure.
 
-The row is a lease like that of a shard, in a table of the same format, so every lease store serves. Its holder renews it;
+The row is a lease like that of a shard, in a table of the same format, so every lease store can hold it. Its holder renews it;
 another autoscaler takes it when its counter has not changed for the lease's duration.
 """
 
@@ -23,7 +23,7 @@ class AutoscalerLease:
     """One autoscaler's view of the lease.
 
     Args:
-        worker: This autoscaler.
+        worker: Worker id of this autoscaler.
         duration_s: The lease's duration, the same for all.
     """
 
@@ -31,8 +31,8 @@ class AutoscalerLease:
         self.key = key
         self._worker = worker
         self._duration_s = duration_s
-        self._seen: tuple[int, str | None] | None = None
-        self._seen_s = 0.0
+        self._seen_state: tuple[int, str | None] | None = None  # lease counter and holder
+        self._state_seen_s = 0.0
         self._renewed_s: float | None = None
         self.holder: str | None = None
         """The holder when it was last read."""
@@ -45,10 +45,10 @@ class AutoscalerLease:
         if row.reader == self._worker:
             return Renew(self.key, row.counter, self._worker)
         self._renewed_s = None
-        mark = (row.counter, row.reader)
-        if self._seen != mark:
-            self._seen, self._seen_s = mark, now_s
-        if row.reader is None or now_s - self._seen_s >= self._duration_s:
+        state = (row.counter, row.reader)
+        if self._seen_state != state:
+            self._seen_state, self._state_seen_s = state, now_s
+        if row.reader is None or now_s - self._state_seen_s >= self._duration_s:
             return Take(self.key, row.counter, self._worker)
         return None
 
@@ -63,7 +63,7 @@ class AutoscalerLease:
         return self._renewed_s is not None and now_s - self._renewed_s < self._duration_s * _SAFE_PART
 
     def release_of(self, row: Lease | None) -> Release | None:
-        """Return the write that releases the row; None if another autoscaler holds it, or none."""
+        """Return the write that releases the row; None if this autoscaler does not hold it."""
         if row is None or row.reader != self._worker:
             return None
         return Release(self.key, row.counter, self._worker)

@@ -16,12 +16,12 @@ RENEWALS_PER_HOUR: Final = {"DynamoDB": 1200, "S3": 200}
 _SCANS_PER_HOUR: Final = 450
 
 
-class Sum(Struct, frozen=True):
+class BillItem(Struct, frozen=True):
     """One item of a bill.
 
     Args:
         terms: The sum as it is shown, for instance two shards times 730 hours times a price.
-        amount: Its value, a month.
+        amount: The value of the sum: the cost of a month.
     """
 
     item: str
@@ -29,13 +29,13 @@ class Sum(Struct, frozen=True):
     amount: float
 
 
-def sum_of(item: str, *factors: float, over: float = 1) -> Sum:
-    """Return an item of a bill; its amount is calculated from the factors as rounded for display."""
+def bill_item(item: str, *factors: float, over: float = 1) -> BillItem:
+    """Return an item of a bill: the product of the factors, rounded as they are shown, divided by `over`."""
     texts = [_amount_text(each) for each in factors]
     amount = 1.0
     for text in texts:
         amount *= float(text)
-    return Sum(item, " \u00d7 ".join(texts) + ("" if over == 1 else f" / {over:.0f}"), amount / over)
+    return BillItem(item, " \u00d7 ".join(texts) + ("" if over == 1 else f" / {over:.0f}"), amount / over)
 
 
 def _amount_text(value: float) -> str:
@@ -62,15 +62,15 @@ class Usage(Struct, frozen=True):
 
 
 class Bill(Struct, frozen=True):
-    """A month in one mode.
+    """The costs of a month.
 
     Args:
-        mode: The mode, in a few words.
+        mode: The mode of the stream or the store of the leases, in a few words.
         note: A condition of the sums; empty if there is none.
     """
 
     mode: str
-    sums: Sequence[Sum]
+    sums: Sequence[BillItem]
     note: str = ""
 
     @property
@@ -83,8 +83,8 @@ def provisioned_bill(usage: Usage, shards: float, prices: Prices, mode: str = "p
     """Return the bill of a provisioned stream that has `shards` shards on average."""
     hours, seconds = HOURS_PER_MONTH, 3600
     sums = [
-        sum_of("shards", shards, hours, prices.shard_hour),
-        sum_of(
+        bill_item("shards", shards, hours, prices.shard_hour),
+        bill_item(
             "PUT payload units",
             usage.put_units_per_s,
             seconds,
@@ -94,14 +94,14 @@ def provisioned_bill(usage: Usage, shards: float, prices: Prices, mode: str = "p
         ),
     ]
     if usage.retention_hours > 24:
-        sums.append(sum_of("retention up to 7 days", shards, hours, prices.shard_hour_extended))
+        sums.append(bill_item("retention up to 7 days", shards, hours, prices.shard_hour_extended))
     sums += _long_retention(usage, prices.long_retention_gb_month)
     if usage.consumer_count:
         sums.append(
-            sum_of("fan-out: consumers", usage.consumer_count, shards, hours, prices.consumer_shard_hour)
+            bill_item("fan-out: consumers", usage.consumer_count, shards, hours, prices.consumer_shard_hour)
         )
         sums.append(
-            _gb("fan-out: data", usage.consumer_count * usage.written_bytes_per_s, prices.consumer_gb)
+            _gb_item("fan-out: data", usage.consumer_count * usage.written_bytes_per_s, prices.consumer_gb)
         )
     return Bill(mode, sums)
 
@@ -109,13 +109,13 @@ def provisioned_bill(usage: Usage, shards: float, prices: Prices, mode: str = "p
 def standard_bill(usage: Usage, prices: Prices) -> Bill:
     """Return the bill of an On-demand Standard stream."""
     sums = [
-        sum_of("stream", HOURS_PER_MONTH, prices.on_demand_stream_hour),
-        _gb("data in", usage.rounded_bytes_per_s, prices.on_demand_in_gb),
-        _gb("data out by polling", usage.polled_bytes_per_s, prices.on_demand_out_gb),
+        bill_item("stream", HOURS_PER_MONTH, prices.on_demand_stream_hour),
+        _gb_item("data in", usage.rounded_bytes_per_s, prices.on_demand_in_gb),
+        _gb_item("data out by polling", usage.polled_bytes_per_s, prices.on_demand_out_gb),
     ]
     if usage.consumer_count:
         sent = usage.consumer_count * usage.written_bytes_per_s
-        sums.append(_gb("data out by fan-out", sent, prices.on_demand_consumer_gb))
+        sums.append(_gb_item("data out by fan-out", sent, prices.on_demand_consumer_gb))
     sums += _extended_retention(usage, prices.on_demand_extended_gb_month)
     sums += _long_retention(usage, prices.long_retention_gb_month)
     return Bill("on-demand standard", sums)
@@ -124,16 +124,16 @@ def standard_bill(usage: Usage, prices: Prices) -> Bill:
 def advantage_bill(usage: Usage, prices: Prices) -> Bill:
     """Return the bill of an On-demand Advantage stream. Data in and out each count at least as the account's commitment."""
     out = usage.polled_bytes_per_s + usage.consumer_count * usage.written_bytes_per_s
-    least = prices.advantage_commitment_mibps * MIB
+    committed_bytes_per_s = prices.advantage_commitment_mibps * MIB
     sums = [
-        _gb("data in", max(usage.rounded_bytes_per_s, least), prices.advantage_in_gb),
-        _gb("data out", max(out, least), prices.advantage_out_gb),
+        _gb_item("data in", max(usage.rounded_bytes_per_s, committed_bytes_per_s), prices.advantage_in_gb),
+        _gb_item("data out", max(out, committed_bytes_per_s), prices.advantage_out_gb),
         *_extended_retention(usage, prices.advantage_extended_gb_month),
         *_long_retention(usage, prices.long_retention_gb_month),
     ]
     note = (
         f"an account pays for {prices.advantage_commitment_mibps:g} MiB/s in and out at least; its other on-demand streams share this"
-        if min(usage.rounded_bytes_per_s, out) < least
+        if min(usage.rounded_bytes_per_s, out) < committed_bytes_per_s
         else ""
     )
     return Bill("on-demand advantage", sums, note)
@@ -148,7 +148,7 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
     """
     hours, renewals = HOURS_PER_MONTH, RENEWALS_PER_HOUR[store]
     if store == "S3":
-        sums = [sum_of("renewals", shards, renewals, hours, prices.s3_put_million, over=1_000_000)]
+        sums = [bill_item("renewals", shards, renewals, hours, prices.s3_put_million, over=1_000_000)]
         return Bill(
             f"leases of {application} in S3", sums, "60 s until the shards of a dead worker are read again"
         )
@@ -156,8 +156,8 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
     return Bill(
         f"leases of {application} in DynamoDB",
         [
-            sum_of("renewals", shards, renewals, hours, prices.lease_write_million, over=1_000_000),
-            sum_of(
+            bill_item("renewals", shards, renewals, hours, prices.lease_write_million, over=1_000_000),
+            bill_item(
                 "scans of the table", units, _SCANS_PER_HOUR, hours, prices.lease_read_million, over=1_000_000
             ),
         ],
@@ -165,7 +165,9 @@ def lease_bill(application: str, shards: int, prices: Prices, *, store: str) -> 
     )
 
 
-def claim_sums(shards: int, batches_per_hour: float, prices: Prices, *, store: str = "DynamoDB") -> list[Sum]:
+def claim_sums(
+    shards: int, batches_per_hour: float, prices: Prices, *, store: str = "DynamoDB"
+) -> list[BillItem]:
     """Return the items of a query's batches: for each shard a claim, and two reads of its lease.
 
     Args:
@@ -174,26 +176,26 @@ def claim_sums(shards: int, batches_per_hour: float, prices: Prices, *, store: s
     """
     batches = (shards, batches_per_hour, HOURS_PER_MONTH)
     if store == "S3":
-        return [sum_of("claims of batches", *batches, prices.s3_put_million, over=1_000_000)]
+        return [bill_item("claims of batches", *batches, prices.s3_put_million, over=1_000_000)]
     return [
-        sum_of("claims of batches", *batches, prices.lease_write_million, over=1_000_000),
-        sum_of("reads of leases", 2, *batches, prices.lease_read_million, over=1_000_000),
+        bill_item("claims of batches", *batches, prices.lease_write_million, over=1_000_000),
+        bill_item("reads of leases", 2, *batches, prices.lease_read_million, over=1_000_000),
     ]
 
 
-def _gb(item: str, bytes_per_s: float, price: float) -> Sum:
-    return sum_of(item, bytes_per_s / GB, 3600, HOURS_PER_MONTH, price)
+def _gb_item(item: str, bytes_per_s: float, price: float) -> BillItem:
+    return bill_item(item, bytes_per_s / GB, 3600, HOURS_PER_MONTH, price)
 
 
-def _extended_retention(usage: Usage, price: float) -> list[Sum]:
+def _extended_retention(usage: Usage, price: float) -> list[BillItem]:
     hours = min(usage.retention_hours, 168) - 24
     if hours <= 0:
         return []
-    return [sum_of("retention up to 7 days", usage.rounded_bytes_per_s / GB, 3600, hours, price)]
+    return [bill_item("retention up to 7 days", usage.rounded_bytes_per_s / GB, 3600, hours, price)]
 
 
-def _long_retention(usage: Usage, price: float) -> list[Sum]:
+def _long_retention(usage: Usage, price: float) -> list[BillItem]:
     hours = usage.retention_hours - 168
     if hours <= 0:
         return []
-    return [sum_of("retention beyond 7 days", usage.written_bytes_per_s / GB, 3600, hours, price)]
+    return [bill_item("retention beyond 7 days", usage.written_bytes_per_s / GB, 3600, hours, price)]

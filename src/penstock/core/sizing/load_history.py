@@ -30,7 +30,7 @@ class PeakLoad:
         return max(each.use(hash_range) for each in self._maps)
 
     def cut(self, hash_range: HashRange, share: float = 0.5) -> Cut | None:
-        """Return the split by the fullest of the maps."""
+        """Return the cut of `LoadMap.cut` in the map with the highest load."""
         return self._fullest.cut(hash_range, share)
 
 
@@ -50,7 +50,7 @@ class LoadHistory:
             self._maps.popleft()
 
     def is_whole(self, now_s: float) -> bool:
-        """Return whether the peak covers the whole time: shrinking needs it."""
+        """Return whether the maps cover the last `PEAK_S` seconds: before, no shards are merged."""
         return self._since_s is not None and now_s - self._since_s >= PEAK_S
 
     @property

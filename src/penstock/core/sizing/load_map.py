@@ -117,16 +117,16 @@ class LoadMap:
         sums = self._bytes if use_of(bytes_per_s, 0.0) >= use_of(0.0, records_per_s) else self._records
         if sums[high] <= sums[low]:  # nothing was measured in the range
             return self._cut_at(hash_range, hash_range.start + round(hash_range.size * share))
-        wanted = sums[low] + (sums[high] - sums[low]) * share
-        place = bisect_left(sums, wanted, low, high)
-        near = [
+        wanted_sum = sums[low] + (sums[high] - sums[low]) * share
+        place = bisect_left(sums, wanted_sum, low, high)
+        candidate_keys = [
             self._key_between(hash_range, each, low, high)
             for each in (place - 1, place)
             if low <= each <= high
         ]
         return min(
-            (self._cut_at(hash_range, at) for at in near),
-            key=lambda cut: abs(sums[bisect_left(self._keys, cut.at)] - wanted),
+            (self._cut_at(hash_range, at) for at in candidate_keys),
+            key=lambda cut: abs(sums[bisect_left(self._keys, cut.at)] - wanted_sum),
         )
 
     def _key_between(self, hash_range: HashRange, place: int, low: int, high: int) -> int:
@@ -141,7 +141,7 @@ class LoadMap:
         return Cut(at, max(self.use(half) for half in halves))
 
     def hottest_key(self, hash_range: HashRange) -> tuple[int, float] | None:
-        """Return the hash key with the largest use in a range, and its use; None if nothing is known."""
+        """Return the hash key with the largest use in a range, and its use; None if no key was measured there."""
         low, high = self._places_in(hash_range)
         uses = [
             (

@@ -21,10 +21,10 @@ from penstock.core.sizing.costs import (
     Bill,
     Usage,
     advantage_bill,
+    bill_item,
     lease_bill,
     provisioned_bill,
     standard_bill,
-    sum_of,
 )
 from penstock.core.sizing.load_map import LoadMap, use_of
 from penstock.core.sizing.prices import HOURS_PER_MONTH, Prices
@@ -43,8 +43,8 @@ _GAIN_MIN: Final = 0.05
 """A mode must be cheaper by this part to be advised in place of the present one."""
 _READ_SHARE_MAX: Final = 0.8
 """Readers by polling may use this part of a shard's read quota."""
-_AGGREGATED: Final = 0.5
-_SMALL_RECORD: Final = PUT_UNIT_BYTES / 2
+_AGGREGATE_PART_MIN: Final = 0.5
+_SMALL_RECORD_BYTES_MAX: Final = PUT_UNIT_BYTES / 2
 _ON_DEMAND_START_MIBPS: Final = 4
 _WARM_HEADROOM: Final = 1.2
 _MERGE_SPAN_S: Final = 3600
@@ -105,7 +105,7 @@ class SizingPlan(Struct, frozen=True):
         bills: A month in each mode, the cheapest first.
         usage: The measured mean over the known time.
         peak_use: The busiest period, in write quotas of one shard.
-        shards_now: Open ones.
+        shards_now: The number of open shards.
         shards_planned: After the actions.
         shards_followed: The mean number of shards if it follows the load.
         size_reason: Why these actions are planned, or why none is.
@@ -138,7 +138,7 @@ class PlanInput(Struct, frozen=True):
     """The measurements and settings of a plan.
 
     Args:
-        shards: Open ones.
+        shards: The open shards.
         traffic: CloudWatch's figures; without periods if it has none.
         consumers: Names of registered consumers.
         applications: Names of applications that poll.
@@ -163,17 +163,17 @@ def plan_size(inputs: PlanInput) -> SizingPlan:
     uses = inputs.traffic.uses()
     sampled_use = use_of(sample.bytes_per_s, sample.records_per_s)
     peak_use = max(uses, default=sampled_use)
-    at_peak = _scaled_to_peak(sample, inputs, peak_use)
+    at_peak = _load_at_peak(sample, inputs, peak_use)
     view = StreamView(inputs.shards, at_peak, at_peak if inputs.traffic.span_s >= _MERGE_SPAN_S else None)
     actions, after, last = plan_actions(view, inputs.limits)
-    followed = _followed_shard_count(uses or [sampled_use], inputs)
+    followed_count = _followed_shard_count(uses or [sampled_use], inputs)
     needed = len(after)
     if inputs.summary.on_demand:
         needed = min(
             max(ceil(peak_use / inputs.limits.target), inputs.limits.shards_min), inputs.limits.shards_max
         )
         actions = []
-    bills = sorted(_bills(inputs, usage, needed, followed), key=lambda bill: bill.amount)
+    bills = sorted(_bills(inputs, usage, needed, followed_count), key=lambda bill: bill.amount)
     now = "on-demand standard" if inputs.summary.on_demand else "provisioned"
     advised, why = _mode_advice(bills, now)
     if not uses and sampled_use == 0:
@@ -188,7 +188,7 @@ def plan_size(inputs: PlanInput) -> SizingPlan:
         peak_use=peak_use,
         shards_now=len(inputs.shards),
         shards_planned=needed,
-        shards_followed=followed,
+        shards_followed=followed_count,
         actions=actions,
         size_reason="the service sizes an on-demand stream itself"
         if inputs.summary.on_demand
@@ -238,7 +238,7 @@ def usage_of(inputs: PlanInput, sample: LoadMap) -> Usage:
     )
 
 
-def _scaled_to_peak(sample: LoadMap, inputs: PlanInput, peak_use: float) -> LoadMap:
+def _load_at_peak(sample: LoadMap, inputs: PlanInput, peak_use: float) -> LoadMap:
     """Return the sampled distribution with the load of the busiest period."""
     now = use_of(sample.bytes_per_s, sample.records_per_s)
     if now == 0:
@@ -261,13 +261,13 @@ def _followed_shard_count(uses: Sequence[float], inputs: PlanInput) -> float:
     return sum(min(max(ceil(use / inputs.limits.target), low, 1), high) for use in hours) / len(hours)
 
 
-def _bills(inputs: PlanInput, usage: Usage, needed: int, followed_share: float) -> list[Bill]:
+def _bills(inputs: PlanInput, usage: Usage, needed: int, followed_count: float) -> list[Bill]:
     bills = [provisioned_bill(usage, needed, inputs.prices, f"provisioned, {needed} for the peak")]
-    if followed_share < 0.95 * needed and inputs.traffic.span_s >= _MERGE_SPAN_S:
+    if followed_count < 0.95 * needed and inputs.traffic.span_s >= _MERGE_SPAN_S:
         bills.append(
             provisioned_bill(
                 usage,
-                round(followed_share, 2),
+                round(followed_count, 2),
                 inputs.prices,
                 "provisioned, the number follows the load (autoscale)",
             )
@@ -282,14 +282,19 @@ def _bills(inputs: PlanInput, usage: Usage, needed: int, followed_share: float) 
 
 
 def _mode_advice(bills: Sequence[Bill], now: str) -> tuple[str, str]:
+    """Return the mode to choose, and the reason."""
     best = bills[0]
-    same = next(bill for bill in bills if bill.mode.startswith(now))
-    if same is not best and not best.mode.startswith(now) and best.amount > (1 - _GAIN_MIN) * same.amount:
-        return same.mode, f"{best.mode} is cheaper by less than {_GAIN_MIN:.0%}"
-    if same is best:
+    present_bill = next(bill for bill in bills if bill.mode.startswith(now))
+    if (
+        present_bill is not best
+        and not best.mode.startswith(now)
+        and best.amount > (1 - _GAIN_MIN) * present_bill.amount
+    ):
+        return present_bill.mode, f"{best.mode} is cheaper by less than {_GAIN_MIN:.0%}"
+    if present_bill is best:
         other = next((bill for bill in bills if not bill.mode.startswith(now)), best)
         return best.mode, f"the cheapest; {other.mode} costs {other.amount - best.amount:.2f} more"
-    return best.mode, f"saves {same.amount - best.amount:.2f} against {same.mode}"
+    return best.mode, f"saves {present_bill.amount - best.amount:.2f} against {present_bill.mode}"
 
 
 def _reader_advice(inputs: PlanInput, usage: Usage, at_peak: LoadMap, shards: int) -> list[ReaderAdvice]:
@@ -319,7 +324,7 @@ def _reader_advice(inputs: PlanInput, usage: Usage, at_peak: LoadMap, shards: in
 def _retention_advice(inputs: PlanInput, usage: Usage, shards: int) -> str:
     hours = inputs.summary.retention_hours
     if hours <= 24:
-        week = sum_of("", shards, HOURS_PER_MONTH, inputs.prices.shard_hour_extended)
+        week = bill_item("", shards, HOURS_PER_MONTH, inputs.prices.shard_hour_extended)
         return f"24 hours, the default, cost nothing; 7 days cost {week.terms} = {week.amount:.2f} a month on a provisioned stream"
     bill = provisioned_bill(usage, shards, inputs.prices)
     kept = [each for each in bill.sums if each.item.startswith("retention")]
@@ -335,12 +340,12 @@ def _aggregation_advice(inputs: PlanInput, usage: Usage) -> str:
         return "unknown: the sample has no record"
     aggregates = sum(each.aggregate_count for each in inputs.samples)
     mean = sum(each.written_bytes for each in inputs.samples) / records
-    if aggregates >= _AGGREGATED * records:
+    if aggregates >= _AGGREGATE_PART_MIN * records:
         inner = sum(each.user_record_count for each in inputs.samples) / records
         return (
             f"on: {aggregates / records:.0%} of the records are aggregates, {inner:.1f} user records in each"
         )
-    if mean >= _SMALL_RECORD:
+    if mean >= _SMALL_RECORD_BYTES_MAX:
         return f"off: a record has {mean:.0f} bytes, and a PUT payload unit has room for one of 25 KB"
     seconds, price = 3600 * HOURS_PER_MONTH, inputs.prices.put_units_million / 1_000_000
     now = usage.put_units_per_s

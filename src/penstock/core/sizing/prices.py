@@ -72,7 +72,7 @@ def parse_prices(document: Mapping[str, Any], where: str) -> Prices:
         where: Its source, for messages.
 
     Raises:
-        OptionError: A price is missing, unknown, negative or no number.
+        OptionError: A price is missing, unknown, negative or not a number.
     """
     try:
         return msgspec.convert(document, Prices)

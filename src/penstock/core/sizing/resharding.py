@@ -136,14 +136,14 @@ class StreamView(Struct, frozen=True):
 
     Args:
         shards: The open ones, in any order.
-        peak: The highest load of the last minutes, `now` among them; None while it is unknown: then nothing shrinks.
-        young: The boundaries (first hash keys of shards) that are younger than `boundary_age_s`.
+        peak: The highest load of the last hour, the present one included; None while it is unknown: then no shards are merged.
+        young_boundaries: The boundaries (first hash keys of shards) that are younger than `boundary_age_s`.
     """
 
     shards: Sequence[Shard]
-    now: LoadMap
+    load: LoadMap
     peak: RangeLoad | None
-    young: Collection[int] = frozenset()
+    young_boundaries: Collection[int] = frozenset()
 
 
 class _Goal(Struct, frozen=True):
@@ -153,7 +153,7 @@ class _Goal(Struct, frozen=True):
         starts: The first hash keys of the planned shards, ascending; the first one is the start of the part.
     """
 
-    whole: HashRange
+    hash_range: HashRange
     starts: tuple[int, ...]
     reason: str
 
@@ -162,7 +162,7 @@ class _ShardUses(Struct, frozen=True):
     """The use of a stream's shards.
 
     Args:
-        fit: Indexes of the shards that have no hot key.
+        places: Indexes of the shards that have no hot key.
         total: The use of these.
         mean: The mean use of these.
         summary: A sentence about it.
@@ -170,7 +170,7 @@ class _ShardUses(Struct, frozen=True):
     """
 
     uses: Sequence[float]
-    fit: Collection[int]
+    places: Collection[int]
     total: float
     mean: float
     summary: str
@@ -179,14 +179,14 @@ class _ShardUses(Struct, frozen=True):
 
 def _uses_of_shards(view: StreamView, high: float) -> _ShardUses:
     """Return the use of each shard, and the mean use of those without a hot key."""
-    uses = [view.now.use(each.hash_range) for each in view.shards]
+    uses = [view.load.use(each.hash_range) for each in view.shards]
     hot_keys = {each.shard_id: each for each in hot_keys_of(view, high)}
-    fit = frozenset(place for place, each in enumerate(view.shards) if each.shard_id not in hot_keys)
-    total = sum(uses[place] for place in fit)
-    mean = total / len(fit) if fit else 0.0
+    places = frozenset(place for place, each in enumerate(view.shards) if each.shard_id not in hot_keys)
+    total = sum(uses[place] for place in places)
+    mean = total / len(places) if places else 0.0
     count = len(view.shards)
     summary = f"{count} {'shard uses' if count == 1 else 'shards use'} {mean:.0%} of the write quota"
-    return _ShardUses(uses, fit, total, mean, summary, "".join(f"; {each}" for each in hot_keys.values()))
+    return _ShardUses(uses, places, total, mean, summary, "".join(f"; {each}" for each in hot_keys.values()))
 
 
 class Resharder:
@@ -201,7 +201,7 @@ class Resharder:
         shards = sorted(view.shards, key=lambda shard: shard.hash_range)
         if not shards:
             return Hold("the stream has no open shard")
-        view = StreamView(shards, view.now, view.peak, view.young)
+        view = StreamView(shards, view.load, view.peak, view.young_boundaries)
         if self._goal is not None:
             step = self._step(view, self._goal)
             if step is not None:
@@ -227,17 +227,20 @@ class Resharder:
 
         None if the goal is reached, or if its next merge would overload a shard or remove a young boundary.
         """
-        inside = [each for each in view.shards if each.hash_range.overlaps(goal.whole)]
+        inside = [each for each in view.shards if each.hash_range.overlaps(goal.hash_range)]
         starts = {each.hash_range.start for each in inside}
         for number, start in enumerate(goal.starts):
-            end = goal.starts[number + 1] if number + 1 < len(goal.starts) else goal.whole.end + 1
-            if end <= goal.whole.end and end not in starts:
+            end = goal.starts[number + 1] if number + 1 < len(goal.starts) else goal.hash_range.end + 1
+            if end <= goal.hash_range.end and end not in starts:
                 around = next(each for each in inside if end in each.hash_range)
                 return Split(around.shard_id, end, goal.reason)
             parts = [each for each in inside if start <= each.hash_range.start < end]
             if len(parts) > 1:
                 joined = HashRange(parts[0].hash_range.start, parts[1].hash_range.end)
-                if view.now.use(joined) > self._limits.high or parts[1].hash_range.start in view.young:
+                if (
+                    view.load.use(joined) > self._limits.high
+                    or parts[1].hash_range.start in view.young_boundaries
+                ):
                     return None
                 return Merge(parts[0].shard_id, parts[1].shard_id, goal.reason)
         return None
@@ -245,13 +248,14 @@ class Resharder:
     # -- goals ------------------------------------------------------------------------------------------------
 
     def _new_goal(self, view: StreamView) -> _Goal | Hold:
+        """Plan for too few shards, else for a hot shard or a high mean, else for too many shards."""
         limits, usage, count = self._limits, _uses_of_shards(view, self._limits.high), len(view.shards)
         if count < limits.shards_min:
             place = max(range(count), key=lambda each: (usage.uses[each], view.shards[each].hash_range.size))
             return self._plan_halves(
-                view, place, f"{count} {_shards(count)}, at least {limits.shards_min} are required"
+                view, place, f"{count} {_shards_word(count)}, at least {limits.shards_min} are required"
             )
-        hottest = max(usage.fit, key=lambda place: usage.uses[place], default=None)
+        hottest = max(usage.places, key=lambda place: usage.uses[place], default=None)
         if hottest is not None and (usage.uses[hottest] > limits.high or usage.mean > limits.target):
             return self._plan_relief(view, usage, hottest)
         return self._plan_fewer_shards(view, usage)
@@ -262,9 +266,9 @@ class Resharder:
         why = f"{view.shards[hottest].shard_id} uses {use:.0%} of its write quota, and {usage.summary}"
         # Neighbours share by a split and a merge, in this order: there is one shard more in between.
         if use <= _URGENT and usage.mean <= limits.target and count < limits.shards_max:
-            level = self._share_with_neighbours(view, hottest, usage, f"{why}: a neighbour has room")
-            if level is not None:
-                return level
+            goal = self._share_with_neighbours(view, hottest, usage, f"{why}: a neighbour has room")
+            if goal is not None:
+                return goal
         if count >= limits.shards_max:
             return Hold(f"{why}: no more than {limits.shards_max} shards are allowed{usage.hint}")
         if use > _URGENT:
@@ -275,32 +279,34 @@ class Resharder:
         """Plan one shard less: if there are more than allowed, or if the others have room for its load, now and at its peak."""
         limits, count, peak = self._limits, len(view.shards), view.peak
         has_too_many = count > limits.shards_max
-        fits = Hold(f"{usage.summary}: its size fits{usage.hint}")
-        if not has_too_many and (count <= limits.shards_min or not self._has_room(usage.total, usage.fit)):
-            return fits
+        hold = Hold(f"{usage.summary}: its size fits{usage.hint}")
+        if not has_too_many and (count <= limits.shards_min or not self._has_room(usage.total, usage.places)):
+            return hold
         if peak is None:
             return Hold(f"{usage.summary}; nothing is merged before enough of its load is known{usage.hint}")
         peaks = [peak.use(each.hash_range) for each in view.shards]
         if has_too_many:  # full shards are allowed then, and those with a hot key are merged, too
             why = f"{count} shards, at most {limits.shards_max} are allowed"
-            goal = self._spread_over_fewer(view, peak, peaks, fit=range(count), fill_max=1.0, why=why)
+            goal = self._spread_over_fewer(view, peak, peaks, places=range(count), fill_max=1.0, why=why)
         else:
-            peak_total = sum(peaks[place] for place in usage.fit)
-            if not self._has_room(peak_total, usage.fit):
-                return fits
-            why = f"{usage.summary}, at most {peak_total / len(usage.fit):.0%} of late"
-            goal = self._spread_over_fewer(view, peak, peaks, fit=usage.fit, fill_max=limits.low, why=why)
+            peak_total = sum(peaks[place] for place in usage.places)
+            if not self._has_room(peak_total, usage.places):
+                return hold
+            why = f"{usage.summary}, at most {peak_total / len(usage.places):.0%} of late"
+            goal = self._spread_over_fewer(
+                view, peak, peaks, places=usage.places, fill_max=limits.low, why=why
+            )
         return goal or Hold(
             f"{why}; no two shards have room in one whose boundary is older than {limits.boundary_age_s / 60:.0f} min{usage.hint}"
         )
 
-    def _has_room(self, use: float, fit: Collection[int]) -> bool:
-        """Return whether one shard less than these can bear their use."""
-        return len(fit) > 1 and use / (len(fit) - 1) <= self._limits.low
+    def _has_room(self, use: float, places: Collection[int]) -> bool:
+        """Return whether these shards without one of them have room for `use`."""
+        return len(places) > 1 and use / (len(places) - 1) <= self._limits.low
 
     def _plan_halves(self, view: StreamView, place: int, why: str) -> _Goal | Hold:
         shard = view.shards[place]
-        cut = view.now.cut(shard.hash_range)
+        cut = view.load.cut(shard.hash_range)
         if cut is None:
             return Hold(f"{why}; {shard.shard_id} has one hash key and cannot be split")
         return _Goal(shard.hash_range, (shard.hash_range.start, cut.at), why)
@@ -310,10 +316,10 @@ class Resharder:
     ) -> _Goal | None:
         """Plan to share the load of the hottest shard with one or two neighbours, without a further shard."""
         for width in (2, 3):
-            windows = _windows(view, usage.uses, width, usage.fit, hottest)
+            windows = _windows(view, usage.uses, width, usage.places, hottest)
             use, window = min(windows, key=itemgetter(0), default=(math.inf, range(0)))
             if use / width <= self._limits.low:
-                return self._goal_of_equal_loads(view, window, width, view.now, why)
+                return self._goal_of_equal_loads(view, window, width, view.load, why)
         return None
 
     def _spread_over_more(self, view: StreamView, hottest: int, usage: _ShardUses, why: str) -> _Goal | Hold:
@@ -322,13 +328,13 @@ class Resharder:
         for width in range(1, _WINDOW_MAX + 1):
             if width > 1 and len(view.shards) + 2 > self._limits.shards_max:
                 break  # between two steps there are two shards more
-            for use, window in _windows(view, usage.uses, width, usage.fit, hottest):
+            for use, window in _windows(view, usage.uses, width, usage.places, hottest):
                 fill = use / (width + 1)
                 if fill <= self._limits.target and (best is None or fill > best_fill):
                     best_fill, best = fill, window
             if best_fill >= _FILL_MIN:
                 break
-        goal = None if best is None else self._goal_of_equal_loads(view, best, len(best) + 1, view.now, why)
+        goal = None if best is None else self._goal_of_equal_loads(view, best, len(best) + 1, view.load, why)
         return goal or self._plan_halves(view, hottest, why)
 
     def _spread_over_fewer(
@@ -337,7 +343,7 @@ class Resharder:
         peak: RangeLoad,
         peaks: Sequence[float],
         *,
-        fit: Collection[int],
+        places: Collection[int],
         fill_max: float,
         why: str,
     ) -> _Goal | None:
@@ -345,7 +351,7 @@ class Resharder:
         for width in range(2, _WINDOW_MAX + 2):
             if width > 2 and len(view.shards) == self._limits.shards_max:
                 return None  # between two steps there is one shard more
-            windows = _windows(view, peaks, width, fit)
+            windows = _windows(view, peaks, width, places)
             use, window = min(windows, key=itemgetter(0), default=(math.inf, range(0)))
             if use / (width - 1) <= fill_max:
                 goal = self._goal_of_equal_loads(view, window, width - 1, peak, why)
@@ -369,19 +375,19 @@ class Resharder:
 
 
 def _windows(
-    view: StreamView, uses: Sequence[float], width: int, fit: Collection[int], around: int | None = None
+    view: StreamView, uses: Sequence[float], width: int, places: Collection[int], around: int | None = None
 ) -> Iterator[tuple[float, range]]:
-    """Yield the use and the places of every window of fit neighbours whose boundaries may move.
+    """Yield each window of neighbours without a hot key or a young boundary: the sum of their uses, and their places.
 
     Args:
-        around: Only windows that hold this place.
+        around: Only windows that contain this place.
     """
     last = len(uses) - width
     firsts = range(last + 1) if around is None else range(max(0, around - width + 1), min(around, last) + 1)
     for first in firsts:
         window = range(first, first + width)
-        is_young = any(view.shards[place].hash_range.start in view.young for place in window[1:])
-        if not is_young and all(place in fit for place in window):
+        is_young = any(view.shards[place].hash_range.start in view.young_boundaries for place in window[1:])
+        if not is_young and all(place in places for place in window):
             yield sum(uses[place] for place in window), window
 
 
@@ -389,10 +395,10 @@ def hot_keys_of(view: StreamView, high: float) -> list[HotKey]:
     """Return the shards that use more than `high` of their quota and that a split cannot relieve."""
     found = []
     for shard in view.shards:
-        use = view.now.use(shard.hash_range)
+        use = view.load.use(shard.hash_range)
         if use <= high:
             continue
-        cut, hottest = view.now.cut(shard.hash_range), view.now.hottest_key(shard.hash_range)
+        cut, hottest = view.load.cut(shard.hash_range), view.load.hottest_key(shard.hash_range)
         is_relieved_by_split = cut is not None and cut.larger_use < _GAIN_MIN * use
         if hottest is not None and hottest[1] >= 0.5 * use and not is_relieved_by_split:
             found.append(HotKey(shard.shard_id, hottest[0], hottest[1], use))
@@ -408,7 +414,7 @@ def plan_actions(view: StreamView, limits: SizeLimits) -> tuple[list[Split | Mer
     resharder, shards = Resharder(limits), list(view.shards)
     actions: list[Split | Merge] = []
     while len(actions) < _ACTIONS_MAX:
-        decision = resharder.decide(StreamView(shards, view.now, view.peak, view.young))
+        decision = resharder.decide(StreamView(shards, view.load, view.peak, view.young_boundaries))
         if isinstance(decision, Hold):
             return actions, shards, decision
         actions.append(decision)
@@ -417,25 +423,25 @@ def plan_actions(view: StreamView, limits: SizeLimits) -> tuple[list[Split | Mer
 
 
 def apply_action(shards: Sequence[Shard], action: Split | Merge, number: int) -> tuple[list[Shard], set[int]]:
-    """Return the open shards after an action, with made-up ids, and the boundaries that it made."""
+    """Return the open shards after an action, with made-up ids, and the new boundaries."""
     by_id = {each.shard_id: each for each in shards}
     gone = {action.shard_id} | ({action.adjacent_id} if isinstance(action, Merge) else set())
     left = [each for each in shards if each.shard_id not in gone]
     span = by_id[action.shard_id].hash_range
     if isinstance(action, Split):
         children = [HashRange(span.start, action.at - 1), HashRange(action.at, span.end)]
-        made = {action.at}
+        new_boundaries = {action.at}
     else:
         children = [HashRange(span.start, by_id[action.adjacent_id].hash_range.end)]
-        made = set()
+        new_boundaries = set()
     left += [
         Shard(f"new-{number}{'ab'[place] if len(children) > 1 else ''}", child, tuple(sorted(gone)))
         for place, child in enumerate(children)
     ]
-    return sorted(left, key=lambda shard: shard.hash_range), made
+    return sorted(left, key=lambda shard: shard.hash_range), new_boundaries
 
 
-def _shards(count: int) -> str:
+def _shards_word(count: int) -> str:
     return "shard" if count == 1 else "shards"
 
 

@@ -75,7 +75,7 @@ class LakeTable(Protocol):
         """Append the rows of a batch by one transaction, unless an earlier attempt has committed it.
 
         Args:
-            rows: With columns of the table.
+            rows: Rows with columns of the table.
             delivery_id: Id of the delivery.
             label: Label of the batch.
             state_before: The result of `state` before the first attempt.
@@ -112,9 +112,9 @@ class LakeTarget(Target):
         """Return the columns of the table, if it exists, that are neither computed partitions nor metadata."""
         if self._delivery.schema == "raw" or not self._table.exists():
             return []
-        others = {each.name.lower() for each in self._delivery.partitions if not each.is_plain}
-        others |= {f"_{name}".lower() for name in self._delivery.metadata}
-        return [each for each in self._table.schema().fields if each.name.lower() not in others]
+        other_names = {each.name.lower() for each in self._delivery.partitions if not each.is_plain}
+        other_names |= {f"_{name}".lower() for name in self._delivery.metadata}
+        return [each for each in self._table.schema().fields if each.name.lower() not in other_names]
 
     def check(self, schema: StructType | None) -> None:
         """Compare the rows' columns and the partitions with the table."""
@@ -127,7 +127,7 @@ class LakeTarget(Target):
             self._table.name, delivery, self._table.property(owner_property(delivery.name)), self._id or None
         )
         check_partitions(self._table.name, delivery.partitions, self._table.partitions())
-        self._plan(self._rows_schema(schema))
+        self._plan_change(self._rows_schema(schema))
 
     def check_filled(self) -> None:
         """Refuse a missing table, and one without the property that the first batch has set."""
@@ -149,7 +149,7 @@ class LakeTarget(Target):
     def needed_changes(self, schema: StructType | None) -> tuple[str, ...]:
         if not self._table.exists():
             return (f"the first batch creates {self._table.name}",)
-        change = self._plan(self._rows_schema(schema))
+        change = self._plan_change(self._rows_schema(schema))
         added = [
             f"{self._table.name} gets a column {each.name} {each.kind.upper()}"
             for each in change.added_columns
@@ -170,7 +170,7 @@ class LakeTarget(Target):
             rows = with_verdict(rows, schema)
         return table_rows(rows, self._delivery, schema).schema
 
-    def _plan(self, schema: StructType) -> TableChange:
+    def _plan_change(self, schema: StructType) -> TableChange:
         return plan_change(
             self._table.name,
             _columns(schema, is_required=False),
@@ -226,17 +226,17 @@ class LakeTarget(Target):
                 self._table.create(rows.schema, [each.name for each in self._delivery.partitions])
             owner = owner_property(self._delivery.name)
             if self._table.property(owner) != self._id:
-                self._sql(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
-        change = self._plan(rows.schema)
+                self._alter_table(f"SET TBLPROPERTIES ('{owner}' = '{self._id}')")
+        change = self._plan_change(rows.schema)
         if change.added_columns:
             columns = ", ".join(f"{quote_name(each.name)} {each.kind}" for each in change.added_columns)
-            self._sql(f"ADD COLUMNS ({columns})")
+            self._alter_table(f"ADD COLUMNS ({columns})")
         for each in change.widened_columns:
-            self._sql(f"ALTER COLUMN {quote_name(each.name)} TYPE {each.kind}")
+            self._alter_table(f"ALTER COLUMN {quote_name(each.name)} TYPE {each.kind}")
         self._table.append(rows, self._id, manifest.batch, manifest.state_before)
         self._is_marked_as_own = True
 
-    def _sql(self, change: str) -> None:
+    def _alter_table(self, change: str) -> None:
         self._spark.sql(f"ALTER TABLE {self._table.name} {change}")
 
 

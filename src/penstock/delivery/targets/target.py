@@ -13,7 +13,7 @@ from penstock.core.delivering.manifest import Manifest, Move
 
 
 class Placement(Struct, frozen=True):
-    """How staged rows get into a target; part of the manifest.
+    """The way of staged rows into a target; part of the manifest.
 
     Args:
         moves: Moves of staged files into the target.
@@ -68,7 +68,7 @@ class Target(Protocol):
         return {}
 
     def stage(self, rows: DataFrame, schema: StructType | None, folder: str) -> None:
-        """Write rows that fit into a folder beside the target.
+        """Write the rows, with the columns of the target, to a folder beside it.
 
         Args:
             rows: Rows of the source, with the parsed fields if there is a schema.

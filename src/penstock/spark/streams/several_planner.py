@@ -104,7 +104,7 @@ class SeveralPlanner:
         Args:
             start: The offset of the previous batch, which is done.
             with_limits: Whether the options' limits apply to this batch.
-            may_be_only_batch: As in `Planner.latest`.
+            may_be_only_batch: Whether this may be the run's only batch: all shards are then searched, and not only until a record is found.
 
         Raises:
             PenstockError: A stream cannot be planned; the message names it.
@@ -132,7 +132,7 @@ class SeveralPlanner:
             StreamChanged: The batch reads a stream that was deleted and created again.
         """
         read = end.streams_read_since(start)
-        self._check_read(read, end)
+        self._check_streams_read(read, end)
         read = tuple(stream_id for stream_id in read if stream_id in self._streams)
         self._streams_read = frozenset(read)
         shares = {stream_id: max(1, len(end.offset_of(stream_id).shares())) for stream_id in read}
@@ -149,13 +149,13 @@ class SeveralPlanner:
 
     def report(self) -> dict[str, Any] | None:
         """Return the last batch's figures, the lag and the leases: their totals, and those of each stream."""
-        known = []
+        reports = []
         for stream_id, stream in self._streams.items():
             report = stream.planner.report()
             if report is not None:
                 was_read = self._streams_settled is None or stream_id in self._streams_settled
-                known.append(report if was_read else without_batch_figures(report))
-        return add_reports(known, self._shared.stream) if known else None
+                reports.append(report if was_read else without_batch_figures(report))
+        return add_reports(reports, self._shared.stream) if reports else None
 
     def stop(self) -> None:
         """End threads, and release the leases of every stream that has no batch under way."""
@@ -183,38 +183,38 @@ class SeveralPlanner:
 
     def _search(self, searches: Mapping[str, Search], *, may_be_only_batch: bool) -> None:
         """Search the streams in turn until one has records to read; with `may_be_only_batch`, until all searches have ended."""
-        going_on = dict(searches)
+        running_searches = dict(searches)
         while True:
-            for stream_id in list(going_on):
+            for stream_id in list(running_searches):
                 stream = self._streams[stream_id]
                 with naming_stream(stream.name):
                     if stream.planner.search_once(searches[stream_id]):
-                        del going_on[stream_id]
+                        del running_searches[stream_id]
             has_found = any(search.wanted_shards for search in searches.values())
-            if not going_on or (has_found and not may_be_only_batch):
+            if not running_searches or (has_found and not may_be_only_batch):
                 return
-            wake_s = min(search.wake_s for search in going_on.values()) - self._clock.monotonic_s()
-            self._streams[next(iter(going_on))].planner.wait(min(_ROUND_WAIT_MAX_S, wake_s))
+            wake_s = min(search.wake_s for search in running_searches.values()) - self._clock.monotonic_s()
+            self._streams[next(iter(running_searches))].planner.wait(min(_ROUND_WAIT_MAX_S, wake_s))
 
     def _plan(
         self, start: MultiStreamOffset, searches: Mapping[str, Search], *, with_limits: bool
     ) -> dict[str, StreamOffset]:
         """Plan the next batch; return the offset of each stream that it reads."""
         order = serving_order(list(self._streams), start.batch_count)
-        waiting = {
+        shard_counts = {
             stream_id: len(searches[stream_id].wanted_shards)
             for stream_id in order
             if searches[stream_id].wanted_shards
         }
         limits = Limits(self._shared.record_count_max, self._shared.bytes_max) if with_limits else NO_LIMITS
         planned = {}
-        for stream_id, part in split_limits(limits, waiting).items():
+        for stream_id, part in split_limits(limits, shard_counts).items():
             stream = self._streams[stream_id]
             with naming_stream(stream.name):
                 planned[stream_id] = stream.planner.plan(searches[stream_id], part)
         return planned
 
-    def _check_read(self, read: Sequence[str], end: MultiStreamOffset) -> None:
+    def _check_streams_read(self, read: Sequence[str], end: MultiStreamOffset) -> None:
         """Check that a batch, which may be a repeated one, reads only streams that the query has now."""
         for stream_id in read:
             if stream_id in self._streams:
@@ -241,16 +241,16 @@ class SeveralPlanner:
     def _open_streams(self, offset: MultiStreamOffset) -> None:
         identities = self._fetch_identities()
         self._check_table(offset.worker)
-        offset = self._without_recreated(offset, identities)
+        offset = self._without_recreated_streams(offset, identities)
         # One worker id for all streams: the query is one worker of its application.
         worker = name_worker(self._shared, offset.worker, random.SystemRandom())
         if self._metrics is None:
             self._metrics = open_metrics(self._shared, worker)
         for place, (options, identity) in enumerate(zip(self._options.streams, identities, strict=True)):
-            own = replace(options, worker_id=worker)
             with naming_stream(options.stream):
-                labels = {"stream": options.stream.rpartition("/")[2]}
-                planner = open_planner(own, part_of=identity, metrics=_StreamMetrics(self._metrics, labels))
+                metrics = _StreamMetrics(self._metrics, {"stream": options.stream.rpartition("/")[2]})
+                worker_options = replace(options, worker_id=worker)
+                planner = open_planner(worker_options, part_of=identity, metrics=metrics)
                 if self._is_available_now:
                     planner.prepare_available_now()
                 self._streams[identity.stream_id] = PlannedStream(place, options.stream, planner)
@@ -301,11 +301,11 @@ class SeveralPlanner:
                 "penstock.Consumer"
             )
 
-    def _without_recreated(
+    def _without_recreated_streams(
         self, offset: MultiStreamOffset, identities: Sequence[StreamIdentity]
     ) -> MultiStreamOffset:
         """Drop the offsets of streams that were deleted and created again; refuse them if failOnDataLoss is on."""
-        gone = []
+        recreated_ids = []
         for options, identity in zip(self._options.streams, identities, strict=True):
             before = offset.earlier_id_of(identity)
             if before is None:
@@ -320,9 +320,9 @@ class SeveralPlanner:
                     "go on without it, leave it out of streamName"
                 )
             _log.warning("%s; the new one is read from startingPosition (failOnDataLoss=false)", text)
-            gone.append(before)
-        self._recreated_ids = frozenset(gone)
-        return offset.without_streams(gone)
+            recreated_ids.append(before)
+        self._recreated_ids = frozenset(recreated_ids)
+        return offset.without_streams(recreated_ids)
 
 
 class _StreamMetrics(LabelledMetrics):

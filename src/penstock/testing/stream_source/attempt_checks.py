@@ -12,7 +12,7 @@ from penstock.testing.stream_source.outcomes import NO_ROWS, NotTried, PromiseBr
 from penstock.testing.stream_source.processes import ProcessFailed, read_rows, run_in_process
 from penstock.testing.stream_source.query import Query, compare_with_sink, describe_difference, put, running
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
-from penstock.testing.stream_source.spark_calls import Driver, Fetched, Row, Task
+from penstock.testing.stream_source.spark_calls import Driver, FetchedTask, Row, Task
 
 __tracebackhide__ = True  # pytest shows the frames of the source, not those of the kit
 Answer = list[Row] | Exception
@@ -31,7 +31,7 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
             first, second = _run_overlapping(source, task)
             has_rows = has_rows or first != [] or second != []
             if isinstance(first, Exception) and isinstance(second, Exception):
-                first = _attempts(task, _ATTEMPTS_MAX - 1)
+                first = _run_attempts(task, _ATTEMPTS_MAX - 1)
                 if isinstance(first, Exception):
                     raise PromiseBroken(
                         p.SPECULATION,
@@ -39,12 +39,12 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
                     ) from first
             if isinstance(first, Exception) or isinstance(second, Exception):
                 continue
-            other = describe_difference(query.ids(first), query.ids(second))
-            if other is not None:
+            difference = describe_difference(query.ids(first), query.ids(second))
+            if difference is not None:
                 _expect_replay(query, [task])
                 raise PromiseBroken(
                     p.SPECULATION,
-                    f"partition {number}: {len(first)} rows in the first attempt; in the second {other}",
+                    f"partition {number}: {len(first)} rows in the first attempt; in the second {difference}",
                 )
         if not has_rows:
             raise NotTried(NO_ROWS)
@@ -52,28 +52,28 @@ def two_attempts_agree(source: SourceUnderTest) -> None:
 
 def _expect_replay(query: Query, tasks: list[Task]) -> None:
     """Report the simpler promise as broken if the rows of two reads differ even when one read follows the other."""
-    other = describe_difference(query.ids(read_rows(tasks)), query.ids(read_rows(tasks)))
-    if other is not None:
-        raise PromiseBroken(p.REPLAY, f"tasks that are read twice, one read after the other: {other}")
+    difference = describe_difference(query.ids(read_rows(tasks)), query.ids(read_rows(tasks)))
+    if difference is not None:
+        raise PromiseBroken(p.REPLAY, f"tasks that are read twice, one read after the other: {difference}")
 
 
 def _run_overlapping(source: SourceUnderTest, task: Task) -> tuple[Answer, Answer]:
     """Return the answers of two attempts. The second runs while the first is under way."""
     attempt = task.rows()
-    begun: list[Row] = []
+    first_rows: list[Row] = []
     failed: Exception | None = None
     try:
-        begun.extend(islice(attempt, 1))
+        first_rows.extend(islice(attempt, 1))
     except Exception as error:  # noqa: BLE001 - an attempt that fails is an answer
         failed = error
     put(source, 2)
     answers: list[Answer] = []
-    second = threading.Thread(target=lambda: answers.append(_attempts(task, 1)), daemon=True)
+    second = threading.Thread(target=lambda: answers.append(_run_attempts(task, 1)), daemon=True)
     second.start()
     second.join(source.visible_s / 3)  # it may wait for the first one
     if failed is None:
         try:
-            begun.extend(attempt)
+            first_rows.extend(attempt)
         except Exception as error:  # noqa: BLE001 - as above
             failed = error
     second.join(source.visible_s)
@@ -81,10 +81,10 @@ def _run_overlapping(source: SourceUnderTest, task: Task) -> tuple[Answer, Answe
         raise PromiseBroken(
             p.SPECULATION, f"an attempt beside another one did not end within {source.visible_s:g} s"
         )
-    return failed or begun, answers[0]
+    return failed or first_rows, answers[0]
 
 
-def _attempts(task: Task, count: int) -> Answer:
+def _run_attempts(task: Task, count: int) -> Answer:
     """Return a task's rows, or the error of the last attempt."""
     last: Exception = RuntimeError("no attempt")
     for _ in range(count):
@@ -105,19 +105,19 @@ def two_drivers_agree(source: SourceUnderTest) -> None:
         try:
             at = query.range_of(0)[1]
             query.driver.tasks(at, at)
-            ours, theirs = _batch(query, query.driver), _batch(query, old)
+            ours, theirs = _read_batch(query, query.driver), _read_batch(query, old)
             if isinstance(ours, Exception):
                 raise PromiseBroken(
                     p.TWO_DRIVERS,
                     f"the new driver cannot read the batch that the old one logged: {type(ours).__name__}: {ours}",
                 ) from ours
             if not isinstance(theirs, Exception):  # an old driver that fails does no harm
-                other = describe_difference(query.ids(ours), query.ids(theirs))
-                if other is not None:
+                difference = describe_difference(query.ids(ours), query.ids(theirs))
+                if difference is not None:
                     _expect_replay(query, query.tasks())
                     raise PromiseBroken(
                         p.TWO_DRIVERS,
-                        f"the logged batch has {len(ours)} rows for the new driver; for the old one {other}",
+                        f"the logged batch has {len(ours)} rows for the new driver; for the old one {difference}",
                     )
             query.sink[len(query.log) - 1] = ours
             query.commit()
@@ -130,7 +130,7 @@ def two_drivers_agree(source: SourceUnderTest) -> None:
         compare_with_sink(query, ids, p.TWO_DRIVERS, "after the old driver has stopped: ")
 
 
-def _batch(query: Query, driver: Driver) -> Answer:
+def _read_batch(query: Query, driver: Driver) -> Answer:
     """Return the rows of the last logged batch as a driver has them, or its error."""
     try:
         return [row for task in query.tasks(driver) for row in task.rows()]
@@ -152,7 +152,7 @@ def reads_in_any_process(source: SourceUnderTest) -> None:
     with running(source) as query:
         put(source, _RECORD_COUNT)
         query.plan(p.ANY_PROCESS)
-        tasks = [task for task in query.tasks() if not isinstance(task, Fetched)]
+        tasks = [task for task in query.tasks() if not isinstance(task, FetchedTask)]
         if not tasks:
             # A simple reader has fetched the rows; another one reads them by the offsets.
             query.driver.stop()
@@ -165,7 +165,7 @@ def reads_in_any_process(source: SourceUnderTest) -> None:
         here = query.ids(read_rows(tasks))
         if not here and not there:
             raise NotTried(NO_ROWS)
-        other = describe_difference(here, there)
-        if other is not None:
+        difference = describe_difference(here, there)
+        if difference is not None:
             _expect_replay(query, tasks)
-            raise PromiseBroken(p.ANY_PROCESS, f"in a new process {other}")
+            raise PromiseBroken(p.ANY_PROCESS, f"in a new process {difference}")

@@ -26,11 +26,11 @@ _POLL_COUNT: Final = 3
 _BATCHES_MAX: Final = 50
 
 
-def travels(source: SourceUnderTest) -> None:
+def survives_pickling(source: SourceUnderTest) -> None:
     with running(source) as query:
         pickled(query.driver.reader, "the reader")
         put(source, _RECORD_COUNT)
-        query.run_batch(p.TRAVELS)
+        query.run_batch(p.PICKLING)
         query.tasks()
 
 
@@ -56,14 +56,14 @@ def initial_offset_is_the_same(source: SourceUnderTest) -> None:
     with running(source) as query, running(source) as earlier:
         put(source, _RECORD_COUNT)
         with running(source) as later:
-            seen = {
+            offsets = {
                 "a reader": query.initial,
                 "the same reader, after records were put": query.driver.initial(),
                 "a second reader that was made before": earlier.driver.initial(),
                 "a reader that was made after": later.initial,
             }
-    if len(set(seen.values())) > 1:
-        raise PromiseBroken(p.INITIAL, "; ".join(f"{who}: {offset}" for who, offset in seen.items()))
+    if len(set(offsets.values())) > 1:
+        raise PromiseBroken(p.INITIAL, "; ".join(f"{who}: {offset}" for who, offset in offsets.items()))
 
 
 def no_news_no_offset(source: SourceUnderTest) -> None:
@@ -143,9 +143,9 @@ def goes_on_after_every_call(source: SourceUnderTest) -> None:
             ("initialOffset", lambda: None),
             ("latestOffset, not logged", lambda: _plan_unlogged(query)),
             ("latestOffset", lambda: query.plan(p.RESTART)),
-            ("partitions", lambda: _plan_and(query, lambda: None)),
-            ("a task's first row", lambda: _plan_and(query, lambda: _read_a_row(query))),
-            ("the last task", lambda: _plan_and(query, query.execute)),
+            ("partitions", lambda: _plan_then(query, lambda: None)),
+            ("a task's first row", lambda: _plan_then(query, lambda: _read_a_row(query))),
+            ("the last task", lambda: _plan_then(query, query.execute)),
             ("commit", lambda: query.run_batch(p.RESTART)),
         ]
         for call, run in deaths:
@@ -166,7 +166,7 @@ def _plan_unlogged(query: Query) -> None:
     query.log.pop()
 
 
-def _plan_and(query: Query, run: Callable[[], object]) -> None:
+def _plan_then(query: Query, run: Callable[[], object]) -> None:
     query.plan(p.RESTART)
     query.tasks()
     run()
@@ -222,10 +222,11 @@ def read_limits_are_kept(source: SourceUnderTest) -> None:
         query.plan(p.LIMIT, ReadAllAvailable())
         rows = query.execute()
         query.commit()
-        other = ids and describe_difference(ids, query.ids())
-        if other:
+        difference = ids and describe_difference(ids, query.ids())
+        if difference:
             raise PromiseBroken(
-                p.LIMIT, f"{3 * _LIMIT} records, and with ReadAllAvailable a batch of {len(rows)}: {other}"
+                p.LIMIT,
+                f"{3 * _LIMIT} records, and with ReadAllAvailable a batch of {len(rows)}: {difference}",
             )
 
 
@@ -239,18 +240,19 @@ def available_now_ends(source: SourceUnderTest) -> None:
         for _ in range(2):
             query.driver.prepare_available_now()
             wanted = ids
-            ids = _follow_until_rest(query, ids)
-            other = wanted and describe_difference(wanted, query.ids())
-            if other:
+            ids = _run_until_rest(query, ids)
+            difference = wanted and describe_difference(wanted, query.ids())
+            if difference:
                 raise PromiseBroken(
                     p.AVAILABLE_NOW,
-                    f"at the end of a run, beside the records that were put before it: {other}",
+                    f"at the end of a run, beside the records that were put before it: {difference}",
                 )
             query.driver.stop()
             query.driver = query.new_driver()
 
 
-def _follow_until_rest(query: Query, ids: list[Hashable] | None) -> list[Hashable] | None:
+def _run_until_rest(query: Query, ids: list[Hashable] | None) -> list[Hashable] | None:
+    """Run batches, and put a record after each, until no offset is new; return the ids of all records, None if unknown."""
     batches = 0
     while query.log_next_offset():
         batches += 1
@@ -320,7 +322,7 @@ def wrong_options_are_refused(source: SourceUnderTest) -> None:
 
 
 CHECKS: Final[Mapping[str, Callable[[SourceUnderTest], None]]] = {
-    p.TRAVELS.name: travels,
+    p.PICKLING.name: survives_pickling,
     p.JSON.name: offsets_are_json,
     p.INITIAL.name: initial_offset_is_the_same,
     p.REST.name: no_news_no_offset,

@@ -98,10 +98,10 @@ def _try_promise(source: SourceUnderTest, promise: Promise) -> None:
     except (NotStarted, NotTried, AssertionError):
         raise
     except Exception as error:
-        raise PromiseBroken(promise, f"{_raised_in(error)}{type(error).__name__}: {error}") from error
+        raise PromiseBroken(promise, f"{_call_that_raised(error)}{type(error).__name__}: {error}") from error
 
 
-def _raised_in(error: Exception) -> str:
+def _call_that_raised(error: Exception) -> str:
     """Return the call of the source that raised, with a colon; empty if the source was not called."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [number for number, frame in enumerate(frames) if frame.filename.startswith(_PACKAGE)]

@@ -14,7 +14,7 @@ class PromiseBroken(AssertionError):  # noqa: N818 - a failed test, not an error
 
     Attributes:
         promise: The promise's name.
-        observation: The calls and their answers that show it.
+        seen: The calls and their answers that show it.
     """
 
     def __init__(self, promise: Promise, observation: str) -> None:

@@ -58,7 +58,7 @@ def run_in_process(call: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def read_rows(tasks: list[Task]) -> list[dict[str, Any]]:
-    """Read tasks; runs in a process of its own."""
+    """Return the rows of tasks. It can run in a process of its own."""
     return [row for task in tasks for row in task.rows()]
 
 

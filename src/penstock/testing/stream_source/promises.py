@@ -22,7 +22,7 @@ class Promise:
     how: str
 
 
-TRAVELS = Promise(
+PICKLING = Promise(
     "pickles",
     "The data source, its reader and its partitions survive pickling.",
     "It pickles all three to move them between the driver's Python processes and the executors; the query fails before its first row.",
@@ -127,7 +127,7 @@ ANY_PROCESS = Promise(
     "Reads a batch here and in a new process.",
 )
 PROMISES: tuple[Promise, ...] = (
-    TRAVELS,
+    PICKLING,
     JSON,
     OPTIONS,
     INITIAL,

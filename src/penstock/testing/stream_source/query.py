@@ -50,6 +50,7 @@ class Query:
         return self._resume(self.bare_driver())
 
     def _resume(self, driver: Driver) -> Driver:
+        """Make the calls with which Spark begins a query, or continues one that has committed its last batch."""
         if self.committed_count == 0:
             self.initial = driver.initial()
         if self.committed_count and self.committed_count == len(self.log):
@@ -160,7 +161,7 @@ class Query:
         return [row for batch in sorted(self.sink) for row in self.sink[batch]]
 
     def ids(self, rows: Iterable[Row] | None = None) -> list[Hashable]:
-        """Return the ids of rows, or of all."""
+        """Return the ids of rows; None: of all rows of the sink."""
         return [self.source.id_of(row) for row in (self.rows() if rows is None else rows)]
 
 
@@ -200,6 +201,6 @@ def compare_with_sink(query: Query, ids: list[Hashable] | None, promise: Promise
     """Compare the sink with the records that were put; if their ids are unknown, look for repeated ones only."""
     found = query.ids()
     wanted: Iterable[Hashable] = ids if ids is not None else set(found)
-    other = describe_difference(wanted, found)
-    if other is not None:
-        raise PromiseBroken(promise, f"{when}{len(query.log)} batches with {len(found)} rows: {other}")
+    difference = describe_difference(wanted, found)
+    if difference is not None:
+        raise PromiseBroken(promise, f"{when}{len(query.log)} batches with {len(found)} rows: {difference}")

@@ -64,8 +64,8 @@ def run_in_spark(source: SourceUnderTest, spark: Any, folder: Path) -> None:
     if failure is not None:
         raise PromiseBroken(RESTART, f"the third run failed: {failure}")
     found = [each for batch in sorted(batches) for each in batches[batch]]
-    other = describe_difference(ids or set(found), found)
-    if other is not None:
+    difference = describe_difference(ids or set(found), found)
+    if difference is not None:
         raise PromiseBroken(
-            ONCE, f"three runs in a session, {len(batches)} batches with {len(found)} rows: {other}"
+            ONCE, f"three runs in a session, {len(batches)} batches with {len(found)} rows: {difference}"
         )

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.testing.stream_source.outcomes import NotTried, PromiseBroken
-from penstock.testing.stream_source.promises import JSON, TRAVELS
+from penstock.testing.stream_source.promises import JSON, PICKLING
 from penstock.testing.stream_source.source_under_test import SourceUnderTest
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def pickled(value: Any, what: str) -> bytes:
         data: bytes = serializer.dumps(value)
         serializer.loads(data)
     except Exception as error:
-        raise PromiseBroken(TRAVELS, f"{what}: {type(error).__name__}: {error}") from error
+        raise PromiseBroken(PICKLING, f"{what}: {type(error).__name__}: {error}") from error
     return data
 
 
@@ -65,7 +65,7 @@ def unpickled(data: bytes) -> Any:
     return serializer.loads(data)
 
 
-def text_of(offset: Any) -> str:
+def offset_text(offset: Any) -> str:
     """Return an offset as Spark keeps it."""
     try:
         return json.dumps(offset)
@@ -128,15 +128,15 @@ class Driver:
 
     def initial(self) -> str:
         """Return the offset before the first batch."""
-        return text_of(self.reader.initialOffset())
+        return offset_text(self.reader.initialOffset())
 
     def latest(self, start: str, limit: Any = None) -> str:
         """Return the next offset. Without a limit the source's default one applies, as with a plain trigger."""
         if not passes_start() or not self.takes_limits():
-            return text_of(self.reader.latestOffset())
+            return offset_text(self.reader.latestOffset())
         if limit is None:
             limit = self.reader.getDefaultReadLimit()
-        return text_of(self.reader.latestOffset(json.loads(start), limit))
+        return offset_text(self.reader.latestOffset(json.loads(start), limit))
 
     def takes_limits(self) -> bool:
         """Return whether the reader takes the start of a batch and a limit."""
@@ -164,7 +164,7 @@ class Driver:
         fetched = self.reader.getCache(begin, until) if hasattr(self.reader, "getCache") else None
         if fetched is not None:
             # Spark takes the rows that a simple reader has fetched for its offset, and none of its partitions.
-            return [Fetched(self.data_source, self.schema, list(fetched))]
+            return [FetchedTask(self.data_source, self.schema, list(fetched))]
         return [
             Task(self.data_source, self.schema, pickled(each, f"partition {number}"))
             for number, each in enumerate(parts)
@@ -195,7 +195,7 @@ class Task:
         partition = unpickled(self.partition)
         if not isinstance(partition, InputPartition):
             raise PromiseBroken(
-                TRAVELS, f"a partition is a {type(partition).__name__}, and Spark takes an InputPartition"
+                PICKLING, f"a partition is a {type(partition).__name__}, and Spark takes an InputPartition"
             )
         found = reader.read(partition)
         if not isinstance(found, Iterator):
@@ -213,7 +213,7 @@ class Task:
             yield from batch.to_pylist()
 
 
-class Fetched(Task):
+class FetchedTask(Task):
     """The rows that a simple reader returned with their offset."""
 
     def __init__(self, data_source: bytes, schema: StructType, found: list[Any]) -> None:
