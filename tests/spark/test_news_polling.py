@@ -17,9 +17,9 @@ from penstock.core.batches.shard_state import ShardState
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorType
-from penstock.core.shard import ChildShard
+from penstock.core.shard import ChildShard, Shard
 from penstock.errors import AccessDenied, NotFound, Throttled, Unavailable
-from penstock.ports.kinesis import RecordPage
+from penstock.ports.kinesis import RecordPage, ShardListing
 from penstock.spark.driver.news_polling import NewsPoller
 from penstock_local import LocalKinesis
 from raw_record import Raw
@@ -245,6 +245,41 @@ def test_a_plan_uses_the_last_answers_time_after_the_machines_clock_was_set():
     clock.move(2.0)
     clock.day_ms += 3_600_000
     assert poller.steady_now_ms() == 1_002_000
+
+
+class Listing:
+    """A stream of which only listings are answered. Its client without retries answers nothing."""
+
+    def __init__(self):
+        self.call_count = 0
+
+    def without_retries(self):
+        return None
+
+    def fetch_shards(self, _stream):
+        self.call_count += 1
+        return ShardListing((Shard("c", HashRange(0, 1), ("s",)),), server_ms=5_000_000)
+
+
+def test_the_moment_of_a_plan_is_fetched_with_retries_and_only_if_no_answer_has_shown_it():
+    clock, kinesis = TwoClocks(), Listing()
+    poller = NewsPoller(kinesis, "s", 1.0, clock, threads=LateThreads(clock))
+    assert poller.fetch_now_ms() == 5_000_000
+    clock.move(60.0)
+    assert poller.fetch_now_ms() == 5_060_000
+    assert kinesis.call_count == 1
+
+
+def test_children_of_ended_shards_are_listed_with_retries_and_once_per_interval():
+    clock, kinesis = TwoClocks(), Listing()
+    poller = NewsPoller(kinesis, "s", 1.0, clock, threads=LateThreads(clock))
+    children = {"s": (ChildShard("c", ("s",), HashRange(0, 1)),)}
+    assert (poller.list_children([]), kinesis.call_count) == ({}, 0)
+    assert (poller.list_children(["s"]), kinesis.call_count) == (children, 1)
+    clock.move(0.9)
+    assert (poller.list_children(["s"]), kinesis.call_count) == ({}, 1)
+    clock.move(0.1)
+    assert (poller.list_children(["s"]), kinesis.call_count) == (children, 2)
 
 
 class OneShard:

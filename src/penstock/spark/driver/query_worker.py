@@ -178,7 +178,7 @@ class QueryWorker:
     def stop(self, timeout_s: float) -> bool:
         """Release this query's leases and end the thread; return False if that took longer than the timeout.
 
-        The caller has already reported the release of each shard.
+        The caller has already posted the release of each shard.
         """
         self._loop.post(StopRequested())
         self._thread.join(timeout_s)
