@@ -151,7 +151,8 @@ def _is_plain(record: Column, parsed: Column, schema: StructType) -> Column:
 
     This takes much less time than the names of the fields and the check for UTF-8, which all other records need. A record is plain if its
     fields are in the order of the schema, and texts, numbers and booleans only, as `json.dumps` or a compact encoder writes them. Without
-    a backslash in the record, no parsed text has a quotation mark, so the record has these fields and no others.
+    a backslash in the record, a parsed text has a quotation mark only if its value was an object or array, which is written without the
+    quotation marks of a text. So the record has these fields and no others.
     """
     if len(schema.fields) > _PLAIN_FIELDS_MAX:
         return F.lit(False)

@@ -35,7 +35,7 @@ from penstock.core.delivering.record import (
 )
 from penstock.core.delivering.sql_names import quote_name
 from penstock.core.moments import parse_moment
-from penstock.core.reading.service_clock import service_now_ms
+from penstock.core.reading.service_clock import service_bound_ms, service_now_ms
 from penstock.core.shard import StreamSummary
 from penstock.core.starting import check_not_in_future, parse_starting
 from penstock.core.time_zones import read_time_zone
@@ -238,7 +238,7 @@ class OpenDelivery(Struct, frozen=True, kw_only=True):
         record: The record that `save_record` writes.
         old_record: The record that earlier runs have saved; None if there were none.
         backfill_range: The range of a backfill; None if this is not a backfill.
-        opened_ms: The moment of the checks, by the service's clock.
+        opened_ms: A moment by the service's clock at or after the checks: records that had arrived by then are older.
     """
 
     delivery: Delivery
@@ -293,7 +293,8 @@ def open_delivery(
         files.remove(schema_place(delivery))
     last_schema = None if has_no_batch else saved_schema(files, delivery)
     schema = checked_schema(spark, delivery, target, texts, last_schema)
-    now_ms = service_now_ms(SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms)
+    local_ms, server_ms = SystemClock().wall_ms(), kinesis.fetch_shards(delivery.stream).server_ms
+    now_ms = service_now_ms(local_ms, server_ms)
     if old_record is None:
         check_first_run(spark, files, delivery, store, kind)
     else:
@@ -322,7 +323,7 @@ def open_delivery(
         record=record,
         old_record=saved_record,
         backfill_range=backfill_range,
-        opened_ms=now_ms,
+        opened_ms=service_bound_ms(local_ms, server_ms),
     )
 
 
