@@ -39,13 +39,13 @@ def test_positions_are_those_behind_the_last_batch_that_was_committed(spark, tmp
     write(old / "offsets" / "10.copy", "an operator's")
     write(old / "offsets" / "11.tmp", "")
     write(old / "commits" / "9", "v1\n{}")
-    assert parse_starting(saved_positions(spark, str(old))).of(SHARD) == at_record("10")
+    assert parse_starting(saved_positions(spark, str(old))).position_of(SHARD) == at_record("10")
 
     write(old / "commits" / "10", "v1\n{}")
     with pytest.raises(UsageError, match="does not say where it ended"):
         saved_positions(spark, str(old))
     again = saved_positions(spark, str(old), repeat_last_batch=True)
-    assert parse_starting(again).of(SHARD) == at_record("10")
+    assert parse_starting(again).position_of(SHARD) == at_record("10")
 
     write(old / "sources" / "0" / "shard-source" / "8" / SHARD, json.dumps({"shardId": SHARD, **place(20)}))
-    assert parse_starting(saved_positions(spark, str(old))).of(SHARD) == at_record("20")
+    assert parse_starting(saved_positions(spark, str(old))).position_of(SHARD) == at_record("20")
