@@ -66,7 +66,7 @@ def test_commands_and_workers_agree_on_which_shards_wait(leases, listed):
     ]
     shown = {row.shard: row for row in shard_rows(watched_leases, {}, {}, graph, TroubleLimits())}
     for lease in leases:
-        assert shown[lease.key].waits == view.waits_for_parents(lease)
+        assert shown[lease.key].waits_for_parents == view.waits_for_parents(lease)
         assert (shown[lease.key].state in WAITING) == (not lease.is_ended and view.waits_for_parents(lease))
 
 

@@ -107,7 +107,7 @@ def test_a_split_that_is_under_way_is_waited_for():
     subscription = world.open()
     world.counts(subscription)
     world.store.options = StoreOptions(settle_ms=700)
-    world.store.begin(world.stream, "split", (0, 2**127), "UPDATING", START_MS)
+    world.store.begin_change(world.stream, "split", (0, 2**127), "UPDATING", START_MS)
     assert subscription.next_step(START_MS).due_ms == START_MS + 700
     assert subscription.next_step(START_MS + 700).is_last
 
