@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Final
@@ -97,6 +96,8 @@ def write_pipeline(folder: Path, name: str, stream: str) -> list[str]:
         # Hadoop does not decode percent signs in a path, so none are written. A JSON string is valid YAML, too.
         "storage": json.dumps(f"file://{state}/checkpoints", ensure_ascii=False),
     }
+    from importlib.resources import files  # five modules that no other command needs
+
     written = []
     for relative, text in _read_templates(files("penstock.cli") / "pipeline_project"):
         path = folder / (".gitignore" if relative == "gitignore" else relative)
