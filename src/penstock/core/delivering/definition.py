@@ -250,23 +250,23 @@ def _without_end_slashes(key: str, place: str) -> str:
     return found
 
 
+def _check_root(delivery: Delivery) -> None:
+    """Refuse a table at the root of a bucket, beside which its state cannot be.
+
+    Delta moves no files from the state into the table, so its state may be in another bucket, or in a folder that Delta's readers skip.
+    """
+    if not delivery.is_folder or _ROOT.fullmatch(delivery.to) is None:
+        return
+    advice = f"to={delivery.to}: a table needs a folder of its own, such as {delivery.to}/{delivery.name}, since its state"
+    if delivery.format != "delta":
+        raise OptionError(f"{advice} is outside of it in the same file system or bucket")
+    if not delivery.state_folder:
+        raise OptionError(f"{advice} cannot be beside it; or name a folder with state")
+
+
 def _check_target(delivery: Delivery) -> None:
     shown = f"to={delivery.to}"
-    is_delta = delivery.format == "delta"
-    # Delta moves no files from the state into the table, so the state may be in another bucket, or in a folder that Delta's readers skip.
-    if (
-        delivery.is_folder
-        and _ROOT.fullmatch(delivery.to) is not None
-        and not (is_delta and delivery.state_folder)
-    ):
-        raise OptionError(
-            f"{shown}: a table needs a folder of its own, such as {delivery.to}/{delivery.name}, since its state "
-            + (
-                "cannot be beside it; or name a folder with state"
-                if is_delta
-                else "is outside of it in the same file system or bucket"
-            )
-        )
+    _check_root(delivery)
     if delivery.format == "iceberg" and _TABLE_NAME.fullmatch(delivery.to) is None:
         raise OptionError(f"{shown}: an Iceberg table is named by its catalog, such as lake.sales.orders")
     if not delivery.is_folder and delivery.state_folder is None:
