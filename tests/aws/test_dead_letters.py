@@ -13,6 +13,7 @@ import boto3
 import moto
 
 from penstock import Consumer, DeadLetterBucket, DeadLetterQueue, DeadLetterStream, Record
+from penstock.aws.dead_letters import letter_of
 from penstock.errors import DeadLetterFailed, OptionError, UsageError
 from waiting import wait_until
 
@@ -122,6 +123,25 @@ def test_retries_have_a_bound_and_the_error_holds_the_rest(local_kinesis):
 def test_a_letter_that_is_too_large_is_refused_before_any_call(target):
     with pytest.raises(DeadLetterFailed, match="use DeadLetterBucket"):
         target([record(data=bytes(9 * 2**20))], ERROR)
+
+
+class WithoutText(Exception):
+    def __str__(self):
+        return self.response.text
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (WithoutText(), "WithoutText: (no text: WithoutText.__str__ raised AttributeError)"),
+        (ValueError(WithoutText()), "ValueError: (no text: ValueError.__str__ raised AttributeError)"),
+        (OSError("caf\udce9.csv"), r"OSError: caf\udce9.csv"),
+        (ValueError("x" * 10_000), f"ValueError: {'x' * 2_000}..."),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_a_letter_has_the_error_whatever_its_text_is(error, reason):
+    assert json.loads(letter_of(record(), error)) == {**LETTER, "reason": reason}
 
 
 def test_wrong_arguments_are_refused_at_once():

@@ -22,6 +22,7 @@ from penstock.aws.aws_options import parse_connection
 from penstock.aws.service_calls import TRANSIENT, call_operation
 from penstock.core.keyword_options import merge_connection
 from penstock.core.limits import RECORD_BYTES_MAX
+from penstock.core.safe_text import describe_error
 from penstock.core.stream_identity import with_region_of_arns
 from penstock.errors import DeadLetterFailed, ResourceBusy, ServiceError, UnknownOutcome, UsageError
 
@@ -33,7 +34,6 @@ _RETRIED_ERRORS: Final = (*TRANSIENT, UnknownOutcome, ResourceBusy)
 """After each of these a letter is written again. A second one does no harm: a bucket replaces the first, and a stream or a queue delivers at least once anyway."""
 _MESSAGE_BYTES_MAX: Final = 2**20
 """The limit of SQS since August 2025."""
-_REASON_CHARACTERS_MAX: Final = 2_000
 _KEY_CHARACTERS_MAX: Final = 256
 
 
@@ -49,7 +49,7 @@ def letter_of(record: Record, error: BaseException) -> str:
             "explicitHashKey": record.explicit_hash_key,
             "approximateArrivalTimestamp": record.approximate_arrival_timestamp.isoformat(),
             "data": base64.b64encode(record.data).decode(),
-            "reason": f"{type(error).__name__}: {error}"[:_REASON_CHARACTERS_MAX],
+            "reason": describe_error(error),
         }
     )
 
