@@ -125,7 +125,7 @@ def test_a_letter_that_is_too_large_is_refused_before_any_call(target):
         target([record(data=bytes(9 * 2**20))], ERROR)
 
 
-class WithoutText(Exception):
+class TextlessError(Exception):
     def __str__(self):
         return self.response.text
 
@@ -133,8 +133,8 @@ class WithoutText(Exception):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (WithoutText(), "WithoutText: (no text: WithoutText.__str__ raised AttributeError)"),
-        (ValueError(WithoutText()), "ValueError: (no text: ValueError.__str__ raised AttributeError)"),
+        (TextlessError(), "TextlessError: (no text: TextlessError.__str__ raised AttributeError)"),
+        (ValueError(TextlessError()), "ValueError: (no text: ValueError.__str__ raised AttributeError)"),
         (OSError("caf\udce9.csv"), r"OSError: caf\udce9.csv"),
         (ValueError("x" * 10_000), f"ValueError: {'x' * 2_000}..."),
         (KeyError(), "KeyError"),

@@ -100,7 +100,9 @@ def test_a_key_may_be_constant_or_a_field(server):
     server.create_stream("keys", shards=1)
     put(server, "keys", "--key", "k1", given=b"a\n")
     put(server, "keys", "--key-field", "id", given=b'{"id": 7}\n{"id": "7a"}\n{"id": true}\n')
-    assert [record["PartitionKey"] for record in records(server, "keys")] == ["k1", "7", "7a", "true"]
+    too_long_for_int = b"9" * 5_000
+    put(server, "keys", "--key-field", "id", given=b'{"id": 8, "n": %s}\n' % too_long_for_int)
+    assert [record["PartitionKey"] for record in records(server, "keys")] == ["k1", "7", "7a", "true", "8"]
 
 
 def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_path):

@@ -78,6 +78,15 @@ def test_a_field_is_redacted(expression, document, expected):
     assert json.loads(found.data) == expected
 
 
+@pytest.mark.parametrize(
+    "number", ["1.10", "0.10000000000000000001", "1E+1000000", "-0.0", "9" * 5_000, "NaN"]
+)
+def test_redaction_leaves_numbers_as_they_are_written(number):
+    data = f'{{"a":1,"list":[{number},{{"b":{number}}}]}}'.encode()
+    found = redact(parse_redaction(["json:$.a"]), SECRET, "k", data)
+    assert found.data == data.replace(b'"a":1', b'"a":"redacted"')
+
+
 def test_hashes_are_equal_for_equal_values_and_need_the_secret():
     redaction = parse_redaction(["key=hash", "json:$.id=hash"])
     one, two = (redact(redaction, SECRET, "k", b'{"id":7}') for _ in range(2))
@@ -88,8 +97,9 @@ def test_hashes_are_equal_for_equal_values_and_need_the_secret():
     assert b"7}" not in one.data
 
 
-def test_data_that_is_no_json_is_dropped_if_fields_are_redacted():
-    found = redact(parse_redaction(["json:$.a"]), SECRET, "k", b"\xff")
+@pytest.mark.parametrize("data", [b"\xff", rb'{"b":"\ud83d"}', b"[" * 100_000])
+def test_data_that_is_no_json_is_dropped_if_fields_are_redacted(data):
+    found = redact(parse_redaction(["json:$.a"]), SECRET, "k", data)
     assert (found.partition_key, found.data, found.dropped_count) == ("k", b"", 1)
 
 

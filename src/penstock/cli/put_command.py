@@ -200,7 +200,8 @@ def _partition_key_of(args: argparse.Namespace, data: bytes) -> str:
     if args.key_field is None or len(data) > _PAYLOAD_BYTES_MAX:  # cut off, so perhaps not JSON
         return f"{random.getrandbits(64):016x}"
     try:
-        document: Any = json.loads(data)
+        # Whole numbers as text: that is what a key is, and Python's int refuses more than 4,300 digits.
+        document: Any = json.loads(data, parse_int=str)
     except (ValueError, RecursionError) as error:
         raise RecordError(
             f"this is not JSON, so it has no field {args.key_field!r} to take the key from: {data[:80]!r}"

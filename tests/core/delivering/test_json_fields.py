@@ -70,6 +70,11 @@ KNOWN = TableColumns(TYPES, {"inner": {"a": None, "deep": {"x": None}}})
         (b'{"id": "q"}', "field id: text 'q' does not fit BIGINT"),
         (b'{"id": 1.5}', "field id: number 1.5 does not fit BIGINT"),
         (b'{"id": 9223372036854775808}', "field id: number 9223372036854775808 does not fit BIGINT"),
+        (b'{"id": -' + b"9" * 5_000 + b"}", "field id: number -inf does not fit BIGINT"),
+        (
+            b'{"note": ' + b"9" * 5_000 + b"}",
+            "Spark cannot read it: a name or a number is too long, or it is nested too deeply",
+        ),
         (b'{"tiny": 128}', "field tiny: number 128 does not fit TINYINT"),
         (b'{"rate": 1e300}', "field rate: number 1e+300 does not fit FLOAT"),
         (

@@ -150,7 +150,9 @@ def _explain(data: bytes, columns: TableColumns, is_unknown: bool) -> str:
     except UnicodeDecodeError as error:
         return f"not UTF-8: byte {error.start}"
     try:
-        pairs = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
+        pairs = json.loads(
+            text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant, parse_int=_parse_whole_number
+        )
     except RecursionError:
         return "not JSON: nested too deeply"
     except ValueError as error:
@@ -253,6 +255,13 @@ def _no_column_text(name: str, reason: str | None) -> str:
 
 def _refuse_constant(word: str) -> Any:
     raise ValueError(f"{word} is not a number")
+
+
+def _parse_whole_number(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:  # Python reads at most 4,300 digits; no column holds that many
+        return float(text)
 
 
 def _parse(text: str) -> Any:

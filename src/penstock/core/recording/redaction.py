@@ -17,6 +17,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from penstock.core.aggregation import AggregateBuilder, deaggregate
@@ -130,20 +131,32 @@ def _redact_data(redaction: Redaction, secret: bytes, data: bytes) -> tuple[byte
     if not redaction.fields:
         return data, False
     try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
+        document = json.loads(
+            data,
+            parse_int=_number_as_written,
+            parse_float=_number_as_written,
+            parse_constant=_number_as_written,
+        )
+        for field in redaction.fields:
+            document = _replaced_value(document, field.steps, field.is_hashed, secret)
+        return msgspec.json.encode(document), False
+    except (ValueError, RecursionError):  # a text with half a surrogate pair is a ValueError too
         return b"", bool(data)
-    for field in redaction.fields:
-        document = _replaced_value(document, field.steps, field.is_hashed, secret)
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
-        "utf-8", "surrogatepass"
-    ), False
+
+
+def _number_as_written(text: str) -> msgspec.Raw:
+    # Python's float would lose digits, and become infinite; its int refuses more than 4,300 digits.
+    return msgspec.Raw(text.encode())
 
 
 def _replaced_value(value: Any, steps: tuple[str | int, ...], is_hashed: bool, secret: bytes) -> Any:
     """Return a JSON value with the field at the end of a path redacted; unchanged if the path leads nowhere."""
     if not steps:
-        return hash_text(secret, json.dumps(value, sort_keys=True)) if is_hashed else REDACTED
+        return (
+            hash_text(secret, msgspec.json.encode(value, order="deterministic").decode())
+            if is_hashed
+            else REDACTED
+        )
     step, rest = steps[0], steps[1:]
     if isinstance(value, dict) and step in value:
         return {**value, step: _replaced_value(value[step], rest, is_hashed, secret)}
