@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import logging
+import pickle
 import subprocess
 import sys
 import threading
@@ -43,6 +45,12 @@ def test_a_receipt_that_waits_is_a_pending_future(receipt):
         receipt.result(0.001)
     with pytest.raises(TimeoutError):
         receipt.exception(0.001)
+
+
+@pytest.mark.parametrize("send", [pickle.dumps, copy.deepcopy])
+def test_a_receipt_is_not_sent_to_another_process_where_it_would_wait_for_ever(receipt, send):
+    with pytest.raises(TypeError, match=r"cannot (be pickled: return its|pickle)"):
+        send(receipt)
 
 
 def test_an_acknowledged_receipt_has_a_result_and_keeps_it(receipt):

@@ -394,8 +394,9 @@ class Producer:
                 return self._engine
             if self._is_opening:
                 raise UsageError(
-                    f"stream {self.stream}: a record is put while its thread opens the producer, as a log handler does that puts the "
-                    "lines of boto3 or of Penstock: give it a filter that leaves out the loggers botocore, urllib3 and penstock"
+                    f"stream {self.stream}: a record is put while its thread opens the producer: by a log handler that puts the lines "
+                    "of boto3 or of Penstock (give it a filter that leaves out the loggers botocore, urllib3 and penstock), or by a signal "
+                    "handler (call open() before you set it)"
                 )
             self._is_opening = True
             try:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from concurrent.futures._base import FINISHED, PENDING
 from threading import Condition
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from penstock.core.writing.packing import PendingRecord
 
@@ -51,6 +51,16 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
         PendingRecord.__init__(self, data, partition_key, explicit_hash_key)
         # `Future.__init__` is not called: it makes the parts that a receipt makes later.
         self._state = PENDING
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to another process, where a waiting copy would never be settled.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "the future of a record is settled in the process that put the record and cannot be pickled: return its result()"
+        )
 
     # `Future`, `wait` and `as_completed` read these two properties.
     @property
