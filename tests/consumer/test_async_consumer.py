@@ -465,7 +465,7 @@ def test_a_second_signal_interrupts_at_once(stream, table):
         await begun.wait()
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
         await task
 
     before = signal.getsignal(signal.SIGTERM)
@@ -499,7 +499,7 @@ def test_a_second_signal_during_the_start_waits_for_no_handler(stream, table, mo
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.sleep(0)
         interrupted.set()
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
         await task
 
     with pytest.raises(KeyboardInterrupt):

@@ -1,15 +1,19 @@
 """Parts of the user's program that a consumer calls on its threads, and that raise: its logging, its metrics, its signals."""
 
+import contextlib
 import gc
 import io
+import itertools
 import json
 import logging
 import math
+import os
 import signal
 import subprocess
 import sys
 import threading
 from logging.handlers import MemoryHandler
+from types import SimpleNamespace
 
 import pytest
 from real_threads import FAST, put, tiny_stream, unfinished
@@ -17,7 +21,7 @@ from real_threads import FAST, put, tiny_stream, unfinished
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.logs import JsonFormatter
 from penstock.ports.metrics import NoMetrics
-from penstock.runtime import consumer_run, own_loggers
+from penstock.runtime import consumer_run, own_loggers, stop_signals
 from penstock.runtime.guarded_metrics import guard_metrics
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.stop_signals import StopSignals
@@ -386,6 +390,25 @@ def test_a_signal_handler_that_python_did_not_set_becomes_the_default(monkeypatc
     with StopSignals(lambda: None):
         assert callable(handlers[signal.SIGTERM])
     assert handlers == {signal.SIGTERM: signal.SIG_DFL, signal.SIGINT: signal.SIG_DFL}
+
+
+@pytest.mark.parametrize(
+    ("second", "pause_s", "is_interrupted"),
+    [
+        (signal.SIGTERM, 0.0, False),  # as `timeout` sends it: to its child, and to the group of both
+        (signal.SIGINT, 0.0, True),
+        (signal.SIGTERM, 1.0, True),
+    ],
+)
+def test_a_signal_that_is_sent_twice_at_once_is_one_signal(second, pause_s, is_interrupted, monkeypatch):
+    now_s = itertools.count(0.0, pause_s)
+    monkeypatch.setattr(stop_signals, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    calls = []
+    with StopSignals(lambda: calls.append(1)) as signals:
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt) if is_interrupted else contextlib.nullcontext():
+            os.kill(os.getpid(), second)
+    assert (calls, signals.is_interrupted) == ([1], is_interrupted)
 
 
 def test_no_logger_is_made_for_a_configuration_to_disable():

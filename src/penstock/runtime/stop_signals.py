@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, Self
@@ -15,13 +16,15 @@ from penstock.runtime.home_process import HomeProcess
 log = logging.getLogger("penstock.consumer")
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_REPEAT_S: Final = 0.5
+"""The first signal again within this time is no second one. `timeout` signals its child and then its group, which the child belongs to."""
 
 
 class StopSignals:
     """Handles SIGTERM and SIGINT while it is entered, if that is possible.
 
     Several may be entered at once, and left in any order, because an event loop may run several consumers. A first signal
-    goes to all of them; the next one raises KeyboardInterrupt.
+    goes to all of them; the next one raises KeyboardInterrupt, unless it is a repeat of the first.
 
     Args:
         on_signal: Called once, in the signal handler.
@@ -69,7 +72,8 @@ class StopSignals:
 
 _active_stop_signals: Final[list[StopSignals]] = []
 _earlier_handlers: Final[dict[int, Any]] = {}
-_received_signals: Final[list[int]] = []
+_received_signals: Final[list[tuple[int, float]]] = []
+"""Each signal with its moment by the monotonic clock."""
 
 
 def _handler_before(number: int) -> Any:
@@ -80,7 +84,7 @@ def _handler_before(number: int) -> Any:
 
 def received_signal() -> int | None:
     """Return the signal that asked this process's consumers to end, or None. It is forgotten when the next consumers begin."""
-    return _received_signals[0] if _received_signals else None
+    return _received_signals[0][0] if _received_signals else None
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:
@@ -89,10 +93,16 @@ def _handle(number: int, _frame: FrameType | None) -> None:
         signal.signal(number, _handler_before(number))
         os.kill(os.getpid(), number)
         return
-    _received_signals.append(number)
+    _received_signals.append((number, time.monotonic()))
     log.info("signal %s: finishing calls under way", signal.Signals(number).name)
     stopped = [each.request_stop() for each in own_stop_signals]
-    if not any(stopped):
+    if not any(stopped) and not _is_repeat():
         for each in own_stop_signals:
             each.is_interrupted = True
         raise KeyboardInterrupt
+
+
+def _is_repeat() -> bool:
+    """Return whether the last signal is the first one again."""
+    (first, first_s), (last, last_s) = _received_signals[0], _received_signals[-1]
+    return last == first and last_s - first_s < _REPEAT_S
