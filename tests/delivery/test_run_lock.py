@@ -425,7 +425,7 @@ def test_a_query_is_started_when_the_source_of_the_one_before_is_there(start):
 
 
 def test_a_query_whose_python_is_too_slow_for_spark_is_started_again(start):
-    slow = [Query(RuntimeError(f"[STREAM_FAILED] {running._TOO_BUSY}.")) for _ in range(running._STARTS_MAX)]
+    slow = [Query(RuntimeError(f"[STREAM_FAILED] {running.TOO_BUSY}.")) for _ in range(running._STARTS_MAX)]
     good, failed = Query(), Query(RuntimeError("no such stream"))
     assert start(slow[0], good) == (good, [])
     assert start(slow[1], failed, good) == (failed, [good])
@@ -644,6 +644,12 @@ def test_each_batch_is_of_a_kind_of_run():
         "range",
         "redelivery",
     ]
+
+
+def test_the_reason_of_a_python_that_did_not_start_has_the_way_out():
+    assert error_reason(f"[STREAM_FAILED] {running.TOO_BUSY}.").endswith(
+        "connect back. The machine was too busy to start Python in time: run the command again when it is less busy, or on more cores"
+    )
 
 
 def test_the_reason_of_a_failed_python_is_its_error_not_the_word_traceback():

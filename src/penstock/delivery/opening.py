@@ -73,6 +73,8 @@ _log: Final = logging.getLogger("penstock.delivery")
 _NEW_STREAM: Final = (
     "Deliver the new stream under another name, with start TRIM_HORIZON: it may fill the same table"
 )
+TOO_BUSY: Final = "Python worker failed to connect back"
+"""Part of Spark's error if a Python process does not start within ten seconds."""
 _CAUSED_BY: Final = "Caused by: "
 _TRACEBACK: Final = "Traceback (most recent call last):"
 _APPLICATION_HASH_LENGTH: Final = 8
@@ -650,7 +652,10 @@ def error_reason(error: Any) -> str:
         if line.strip().startswith(_CAUSED_BY)
     ]
     reason = first if not causes or causes[-1] in first else f"{first}; caused by {causes[-1]}"
-    return reason.replace(_TRACEBACK, _python_error(trace)).removesuffix(": ")  # a cut trace has no error
+    reason = reason.replace(_TRACEBACK, _python_error(trace)).removesuffix(": ")  # a cut trace has no error
+    if TOO_BUSY in reason:
+        reason += " The machine was too busy to start Python in time: run the command again when it is less busy, or on more cores"
+    return reason
 
 
 def _python_error(trace: str) -> str:

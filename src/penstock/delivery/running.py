@@ -28,6 +28,7 @@ from penstock.core.delivering.record import check_streams
 from penstock.core.moments import describe_moment
 from penstock.delivery.files import spark_uri
 from penstock.delivery.opening import (
+    TOO_BUSY,
     OpenDelivery,
     batch_options,
     check_folders,
@@ -54,8 +55,6 @@ _POLL_S: Final = 0.2
 _STOP_PATIENCE_S: Final = 60.0
 """Longest time that a stop waits for the batches under way."""
 _STARTS_MAX: Final = 5
-_TOO_BUSY: Final = "Python worker failed to connect back"
-"""Part of Spark's error if the Python process of a source does not start within ten seconds."""
 _JAVA_OPTIONS: Final = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -396,7 +395,7 @@ class DeliveryRun:
                 if self._is_stopping:
                     return query
                 time.sleep(_POLL_S)
-            if query.isActive or not starts_left or _TOO_BUSY not in str(query.exception()):
+            if query.isActive or not starts_left or TOO_BUSY not in str(query.exception()):
                 break
             _log.warning("%s: this machine is too busy to start Python in time; starting again", query.name)
         return query

@@ -81,6 +81,8 @@ _FOLDERS: Final = {"checkpoint": "checkpoint", "dead-letters": "dead_letters", "
 _LISTS: Final = ("partition-by", "metadata")
 KEYS: Final = (*_KINDS, *_LISTS, "options")
 _ROOT: Final = re.compile(r"(?!file:)[\w.+-]+://[^/]*")
+_RELATIVE_STEP: Final = re.compile(r"(?!file:)[\w.+-]+:/.*/\.{1,2}(/.*)?")
+"""An address elsewhere with a step `.` or `..`. Of a path on this machine, the steps are taken when it is made absolute."""
 _FOLDERS_OF_DELTA: Final = ("_delta_log", "_change_data")
 """Folders of Delta's own files in the folder of a table."""
 
@@ -242,11 +244,13 @@ def _without_end_slashes(key: str, place: str) -> str:
     """Return a place without slashes at its end.
 
     Raises:
-        OptionError: It is the root of a file system. Without its slashes it would be the name of a folder.
+        OptionError: It is the root of a file system: without its slashes it would be the name of a folder. Or it has a step `.` or `..`.
     """
     found = place.rstrip("/")
     if not found or found.endswith(":"):
         raise OptionError(f"{key}={place} is the root of a file system: name a folder in it")
+    if _RELATIVE_STEP.fullmatch(found):
+        raise OptionError(f"{key}={place}: write the address without a step . or ..")
     return found
 
 
