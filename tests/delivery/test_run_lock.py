@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import traceback
 import uuid
 from contextlib import nullcontext
 from functools import partial
@@ -729,3 +730,33 @@ def test_a_query_that_is_started_again_goes_on_with_the_columns_of_the_one_befor
         MagicMock(delivery=parse_delivery({"stream": each, "to": f"/lake/{each}"})) for each in ("s1", "s2")
     )
     assert run._writer(first) is run._writer(first) is not run._writer(other)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError("No space left on device"), "No space left on device"),
+        (
+            OSError("interrupted"),
+            "py4j.protocol.Py4JJavaError: An error .* calling Java: java.io.InterruptedIOException$",
+        ),
+    ],
+)
+def test_spark_gets_a_short_text_of_a_batchs_error_and_the_program_the_error(monkeypatch, error, text):
+    of_java = Py4JJavaError("An error occurred while calling o1.save.\n", Mock(_target_id="o2"))
+    name = "java.io.InterruptedIOException" if "calling" in text else "java.io.IOException"
+    monkeypatch.setattr(
+        Py4JJavaError, "__str__", lambda self: f"{self.errmsg}: {name}" + "\n\tat a.b.C" * 2000
+    )
+    error.__cause__ = of_java
+    run, reader = DeliveryRun(MagicMock(), [], print), MagicMock()
+    run._spark.readStream.format.return_value = reader.option.return_value = reader
+    run.opened = [MagicMock(delivery=parse_delivery({"stream": "orders", "to": "/lake/orders"}))]
+    monkeypatch.setattr(running, "save_query_id", Mock())
+    monkeypatch.setattr(run, "_writer", lambda _: Mock(write_batch=Mock(side_effect=error)))
+    run._try_start(run.opened[0], {})
+    write = reader.load().writeStream.foreachBatch.call_args.args[0]
+    with pytest.raises(RuntimeError, match=text) as seen:
+        write(None, 0)
+    assert len("".join(traceback.format_exception(seen.value))) < 2000
+    assert run._error is error

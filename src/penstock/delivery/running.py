@@ -5,8 +5,10 @@ from __future__ import annotations
 import locale
 import logging
 import os
+import re
 import sys
 import time
+import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -64,6 +66,14 @@ _JAVA_OPTIONS: Final = (
 Most of a session's code runs a few hundred times: with the usual thresholds, C2 took a third of the CPU time of a backlog of 20 MB. The
 code of each record passes the higher ones within seconds: a backlog of 400 MB takes no longer. Spark's JVMs ignore unknown options.
 """
+
+
+_INTERRUPTION: Final = re.compile(
+    r"py4j\.protocol\.Py4JJavaError: An error occurred while calling.*?"
+    r"(java\.lang\.InterruptedException|java\.io\.InterruptedIOException|java\.nio\.channels\.ClosedByInterruptException)",
+    re.DOTALL,
+)
+"""Found by Spark in the text of a batch's error if the query was stopped: then it does not fail."""
 
 
 def open_session(
@@ -208,6 +218,17 @@ def spark_errors(delivery: Delivery) -> Iterator[None]:
         raise DeliveryFailed(f"{delivery.name} into {delivery.to}: {error}") from error
     except (PySparkException, Py4JJavaError) as error:
         raise DeliveryFailed(f"{delivery.name}: {error_reason(error)}") from error
+
+
+def _text_for_spark(error: BaseException) -> str:
+    """Return a short text for a batch's error, with the words by which Spark recognises an interruption.
+
+    Spark searches the text by a regular expression that needs the stack for each letter. A long trace of Java overflows it.
+    """
+    found = _INTERRUPTION.search("".join(traceback.format_exception(error)))
+    if found is None:
+        return error_reason(error)
+    return f"py4j.protocol.Py4JJavaError: An error occurred while calling Java: {found[1]}"
 
 
 class DeliveryRun:
@@ -413,9 +434,9 @@ class DeliveryRun:
         def write(batch: DataFrame, batch_id: int) -> None:
             try:
                 self._last_batches[delivery.state] = writer.write_batch(batch, batch_id)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - raised again in other words
                 self._error = self._error or error
-                raise
+                raise RuntimeError(_text_for_spark(error)) from None
 
         # If a run is killed while Spark writes its first offset, the next run finds a half-written file. Spark would then refuse the
         # checkpoint location as another query's. Penstock checks by the delivery's record whose location it is.

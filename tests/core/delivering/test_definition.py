@@ -43,7 +43,10 @@ def test_the_name_of_an_arn_is_the_streams():
             "in the same file system or bucket",
         ),
         ({"stream": "orders", "to": "hdfs://host", "format": "delta"}, "or name a folder with state"),
-        ({"stream": "orders", "to": "hdfs://host/."}, "to=hdfs://host/.: write the address without a step . or .."),
+        (
+            {"stream": "orders", "to": "hdfs://host/."},
+            "to=hdfs://host/.: write the address without a step . or ..",
+        ),
         ({"stream": "orders", "to": "s3a://lake/a/../b"}, "without a step"),
         ({"stream": "orders", "to": "/l", "state": "hdfs:/x/./y/"}, "state=hdfs:/x/./y/: write"),
         ({"stream": "orders", "to": "/l", "freshness": "1s"}, "from 5s to 86400s"),
