@@ -45,7 +45,7 @@ from penstock.delivery.opening import (
 )
 from penstock.delivery.run_lock import QUERY, kind_of_batch, try_lock
 from penstock.delivery.running import DeliveryRun, check_deliveries, set_java_options, use_utf8_names
-from penstock.delivery.table_writer import BatchReport, saved_schema
+from penstock.delivery.table_writer import saved_schema
 from penstock.delivery.targets.delta import DeltaTable
 from penstock.delivery.targets.iceberg import IcebergTable
 from penstock.delivery.targets.lake import LakeTarget
@@ -692,32 +692,29 @@ def test_a_stream_that_was_created_again_is_delivered_under_another_name():
     assert text.endswith("under another name, with start TRIM_HORIZON: it may fill the same table")
 
 
-def batch_with(first_arrival_ms):
-    return BatchReport("orders", "7", 1, 0, 1, 1.0, is_repeated=False, first_arrival_ms=first_arrival_ms)
-
-
 @pytest.mark.parametrize(
-    ("batches", "query_count"),
+    ("passes_start", "batches", "query_count"),
     [
-        ([None], 1),  # nothing to read
-        ([batch_with(None), None], 2),  # an empty batch, which a killed run had begun
-        ([batch_with(999), None], 2),
-        ([batch_with(999), batch_with(1_001)], 2),  # records arrive faster than queries end
+        (False, [False], 1),  # nothing to read
+        (False, [True, True, False], 3),
+        (True, [True], 1),
     ],
 )
-def test_once_ends_when_all_is_read_though_a_query_ends_after_one_batch(monkeypatch, batches, query_count):
+def test_once_ends_with_a_query_without_a_batch_if_a_query_ends_after_one(
+    monkeypatch, passes_start, batches, query_count
+):
     run = DeliveryRun(None, [], print)
     delivery = SimpleNamespace(freshness_s=60, state="orders")
-    run.opened = [SimpleNamespace(backfill_range=None, delivery=delivery, opened_ms=1_000)]
+    run.opened = [SimpleNamespace(backfill_range=None, delivery=delivery)]
     queries = []
 
     def start(_opened, _trigger):
-        if batches[len(queries)] is not None:
-            run._last_batches["orders"] = batches[len(queries)]
+        if batches[len(queries)]:
+            run._states_with_batch.add("orders")
         queries.append(SimpleNamespace(name="orders", isActive=False, exception=lambda: None))
         return queries[-1]
 
-    monkeypatch.setattr(running, "PASSES_START", False)
+    monkeypatch.setattr(running, "PASSES_START", passes_start)
     monkeypatch.setattr(run, "_start_query", start)
     run.run(once=True)
     assert len(queries) == query_count

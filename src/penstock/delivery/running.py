@@ -51,6 +51,7 @@ from penstock.errors import DeliveryFailed, OptionError, PenstockError, UsageErr
 from penstock.runtime.threads import begin_on_daemon
 from penstock.spark.engine import PASSES_START, check_version
 from penstock.spark.options.spark_options import SourceOptions
+from penstock.spark.options.table_properties import UNTIL_MS
 
 _log: Final = logging.getLogger("penstock.delivery")
 _POLL_S: Final = 0.2
@@ -259,7 +260,7 @@ class DeliveryRun:
         self._is_stopping = False  # a plain flag: a signal handler must not take an Event's lock
         self._error: BaseException | None = None
         self._writers: dict[str, TableWriter] = {}  # by the state folders of the deliveries
-        self._last_batches: dict[str, BatchReport] = {}  # likewise
+        self._states_with_batch: set[str] = set()  # of the deliveries whose last query had a batch
         self._is_redelivery = is_redelivery
         self._locks: dict[str, RunLock] = {}
         try:
@@ -355,14 +356,12 @@ class DeliveryRun:
         """Return whether a query that has ended may have left records that had arrived before this program's checks.
 
         With Spark 4.0 and 4.1 a query ends after one batch. This may be an empty batch that a killed run had begun, and the records
-        of new shards are in a later batch.
+        of new shards, or of shards for which a limit had no room, are in a later batch. A query without a batch has found no such records.
         """
-        if PASSES_START:
+        if PASSES_START or opened.delivery.state not in self._states_with_batch:
             return False
-        batch = self._last_batches.pop(opened.delivery.state, None)
-        if batch is None:  # the query found nothing to read
-            return False
-        return batch.first_arrival_ms is None or batch.first_arrival_ms <= opened.opened_ms
+        self._states_with_batch.remove(opened.delivery.state)
+        return True
 
     @contextmanager
     def _queries(self) -> Iterator[list[Any]]:
@@ -429,11 +428,14 @@ class DeliveryRun:
             "startingPosition": opened.record.start or "",
         }.items():
             reader = reader.option(name, value)
+        if "availableNow" in trigger and not PASSES_START:
+            reader = reader.option(UNTIL_MS, opened.opened_ms)
         writer = self._writer(opened)
 
         def write(batch: DataFrame, batch_id: int) -> None:
             try:
-                self._last_batches[delivery.state] = writer.write_batch(batch, batch_id)
+                writer.write_batch(batch, batch_id)
+                self._states_with_batch.add(delivery.state)
             except BaseException as error:  # noqa: BLE001 - raised again in other words
                 self._error = self._error or error
                 raise RuntimeError(_text_for_spark(error)) from None

@@ -48,7 +48,6 @@ class BatchReport(Struct, frozen=True):
         duration_s: Time that the delivery of the batch took.
         is_repeated: Whether the batch was committed by an earlier attempt.
         new_columns: Names of the columns that were added or widened.
-        first_arrival_ms: Arrival of the oldest record; None if unknown.
         last_arrival_ms: Arrival of the newest record; None if unknown.
         failed_compactions: Compactions of the table that failed in this program.
     """
@@ -61,7 +60,6 @@ class BatchReport(Struct, frozen=True):
     duration_s: float
     is_repeated: bool
     new_columns: tuple[str, ...] = ()
-    first_arrival_ms: int | None = None
     last_arrival_ms: int | None = None
     failed_compactions: int = 0
 
@@ -71,7 +69,6 @@ class _StagedBatch(NamedTuple):
 
     manifest: Manifest
     new_columns: tuple[str, ...]
-    first_arrival_ms: int | None
     last_arrival_ms: int | None
 
 
@@ -145,7 +142,6 @@ class TableWriter:
             manifest,
             began_s,
             new_columns=staged.new_columns,
-            first_arrival_ms=staged.first_arrival_ms,
             last_arrival_ms=staged.last_arrival_ms,
         )
 
@@ -208,7 +204,7 @@ class TableWriter:
             state_before=placement.state_before,
             staged_count=placement.staged_count,
         )
-        return _StagedBatch(manifest, tuple(added), counts["first_ms"], counts["last_ms"])
+        return _StagedBatch(manifest, tuple(added), counts["last_ms"])
 
     @property
     def _has_no_columns(self) -> bool:
@@ -303,13 +299,12 @@ def _is_row() -> Column:
 
 @functools.cache
 def _counts() -> tuple[Column, ...]:
-    """Return the aggregates of a batch with verdicts: its positions, numbers of records, and the oldest and the newest arrival."""
+    """Return the aggregates of a batch with verdicts: its positions, numbers of records, and the newest arrival."""
     return (
         *_identity_columns(),
         F.count(F.lit(1)).alias("count"),
         F.count_if(~_is_row()).alias("dead"),
         F.count_if(F.col(json_rows.VERDICT) == json_rows.UNKNOWN).alias("unknown"),
-        F.min(F.unix_millis("approximateArrivalTimestamp")).alias("first_ms"),
         F.max(F.unix_millis("approximateArrivalTimestamp")).alias("last_ms"),
     )
 

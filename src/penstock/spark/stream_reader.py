@@ -144,7 +144,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         shared = self._source.shared_options
         # Only Spark 4.0 and 4.1 have batches counted here. They run one batch with availableNow, and do not show which trigger the
         # query has, so a query of another trigger that is stopped after its first batch gets this warning too.
-        if self._starts.planned_count == 1 and shared.batch_limits:
+        if self._starts.planned_count == 1 and shared.batch_limits and shared.until_ms is None:
             _log.warning(
                 "%s %s: this run ends after one batch, which the query limits by %s. With trigger(availableNow=True) this Spark "
                 "runs one batch only: leave the limit out to read everything in it, or start the query again for the rest, "

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 
 from penstock.errors import UsageError
 from penstock.spark.monitoring.progress import report_of
-from spark_support import numbered, put
+from penstock.spark.options.table_properties import UNTIL_MS
+from spark_support import numbered, put, wait_for_next_second
 
 QUERY_OPTIONS = {"is_told_starts": False}
 
@@ -119,3 +121,25 @@ def test_a_checkpoint_location_goes_on_with_a_later_spark_and_back(query, client
     q.commit(end, first)
     q.drain()
     assert q.numbers() == list(range(150))
+
+
+def test_runs_with_an_end_read_all_earlier_records_though_later_ones_arrive(query, client, caplog):
+    q = query(maxRecordsPerTrigger="20")
+    put(client, q.stream, numbered(0, 40))
+    # The server dates records by this machine's clock.
+    wait_for_next_second()
+    until_ms = int(time.time() * 1000)
+    q.given[UNTIL_MS] = str(until_ms)
+    first = 40
+    with caplog.at_level(logging.WARNING, logger="penstock.spark"):
+        for _ in range(30):
+            put(client, q.stream, numbered(first, first + 20))
+            first += 20
+            before = q.done
+            q.night()
+            if q.done is before:
+                break
+        else:
+            pytest.fail("the runs go on")
+    assert q.numbers() == list(range(40))
+    assert "this run ends after one batch" not in caplog.text

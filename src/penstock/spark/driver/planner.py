@@ -102,7 +102,7 @@ class Planner:
         self._planned: PlannedBatch | None = None
         # When to warn that this query has got no shard; inf after the warning.
         self._warn_due_s = float("inf")
-        self._until_ms: int | None = None  # the end of an AvailableNow query's records
+        self._until_ms = options.until_ms  # the end of an AvailableNow query's records
         self._settlement: Settlement | None = None  # of the last batch, for the report
         self._known_batches = KnownBatches()  # up to the last offset that Spark has passed
         self._last_done: StreamOffset | None = None  # the last done batch, until the next one begins
@@ -217,9 +217,9 @@ class Planner:
         return [shard for shard, state in shards.states.items() if state.has_records_before(self._until_ms)]
 
     def _report_unread_part(self, search: Search) -> None:
-        """Warn that the search may have missed records; with AvailableNow, raise Unavailable."""
+        """Warn that the search may have missed records; with AvailableNow, raise Unavailable if it has found none."""
         unread = describe_unread_part(self._query, self._options, search.wait_s)
-        if self._until_ms is not None:
+        if self._until_ms is not None and not search.wanted_shards:
             raise Unavailable(unread)
         _log.warning(unread)
 

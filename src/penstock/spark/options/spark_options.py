@@ -35,7 +35,7 @@ from penstock.core.stream_identity import is_name_or_arn, region_of_arns
 from penstock.core.time_zones import TIME_ZONE, session_time_zone
 from penstock.errors import OptionError, PositionError
 from penstock.spark.options.foreign_options import FORMER_LEASE_TABLE, REFUSED, WITHOUT_EFFECT
-from penstock.spark.options.table_properties import NO_OPTIONS, user_options
+from penstock.spark.options.table_properties import NO_OPTIONS, UNTIL_MS, user_options
 
 _ALL: Final = frozenset({"source", "batch", "sink"})
 _READ: Final = frozenset({"source", "batch"})
@@ -116,6 +116,7 @@ class SourceOptions(Struct, frozen=True):
 
     Args:
         other_table: The table of an option that named the lease table until 0.2, and has no effect now.
+        until_ms: The end of the run, as AvailableNow has it, for a Spark that does not pass that trigger; None without an end.
     """
 
     stream: str
@@ -150,6 +151,7 @@ class SourceOptions(Struct, frozen=True):
     deaggregate: bool
     drops_misplaced_aggregates: bool
     other_table: str | None = None
+    until_ms: int | None = None
 
     @property
     def batch_limits(self) -> list[str]:
@@ -239,6 +241,7 @@ def parse_source(
             starting_is_given=values["startingPosition"] is not None
             or values["startingTimestamp"] is not None,
             other_table=next((text for name, text in given.items() if name.lower() in others), None),
+            until_ms=next((int(text) for name, text in given.items() if name.lower() == UNTIL_MS), None),
             **_fields_of(SourceOptions, values),
         ),
         notes,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_SWITCHES: Final = frozenset({"checkpointlocation", "queryname"})
+UNTIL_MS: Final = "penstock.untilms"
+"""Key by which `penstock deliver --once` passes the end of its run to a Spark that does not pass AvailableNow to the source."""
+_SWITCHES: Final = frozenset({"checkpointlocation", "queryname", UNTIL_MS})
 _OF_TABLES: Final = frozenset(
     {
         "collation",
