@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 
 import pytest
 
+from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.core.keyword_options import (
     check_names,
     check_types,
@@ -43,6 +45,17 @@ def test_a_name_that_is_like_no_other_is_told_what_there_is():
         OptionError, match="unknown connection option zzz: known are milk, sugar_count, warmth"
     ):
         check_names(["milk", "zzz"], field_names(Tea), "connection option")
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**5000), Fraction(10**400)], ids=["400", "5000", "fraction"])
+def test_a_number_beyond_every_float_is_refused(value):
+    with pytest.raises(OptionError, match="warmth: the number is too large"):
+        check_types(Tea(warmth=value))
+
+
+def test_the_bounds_of_a_back_off_are_finite():
+    with pytest.raises(OptionError, match=r"handler_backoff_max_s=inf: expected 0 < .*, and finite"):
+        ConsumerOptions(handler_backoff_max_s=math.inf)
 
 
 class _Count(

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.cli.moments import MachineZone
 from penstock.core.moments import SERVICE_BEGAN_MS, NoTimeZoneError, describe_moment, parse_moment
 from penstock.errors import PositionError
 
@@ -95,6 +96,14 @@ def test_a_datetime_that_its_zone_leaves_out_is_refused():
         parse_moment(datetime(2026, 3, 8, 2, 30, tzinfo=NEW_YORK), "option x")
 
 
+@pytest.mark.parametrize(
+    ("text", "message"), [("0001-01-01", "before Kinesis"), ("9999-12-31T23:59:59", "after the year 9998")]
+)
+def test_a_local_time_at_the_end_of_the_calendar_is_refused_like_others_there(text, message):
+    with pytest.raises(PositionError, match=message):
+        parse_moment(text, "option x", MachineZone())
+
+
 @pytest.mark.parametrize(("fold", "expected"), [(0, "2026-11-01T05:30:00Z"), (1, "2026-11-01T06:30:00Z")])
 def test_the_fold_of_a_datetime_chooses_between_two_moments(fold, expected):
     moment_ms = parse_moment(datetime(2026, 11, 1, 1, 30, tzinfo=NEW_YORK, fold=fold), "option x")
@@ -141,7 +150,7 @@ def test_a_moment_of_which_no_record_can_be_is_refused(given, message):
     [
         "yesterday", "", "2026-01-31-05:00", "2026-01-31+05:00", "2026-02-30", "2026-01", "2026-01-31T25:00Z",
         "2026-01-31T12:00:60Z", "2026-01-31T12:00,5Z", "06/25/2020 10:23:45 PDT", "2026-01-31T12:00 America/New_York", "9" * 5000, "nan", "1e999",
-        True, None, [], float("nan"), float("inf"), NotATime(2026, 1, 31),
+        True, None, [], float("nan"), float("inf"), pytest.param(10**5000, id="huge"), NotATime(2026, 1, 31),
     ],
 )  # fmt: skip
 def test_anything_else_is_no_moment(given):

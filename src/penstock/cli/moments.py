@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.core.starting import StartingPosition
     from penstock.ports.kinesis import Kinesis
 
-_AGE: Final = re.compile(r"(\d+)\s*([smhd])", re.ASCII)
+_AGE: Final = re.compile(r"(\d{1,18})\s*([smhd])", re.ASCII)
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MOMENT_FORMS: Final = "ISO 8601, in the time zone of this machine if it names none"
 

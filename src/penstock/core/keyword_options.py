@@ -78,6 +78,10 @@ def check_types(options: Any) -> None:
         expected, kind_text = _KINDS[kind]
         if not isinstance(value, expected) or isinstance(value, bool) != (kind == "bool"):
             raise OptionError(f"{field.name}={value!r}: expected {kind_text}")
+        try:
+            float(value)
+        except OverflowError:  # arithmetic with it would fail later, in a thread
+            raise OptionError(f"{field.name}: the number is too large") from None
         if type(value) not in (bool, int, float):
             object.__setattr__(
                 options, field.name, int(value) if isinstance(value, Integral) else float(value)
@@ -134,7 +138,7 @@ def check_choice(options: object, name: str, *choices: str) -> None:
 
 
 def check_backoff(options: Any, prefix: str = "") -> None:
-    """Refuse bounds of a back-off that are not above 0 and in order.
+    """Refuse bounds of a back-off that are not above 0, in order and finite.
 
     Args:
         prefix: Begins both names in the message, as in the user's options.
@@ -143,9 +147,9 @@ def check_backoff(options: Any, prefix: str = "") -> None:
         OptionError: The message has both bounds.
     """
     low_s, high_s = options.backoff_min_s, options.backoff_max_s
-    if not 0 < low_s <= high_s:
+    if not 0 < low_s <= high_s < math.inf:
         low, high = f"{prefix}backoff_min_s", f"{prefix}backoff_max_s"
-        raise OptionError(f"{low}={low_s}, {high}={high_s}: expected 0 < {low} <= {high}")
+        raise OptionError(f"{low}={low_s}, {high}={high_s}: expected 0 < {low} <= {high}, and finite")
 
 
 def merge_options(options: T, replacements: Mapping[str, Any]) -> T:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import MAXYEAR, MINYEAR, UTC, datetime, timedelta, tzinfo
 from typing import Any, Final
 
+from penstock.core.safe_text import text_of
 from penstock.errors import PositionError
 
 SERVICE_BEGAN_MS: Final = 1_383_264_000_000
@@ -40,7 +41,7 @@ def parse_moment(value: Any, option: str, zone: tzinfo | None = None) -> int:
         NoTimeZoneError: The moment has no time zone, and `zone` is None.
         PositionError: It is not a moment, it is before the service began, or its local time exists twice or not at all.
     """
-    shown = f"{option}: {str(value)[:60]!r}"
+    shown = f"{option}: {text_of(value, 60)!r}"
     try:
         read = _read(value)
         is_local = isinstance(read, datetime) and read.utcoffset() is None
@@ -52,9 +53,11 @@ def parse_moment(value: Any, option: str, zone: tzinfo | None = None) -> int:
         raise NoTimeZoneError(
             f"{shown} has no time zone: add Z or an offset, for instance -05:00 (a datetime: its tzinfo)"
         )
-    moment = read.replace(tzinfo=zone) if is_local else read
-    _check_existence(moment, shown, refuses_repeated=is_local)
-    moment_ms = (moment - _EPOCH) // _MS
+    if is_local:
+        # In the first and the last year, a time zone's offset can lead out of a datetime's range.
+        read = read.replace(tzinfo=zone if MINYEAR < read.year < MAXYEAR else UTC)
+    _check_existence(read, shown, refuses_repeated=is_local)
+    moment_ms = (read - _EPOCH) // _MS
     if moment_ms < SERVICE_BEGAN_MS:
         raise PositionError(
             f"{shown} is before Kinesis began (November 2013); for all that the stream holds use TRIM_HORIZON"

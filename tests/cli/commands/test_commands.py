@@ -304,6 +304,8 @@ def test_wrong_values_are_usage_errors(stream, capsys, arguments, word):
         (["tail", "S", "--since", "1769860800"], "seconds? milliseconds are expected; in seconds it would be 2026-01-31T12"),
         (["tail", "S", "--since", "90"], "seconds? milliseconds are expected; in seconds it would be 1970-01-01T00:01:30Z"),
         (["tail", "S", "--until", "soon"], "--until: 'soon' is not a moment"),
+        (["tail", "S", "--until", "9999-12-31T23:59"], "--until: '9999-12-31T23:59' is after the year 9998"),
+        (["tail", "S", "--since", "9" * 5000 + "d"], "is not a moment"),
         (["tail", "S", "--until", "2h", "--since", "1h"], "--since 1h is not before --until 2h: there is nothing to read"),
         (["tail", "S", "--until", "2025-10-01", "--since", "2025-10-01"], "--since 2025-10-01 is not before --until 2025-10-01"),
         (["tail", "S", "--until", "1h", "--from", "latest"], "--from latest is not before --until 1h"),
