@@ -370,6 +370,39 @@ def test_a_handler_that_does_not_return_is_a_stalled_shard():
     assert health(worker).is_healthy
 
 
+@pytest.mark.parametrize("checkpointing", ["auto", "manual"])
+def test_a_handler_that_does_not_return_is_a_stalled_shard_while_records_arrive(checkpointing):
+    world = World(shard_count=1)
+    pool = HeldPool()
+    worker = world.worker("a", handler_pool=pool, stall_after_s=100.0, checkpointing=checkpointing)
+    world.run(20)
+    pool.is_open = False
+    for _ in range(24):  # they are read ahead
+        world.put(3)
+        world.run(5)
+    assert [shard.state for shard in health(worker).shards] == ["stalled"]
+
+
+def test_a_handler_that_keeps_failing_is_a_stalled_shard_while_records_arrive():
+    world = World(shard_count=1)
+    worker = world.worker(
+        "a", poison, stall_after_s=100.0, handler_retries_max=10**6, handler_backoff_max_s=1.0
+    )
+    for _ in range(26):
+        world.put(3)
+        world.run(5)
+    assert [shard.state for shard in health(worker).shards] == ["stalled"]
+
+
+def test_a_shard_whose_records_are_delivered_and_not_yet_checkpointed_is_not_stalled():
+    world = World(shard_count=1)
+    worker = world.worker("a", lambda batch: None, stall_after_s=50.0, checkpointing="manual")
+    for _ in range(26):
+        world.put(3)
+        world.run(5)
+    assert [shard.state for shard in health(worker).shards] == ["reading"]
+
+
 def test_reads_that_fail_again_and_again_are_told_with_their_error():
     world = World(shard_count=1)
     worker = world.worker("a")
@@ -395,6 +428,19 @@ def test_reads_that_are_asked_to_slow_down_are_no_illness():
     world.run(60)
     assert world.kinesis.throttled_reads <= 45  # its reads were refused all the time
     assert health(worker).is_healthy
+
+
+def test_reads_that_are_throttled_until_the_shard_is_stalled_are_its_cause():
+    world = World(shard_count=1)
+    worker = world.worker("a", stall_after_s=100.0)
+    world.run(20)
+    world.put(3)
+    world.kinesis.throttled_reads = 10_000
+    world.run(130)
+    stalled, cause = health(worker).problems
+    assert stalled == f"shard {SHARD} is behind and does not move"
+    assert cause.startswith(f"shard {SHARD} cannot be read: ")
+    assert not health(worker).is_ready
 
 
 def test_a_worker_that_ends_names_what_had_stopped(caplog):

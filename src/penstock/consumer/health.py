@@ -24,7 +24,8 @@ class ShardHealth:
         state: State of the shard.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when not known.
         stopped_reason: Why the shard stopped; None if it has not stopped.
-        read_failure: The error with which the shard's reads keep failing; None if they do not.
+        read_failure: The error with which the shard's reads keep failing, of a stalled shard also that they are throttled; None if
+            they do not fail.
     """
 
     shard_id: str

@@ -600,6 +600,12 @@ class ShardRun:
             many = self._reader.failure_count >= READ_FAILURES_REPORTED
             return self._read_error if many and not isinstance(self._read_error, Throttled) else None
 
+    @property
+    def last_read_failure(self) -> PenstockError | None:
+        """The error of the last read; None if it succeeded."""
+        with self.lock:
+            return self._read_error if self._reader.failure_count else None
+
     def without_progress_s(self, now_s: float) -> float:
         """Return for how long the shard has been behind without progress, as of the last `take_progress`."""
         with self.lock:
@@ -629,13 +635,22 @@ class ShardRun:
             passed_s = max(now_s - self._done_since_s, 1e-3)
             throughput_kbps = self._done_bytes / 1024 / passed_s
             self._done_bytes, self._done_since_s = 0, now_s
-            progress_text = f"{self._reader.position} {self._delivery.low_watermark}"
+            progress_text = self._describe_progress()
             if self.is_paused:
                 progress_text += f" paused {now_s}"  # a paused shard does not count as stuck
             if progress_text != self._progress_text or lag_ms == 0:
                 self._progress_text, self._progress_s = progress_text, now_s
             tip = self._tip()
         return ReaderProgress(self.key, self.epoch, progress_text, lag_ms, throughput_kbps, tip)
+
+    def _describe_progress(self) -> str:
+        delivery = self._delivery
+        # Reading goes on for a while behind a call of user code that does not return, and is no progress then.
+        if delivery.is_idle:
+            place = str(self._reader.position)
+        else:
+            place = str(delivery.last_delivered) if delivery.options.checkpointing == "manual" else ""
+        return f"{place} {delivery.low_watermark}"
 
     def _tip(self) -> TipMark | None:
         """Return the last done position and a moment at which no record followed it; None if fetched records are not done."""

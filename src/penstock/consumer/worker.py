@@ -294,7 +294,7 @@ class Worker:
         if run.is_paused:
             return ShardHealth(key, "paused", lag_ms)
         is_stalled = run.without_progress_s(now_s) >= self._options.stall_after_s
-        failure = run.read_failure
+        failure = run.last_read_failure if is_stalled else run.read_failure
         why = None if failure is None else str(failure)
         return ShardHealth(key, "stalled" if is_stalled else "reading", lag_ms, read_failure=why)
 

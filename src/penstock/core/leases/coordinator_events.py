@@ -215,7 +215,7 @@ class ReaderProgress(Struct, frozen=True):
     """The progress of a reader, for the stall watchdog and `throughputKBps`.
 
     Args:
-        progress_text: A text that changes when reading or delivery advances.
+        progress_text: A text that changes when the shard advances: reading, or delivery while it has records.
         millis_behind_latest: The last known lag, or None.
         throughput_kbps: Kilobytes per second delivered since the previous event of this kind.
         tip: The last position at which the reader was at the tip, and when; written with the next renewal.
