@@ -11,7 +11,8 @@ not, `penstock.core.reading.resume.judge_missing_record` decides whether later r
 `on_data_loss` decides whether the reader fails or reports the possible loss and goes on.
 
 An iterator that a page returned skips trimmed records without a report. So a reader that lags so far that unread records may
-be leaving the stream requests each page with a new iterator at its last record.
+be leaving the stream requests each page with a new iterator at its last record. If that page has only this record, the next
+page is discarded, and accepted when it is read again: the last record was still there in between, so none was skipped.
 
 | fault | answer |
 |---|---|
@@ -117,6 +118,7 @@ class ShardReader:
         # Whether reading began at a position that is not a record, and unread records have been about to leave the stream ever since.
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
+        self._follower: str | None = None  # the first record of the page that was discarded last
         self._in_a_row = AnswersInARow()
         self._unknown_shard: NotFound | None = None  # the answer that makes the listing necessary
         self._listing_reason: str | None = None  # why the next step is a listing, or None
@@ -206,6 +208,7 @@ class ShardReader:
             self._record_bytes = page.read_bytes // page.record_count + 1
         if self._may_have_skipped_trimmed(page):
             self._iterator = None
+            self._follower = page.first_sequence_number
             self._pace(page, started_s)
             return PageOutcome(None)
         loss = warning = None
@@ -229,7 +232,7 @@ class ShardReader:
             self._skip_through = None
         # Only once the record at which the iterator begins is found or judged: before, unread records before this page may be gone.
         if self._skip_through is None:
-            self._check_unread_age(page)
+            self._check_unread_age(page, is_progress)
         if page.next_iterator is None:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
@@ -381,19 +384,25 @@ class ShardReader:
         """Return whether the page's iterator may have skipped unread records that were trimmed since the previous page.
 
         False before the first record, and for a new iterator's first page: there `_judge_resume` looks for the last record.
+        It has found that record since a page was discarded, so nothing was skipped before that page.
         """
         if self._skip_through is not None or not self.position.is_record:
             return False
+        if page.first_sequence_number is not None and page.first_sequence_number == self._follower:
+            return False
         return not self._are_unread_records_kept(page)
 
-    def _check_unread_age(self, page: Page[Rows_co]) -> None:
-        """Check the age of the records after a page: if they may be trimmed soon, the next page gets a new iterator."""
+    def _check_unread_age(self, page: Page[Rows_co], is_progress: bool) -> None:
+        """Check the age of the records after a page: if they may be trimmed soon, the next page gets a new iterator.
+
+        Not after a page without new records: another one at the same record may be no longer, if the records are large.
+        """
         self.unread_since_ms = (
             None if page.service_ms is None else page.service_ms - page.millis_behind_latest
         )
         is_kept = self._are_unread_records_kept(page)
         self._is_at_horizon = self._is_at_horizon and not is_kept
-        if not is_kept and not page.is_pushed and self.position.is_record:
+        if is_progress and not is_kept and not page.is_pushed and self.position.is_record:
             self._iterator = None  # its page would be discarded: see `_may_have_skipped_trimmed`
 
     def _are_unread_records_kept(self, page: Page[Rows_co]) -> bool:
@@ -495,8 +504,11 @@ class ShardReader:
     # --- inside: pace ---
 
     def _page_count(self) -> int:
-        count_max, aim = self.options.record_count_max, self.options.page_bytes_aim
-        return count_max if aim is None else max(1, min(count_max, aim // self._record_bytes))
+        count, aim = self.options.record_count_max, self.options.page_bytes_aim
+        if aim is not None:
+            count = max(1, min(count, aim // self._record_bytes))
+        # The page of a new iterator begins with the last record: it has room for another one.
+        return count if self._skip_through is None else max(2, count)
 
     def _pace(self, page: Page[Rows_co], started_s: float) -> None:
         """Set the pause before the next call: the spacing, longer at a quiet tip or after many bytes."""
