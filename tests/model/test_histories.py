@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from model.test_batches import PLANTED_BUGS
 from penstock.core.batches.offsets import SharedLimits, StreamOffset
 from penstock.core.leases.lease import BatchClaim, Lease, WorkerRun, name_run
-from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock_sim.kinds import SeedKind
 from penstock_sim.model_batch_log import (
     Changed,
@@ -206,7 +206,20 @@ def trace_with_bug(name: str) -> Trace:
         return trace_of(name, scenario, run_scenario(scenario))
 
 
-RIGHT = (trace_with_deleted_row(), trace_with_second_adoption(), trace_with_handover_to_kcl_3())
+def trace_with_assigned_end() -> Trace:
+    """A leader of KCL 3 assigns an ended lease, which has no owner any more, to the worker that has read it."""
+    taken = Lease("s", 1, "q", run=RUN)
+    ended = replace(taken, counter=2, owner=None, checkpoint=SHARD_END)
+    log = [("s", row) for row in (Lease("s"), taken, ended, replace(ended, counter=3, owner="q"))]
+    return trace_of_log("assigned after its end", log, ["kcl"], {"s": []})
+
+
+RIGHT = (
+    trace_with_deleted_row(),
+    trace_with_second_adoption(),
+    trace_with_handover_to_kcl_3(),
+    trace_with_assigned_end(),
+)
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +247,7 @@ def test_a_history_with_a_planted_bug_is_refused_at_the_event_that_breaks_a_rule
     assert f"is refused: ['{REFUSED[name]}', " in line
 
 
-def test_deleted_rows_leases_that_are_adopted_again_and_handovers_to_kcl_3_are_behaviours_of_the_model(
+def test_deleted_rows_leases_that_are_adopted_again_and_writes_of_kcl_3_are_behaviours_of_the_model(
     refusals: str,
 ) -> None:
     assert f"{len(RIGHT)} of {len(REFUSED) + len(RIGHT)} histories are behaviours of the model" in refusals

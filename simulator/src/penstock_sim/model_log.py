@@ -54,11 +54,15 @@ def trace_of_log(
         if new is not None and as_row(old, key) == as_row(new, key):
             continue  # attributes that the model does not have, such as the children
         kind, worker = change_of(old, new)
+        found = as_row(new, key)
+        if java and kind == "Take" and old is not None and old.is_ended:
+            # A leader of KCL 3 assigns leases that have ended, too, also to workers that never take one.
+            events.append(["Given", "none", key, found])
+            continue
         if worker in java and kind != "RequestHandover":
             kind = f"Java{kind}"
         if runs.has_begun_again(worker, new):
             events.append(["Exit", worker or "", "none"])  # the process before it has ended
-        found = as_row(new, key)
         anyone = "any" if kind == "LateCheckpoint" else min(workers)
         events.append([kind, worker or anyone, key, "answered", found, found[4], False])
     others = sorted(workers - set(java))
