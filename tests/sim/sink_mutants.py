@@ -113,7 +113,7 @@ def never_gives_up(options, **more):
 @planted(
     "no row is looked at before it is sent",
     "writers that leave the limits to the service",
-    11,
+    1,
     task_writer,
     "check_record",
 )

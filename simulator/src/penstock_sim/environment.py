@@ -35,6 +35,7 @@ from penstock_sim.table import Fate, SimTable, TableCall
 _MISTAKES_APART_S: Final = 10.0
 _LISTINGS_APART_S: Final = 30.0
 """A worker that lists again because a listing lacked a shard does so within this time."""
+_SMALL_PAGE_MAX: Final = 5
 EVENTS_PER_S_MAX: Final = 5_000
 """So many events in a second are a loop that does not rest. A seed's busiest second has a few hundred."""
 READER_OPTIONS: Final = ReaderOptions(
@@ -384,6 +385,8 @@ class Environment:
         stream, shard = found
         index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
+        if self.luck("small_page"):
+            count = min(count, self.chance.randint(1, _SMALL_PAGE_MAX))
         if count == 0 and "maxBatchDuration" in self.scenario.query_plan.options:
             self.record(streams.EmptyPageReturned(key))  # a batch whose time is over ends with it
         records, after = stream.read(shard, index, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -42,6 +43,8 @@ class LossesReported(Checker):
         self._reported: dict[str, dict[tuple[str, int], set[int]]] = {}
         """Records that left the stream unread, by shard and by the reader that reported them or skipped them as possibly lost."""
         self._doubtful: set[tuple[str, str, int]] = set()
+        self._away: set[tuple[str, str, int]] = set()
+        """Readers that were so far from the trim horizon that no unread record was about to leave the stream."""
         self._doubted: dict[tuple[str, str], int] = {}
         """Empty pages in a row after which a reader read again, because its last record had left the stream."""
         self._written_within_s = 1.1 * self.options.renew_interval_s + _LATE_WRITE_S
@@ -156,6 +159,13 @@ class LossesReported(Checker):
             self._reported.get(event.key, {}).pop((event.who, event.epoch), None)
 
     def _on_records_delivered(self, event: reading.RecordsDelivered) -> None:
+        self._judge_delivery(event)
+        shard = self.history.shards[event.key]
+        after = bisect_right(shard.sequences, event.numbers[-1])
+        if after == len(shard.sequences) or shard.arrivals_ms[after] >= self._enough_ms(event.key):
+            self._away.add(event.reader)
+
+    def _judge_delivery(self, event: reading.RecordsDelivered) -> None:
         key, sequences = event.key, event.numbers
         reader = self.history.readers.get(event.reader)
         if reader is None or not (reader.deliveries or reader.position.is_record):
@@ -164,12 +174,12 @@ class LossesReported(Checker):
         begins_in_doubt = not reader.deliveries and event.reader in self._doubtful
         if begins_in_doubt or (self.history.kcl_workers and row is not None and row.has_foreign_checkpoint):
             return  # no row shows that a reader was at the tip since: an empty shard is then a possible loss
-        if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
-            return
+        if not reader.position.is_record and event.reader not in self._away:
+            return  # it warns, since it began with the oldest records and has not got away from the trim horizon
         gap = [
-            number for number in shard.sequences[reader.next_index : shard.trimmed] if number < sequences[0]
+            number for number in shard.sequences[reader.next_index : shard.trimmed] if number < sequences[-1]
         ]
-        silent = self._first_silent(key, gap)
+        silent = self._first_silent(key, sorted(set(gap).difference(sequences)))
         if silent is not None:
             raise Broken(
                 f"{event.who} goes on in {key} at {sequences[0]} and does not report {silent}, which is gone unread"

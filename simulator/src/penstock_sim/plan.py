@@ -77,6 +77,7 @@ class FaultPlan(Struct, frozen=True, repr_omit_defaults=True):
     expired_iterator: float = 0.0
     broken_connection: float = 0.0
     empty_page: float = 0.0
+    small_page: float = 0.0  # a page has few records although more follow
     unknown_shard: float = 0.0
     lost_iterator: float = 0.0
     early_tip: float = 0.0

@@ -70,6 +70,7 @@ def draw_scenario(seed: int) -> Scenario:
         rows_of_others=chance.choice((0.0, 0.0, 0.0, 0.3, 0.9)),
         quiet_streams_per_min=0.0 if retention_s is None else some(0.7, 0.5, 2.0),
         second_processes_per_min=Chance(f"second processes {seed}").some(0.15, 0.3, 2.0),
+        small_page=Chance(f"small pages {seed}").some(0.15, 0.3, 1.0),
     )
     delivery = DeliveryOptions(
         batch_records_max=chance.choice((1, 3, 5, 5, 20)),
