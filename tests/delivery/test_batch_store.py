@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import duckdb
 import pytest
@@ -166,6 +167,13 @@ def test_a_full_disk_leaves_no_half_file_and_the_batch_goes_on_later(tmp_path, m
     assert [each for each in (tmp_path / "state").rglob("*") if each.is_file()] == []
     store.commit(manifest(tmp_path))
     assert (tmp_path / "lake" / "file").read_bytes() == b"abc"
+
+
+def test_a_disk_without_hard_links_is_answered_with_the_way_to_another(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.link", Mock(side_effect=PermissionError(errno.EPERM, "Operation not permitted")))
+    with pytest.raises(OSError, match=f"{tmp_path} is on a file system without hard links.* with state"):
+        LocalFiles().create(f"{tmp_path}/0.json", b"{}")
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(tmp_path, monkeypatch):

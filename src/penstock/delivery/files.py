@@ -28,6 +28,8 @@ _CREDENTIALS: Final = (
 )
 _CONDITIONAL: Final = "fs.option.create.conditional.overwrite"
 """Hadoop's option for a write that fails if the file exists already. S3A has it since Hadoop 3.4.2."""
+_NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Errors of a link on a file system that has none, such as FAT and some network shares."""
 _GLOB: Final = re.compile(r"[{}\[\]*?\\]")
 
 
@@ -84,6 +86,14 @@ class LocalFiles:
             os.link(aside, path)
         except FileExistsError:
             return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            folder = Path(path).parent
+            reason = (
+                f"{folder} is on a file system without hard links, which make a file appear whole and once"
+            )
+            raise OSError(error.errno, f"{reason}; name a folder on another disk with state") from error
         finally:
             Path(aside).unlink()
         return True
