@@ -57,6 +57,9 @@ def test_a_mended_schema_and_a_newer_version_may_have_a_further_field_in_a_struc
     text = kinds.StructType([kinds.StructField("lat", kinds.StringType())])
     with pytest.raises(OptionError, match="cannot become STRUCT<LAT:STRING,LON:DOUBLE>"):
         _merged_schema(kinds.StructType([kinds.StructField("place", text)]), schema("lat", "lon"), delivery)
+    other = kinds.StructType([kinds.StructField("Place", kinds.DoubleType())])
+    with pytest.raises(OptionError, match=r"column Place is place in the table, .*: write place"):
+        _merged_schema(other, schema("lat"), delivery)
     lake = parse_delivery({"stream": "orders", "to": "/lake/orders", "format": "delta"})
     assert _merged_schema(schema("lat"), schema("lat", "lon"), lake) == schema("lat")
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import ArrayType, MapType, NullType, StructType
 
 from penstock import wiring
-from penstock.core.delivering.definition import FILE_FORMATS, LAKES, RAW, SAMPLE, Delivery
+from penstock.core.delivering.definition import FILE_FORMATS, LAKES, NEW_TABLE, RAW, SAMPLE, Delivery
 from penstock.core.delivering.json_schema_columns import is_json_schema
 from penstock.core.delivering.lake_table import check_batches
 from penstock.core.delivering.manifest import ArrivalRange
@@ -565,14 +565,20 @@ def _read_schema(text: str) -> StructType:
 def _merged_schema(schema: StructType, last_schema: StructType, delivery: Delivery) -> StructType:
     """Return the schema's columns, then the further ones of the saved schema; refuse types that the table's files do not allow."""
     known = {field.name: field.dataType for field in last_schema.fields}
+    saved_names = {name.lower(): name for name in known}
     if delivery.adds_to_structs:
         schema = with_inner_fields(schema, last_schema)
     for field in schema.fields:
+        name = saved_names.get(field.name.lower(), field.name)
+        if name != field.name:
+            raise OptionError(
+                f"schema: column {field.name} is {name} in the table, and only its case differs: write {name}"
+            )
         before = known.get(field.name, field.dataType)
         if delivery.format == "parquet" and not may_retype(before, field.dataType):
             raise OptionError(
                 f"schema: column {field.name} is {before.simpleString().upper()} in the table's files, and cannot "
-                f"become {field.dataType.simpleString().upper()}"
+                f"become {field.dataType.simpleString().upper()}: keep its type, or {NEW_TABLE}"
             )
     return _with_further_columns(schema, last_schema)
 
