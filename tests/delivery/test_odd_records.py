@@ -62,7 +62,10 @@ def test_a_new_field_with_the_name_of_a_computed_column_does_not_end_the_deliver
 
 
 def test_no_value_changes_on_its_way_into_a_column(write):
-    columns = "id BIGINT, n DOUBLE, t TIMESTAMP, s STRUCT<a: BIGINT>, m MAP<STRING, INT>, l ARRAY<MAP<STRING, DOUBLE>>, country STRING, note STRING"
+    columns = (
+        "id BIGINT, n DOUBLE, t TIMESTAMP, s STRUCT<a: BIGINT>, m MAP<STRING, INT>, l ARRAY<MAP<STRING, DOUBLE>>, country STRING, "
+        "note STRING, d DATE, z ARRAY<TIMESTAMP_NTZ>"
+    )
     bad = [
         '{"id": 1, "n": 1e400}',
         '{"id": 2, "n": NaN}',
@@ -87,12 +90,17 @@ def test_no_value_changes_on_its_way_into_a_column(write):
         '{"id": 99',
         '{"id": 9,',
         '{"id": 9, "s": {"a": 1}]\n',
+        '{"id": 9, "d": "10000-01-01"}',
+        '{"id": 9, "d": "0000-12-31"}',
+        '{"id": 9, "z": ["10000-01-01T00:00:00"]}',
+        '{"id": 9, "t": -62135596801}',
     ]
     good = [
         '{"id": 10, "t": "2026-01-01T02:00:00+02:00"}',
         '{"id": 11, "t": "2026-01-01 00:00:00"}',
         '{"id": 12, "t": 1767225600}\n',
         r'{"id": 13, "n": 1e300, "m": {"k": 1, "K": 2}, "country": "a/b=c", "note": "\ud83d\ude00 \\ud83d"}',
+        '{"id": 14, "d": "9999-12-31", "t": "0001-01-01T00:00:00Z", "z": ["9999-12-31T23:59:59.999999"]}',
     ]
     table, letters = write([*bad, *good], schema=columns, **{"partition-by": "country"})
     found = reasons(letters)
@@ -102,8 +110,14 @@ def test_no_value_changes_on_its_way_into_a_column(write):
     assert found[bad[3]] == "field t: number 1767225600000 does not fit TIMESTAMP"
     assert found[bad[7]] == "partition column country: an empty text cannot be the name of a folder"
     moment = 1767225600.0
-    assert read(table, "id, epoch(t)") == [(10, moment), (11, moment), (12, moment), (13, None)]
-    assert read(table, "id, n, country, note")[-1] == (13, 1e300, "a/b=c", "\U0001f600 \\ud83d")
+    assert read(table, "id, epoch(t)")[:-1] == [(10, moment), (11, moment), (12, moment), (13, None)]
+    assert read(table, "id, epoch(t), d, z[1]::TEXT")[-1] == (
+        14,
+        -62135596800.0,
+        dt.date.max,
+        "9999-12-31 23:59:59.999999",
+    )
+    assert read(table, "id, n, country, note")[-2] == (13, 1e300, "a/b=c", "\U0001f600 \\ud83d")
 
 
 def test_a_record_that_looks_like_its_fields_loses_nothing(write):

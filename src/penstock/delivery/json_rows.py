@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812 - its name everywhere
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
+    DateType,
     DoubleType,
     FloatType,
     IntegerType,
@@ -20,12 +21,14 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
 from penstock.core.delivering.json_fields import (
     HALF_PAIR,
     SECONDS_MAX,
+    SECONDS_MIN,
     TableColumns,
     explain_misfit,
     infer_columns,
@@ -337,12 +340,14 @@ def _equals_json(value: Column, kind: Any) -> Column | None:
     """Return a column that is true if a parsed value equals its JSON; None if values of this type always equal it.
 
     Spark turns a number that is too large for a DOUBLE into infinity, and reads a moment in milliseconds as one in seconds. It makes
-    maps that have a key twice, which readers refuse.
+    maps that have a key twice, which readers refuse, and dates outside the years 1 to 9999, at which Python's readers fail.
     """
     if isinstance(kind, DoubleType | FloatType):
         is_equal = F.abs(value) != float("inf")
     elif isinstance(kind, TimestampType):
-        is_equal = F.unix_seconds(value) < SECONDS_MAX
+        is_equal = F.unix_seconds(value).between(SECONDS_MIN, SECONDS_MAX - 1)
+    elif isinstance(kind, DateType | TimestampNTZType):
+        is_equal = F.year(value).between(1, 9999)
     elif isinstance(kind, ArrayType):
         if _equals_json(F.lit(None), kind.elementType) is None:
             return None

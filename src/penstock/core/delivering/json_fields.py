@@ -24,6 +24,8 @@ HALF_PAIR: Final = (
 """Half a surrogate pair in the text of a JSON value, for the regular expressions of Python and Java. Spark would write `?`."""
 SECONDS_MAX: Final = 253_402_300_800
 """Begin of the year 10000, in seconds. Spark reads a number as seconds, so today's moments in milliseconds are after it."""
+SECONDS_MIN: Final = -62_135_596_800
+"""Begin of the year 1, in seconds. Python reads no moment before it, and none of the year 10000."""
 _SURE: Final = ("string", "boolean", "double", "float")
 """Types for which `_may_fit` alone decides, beside those of `_WHOLE`."""
 _FLOAT_MAX: Final = (2 - 2**-23) * 2.0**127
