@@ -18,7 +18,7 @@ def loaded_on_use(
     Args:
         homes: The names in each module, separated by spaces; a module that begins with a point is in this package.
         public: The names that `dir` shows.
-        extras: The argument of `pip install`, by the package that it installs.
+        extras: For each optional package that the modules need: the argument of `pip install` that installs it.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 

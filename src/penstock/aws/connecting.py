@@ -32,7 +32,7 @@ PROXY_REMEDY: Final = "check the user and the password in HTTPS_PROXY or HTTP_PR
 
 
 def proxy_for(url: str) -> str | None:
-    """Return the proxy that the environment names for an address, found as botocore finds it.
+    """Return the proxy that the environment names for an address, as botocore finds it; None if there is none.
 
     Raises:
         OptionError: The environment's value is not the address of a proxy. It is not shown, since it may hold a password.

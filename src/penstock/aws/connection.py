@@ -15,6 +15,7 @@ import time
 from collections import deque
 from dataclasses import replace
 from functools import lru_cache, partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -362,7 +363,9 @@ class _AssumedRole:
             method="assume-role", refresh_using=fetch
         )
         self.session: Any = new_session(options)
-        self.session.register_component("credential_provider", _Provider(credentials))
+        self.session.register_component(
+            "credential_provider", SimpleNamespace(load_credentials=lambda: credentials)
+        )
         if self.session.get_credentials() is not credentials:
             raise OptionError(
                 f"roleArn={role_arn}: botocore {botocore.__version__} takes no credentials from outside, and without the "
@@ -384,14 +387,3 @@ class _AssumedRole:
                 provider="assume-role",
                 error_msg=f"the request was not signed by the role {self._role_arn}; it was not sent",
             )
-
-
-class _Provider:
-    """Provides the same credentials always."""
-
-    def __init__(self, credentials: Any) -> None:
-        self._credentials = credentials
-
-    def load_credentials(self) -> Any:
-        """Return the credentials."""
-        return self._credentials

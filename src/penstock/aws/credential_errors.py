@@ -87,7 +87,7 @@ def _has_non_text_key(error: BaseException, modules: list[str]) -> bool:
 
 
 def _modules_of(error: BaseException) -> list[str]:
-    """Return the modules that an error passed through, the one that raised it last."""
+    """Return the modules that an error passed through; the last one raised it."""
     modules, step = [""], error.__traceback__
     while step is not None:
         modules.append(str(step.tb_frame.f_globals.get("__name__", "")))

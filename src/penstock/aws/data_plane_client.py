@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import lru_cache
-from types import FunctionType
+from types import FunctionType, SimpleNamespace
 from typing import Any, Final
 
 import msgspec
@@ -136,7 +136,7 @@ class _RequestPattern(Struct, frozen=True):
 
 
 class _Operation:
-    """One operation of a client; safe to use from several threads."""
+    """One operation of a client, called as the client's method. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -216,9 +216,10 @@ class _Operation:
             self._patterns.pop(queue, None)
             return self._ask_boto3(**arguments)
         headers: Any = answer.headers
+        raw: Any = SimpleNamespace(stream=lambda: iter([answer.body]))  # as `AWSResponse` reads it
         self._events.emit(
             f"after-call.{self._event}",
-            http_response=AWSResponse(pattern.url, answer.status, headers, _RawBody(answer.body)),
+            http_response=AWSResponse(pattern.url, answer.status, headers, raw),
             parsed=parsed,
             model=self._model,
             context=pattern.context,
@@ -253,17 +254,6 @@ class _Operation:
         return parsed
 
 
-class _RawBody:
-    """The body of an answer as `AWSResponse` reads it."""
-
-    def __init__(self, body: bytes) -> None:
-        self._body = body
-
-    def stream(self) -> Iterator[bytes]:
-        """Yield the body."""
-        yield self._body
-
-
 def _body_of(arguments: Mapping[str, Any]) -> bytes:
     given = dict(arguments)
     if "Records" in given:
@@ -283,7 +273,7 @@ def _request_of(pattern: _RequestPattern, body: bytes, signed: Mapping[str, str]
 
 
 def _is_botocore_wrapped() -> bool:
-    """Return whether tracing wraps botocore's functions. It would not see calls that are made without them."""
+    """Return whether tracing wraps botocore's functions. Tracing would not see calls that bypass these functions."""
     for owner, name in _WRAPPED_BY_TRACING:
         function = owner.__dict__.get(name)
         # A wrapper is not a function, or it is a function of another package under the same name.

@@ -45,7 +45,7 @@ _HTTP1: Final = b"HTTP/1."
 _STATUS_BYTES_MAX: Final = 100
 _ERROR_BYTES_MAX: Final = 64 * 1024
 PING_INTERVAL_S: Final = 20.0
-_IDLE_S: Final = 10.0
+_CLOSED_AFTER_IDLE_S: Final = 10.0
 _SETTINGS: Final = {
     SettingCodes.ENABLE_PUSH: 0,
     SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
@@ -256,26 +256,26 @@ class EventConnection(asyncio.Protocol):
             remedy = "keep a proxy that opens TLS out of the way with NO_PROXY, or read by polling"
             self._close(f"it does not speak HTTP/2, but answers {status}; {remedy}")
             return
-        touched: dict[int, Receiver] = {}
+        fed_receivers: dict[int, Receiver] = {}
         try:
             for event in self._h2.receive_data(data):
-                self._on_event(event, now_s, touched)
+                self._on_event(event, now_s, fed_receivers)
         except ProtocolError as error:
             self._flush()
             self._close(f"the service broke the protocol: {error}")
         if not self.is_open:
             return
-        for receiver in touched.values():
+        for receiver in fed_receivers.values():
             receiver.report_ready_outcomes()
         if self._unreturned_bytes >= _CONNECTION_WINDOW_BYTES // 4:
             self._h2.increment_flow_control_window(self._unreturned_bytes)
             self._unreturned_bytes = 0
         self._flush()
 
-    def _on_event(self, event: Event, now_s: float, touched: dict[int, Receiver]) -> None:
+    def _on_event(self, event: Event, now_s: float, fed_receivers: dict[int, Receiver]) -> None:
         match event:
             case DataReceived():
-                self._on_data(event, now_s, touched)
+                self._on_data(event, now_s, fed_receivers)
             case ResponseReceived():
                 self._on_response(event, now_s)
             case StreamEnded() | StreamReset():
@@ -292,8 +292,8 @@ class EventConnection(asyncio.Protocol):
                 if not self.ready.done():
                     self.ready.set_result(None)
 
-    def _on_data(self, event: DataReceived, now_s: float, touched: dict[int, Receiver]) -> None:
-        """Add received bytes to their receiver, and the receiver to those that are `touched`."""
+    def _on_data(self, event: DataReceived, now_s: float, fed_receivers: dict[int, Receiver]) -> None:
+        """Add received bytes to their receiver, and this receiver to `fed_receivers`."""
         self._unreturned_bytes += event.flow_controlled_length or 0
         number = event.stream_id or 0
         receiver = self._receivers.get(number)
@@ -305,7 +305,7 @@ class EventConnection(asyncio.Protocol):
             return
         receiver.unreturned_bytes += event.flow_controlled_length or 0
         receiver.frames.add(event.data or b"", now_s)
-        touched[number] = receiver
+        fed_receivers[number] = receiver
 
     def _on_response(self, event: ResponseReceived, now_s: float) -> None:
         receiver = self._receivers.get(event.stream_id or 0)
@@ -395,7 +395,7 @@ class EventConnection(asyncio.Protocol):
             self._idle_since_s = None
         elif self._idle_since_s is None:
             self._idle_since_s = now_s
-        elif now_s - self._idle_since_s >= _IDLE_S:
+        elif now_s - self._idle_since_s >= _CLOSED_AFTER_IDLE_S:
             self._close("the connection is not needed any more")
             return
         if self._pinged_s is None and now_s - self._received_s >= PING_INTERVAL_S:

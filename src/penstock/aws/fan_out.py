@@ -98,7 +98,7 @@ class AwsFanOut:
     def _sign(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, resource: str
     ) -> tuple[str, SignedRequest]:
-        """Return the URL and the request that botocore has made and signed. A hook of `data_plane` takes it before it is sent."""
+        """Return the URL and the request that botocore has made and signed. A hook of `data_plane` keeps it from being sent."""
         position: dict[str, Any] = {"Type": start.type.value}
         if start.sequence_number is not None:
             position["SequenceNumber"] = start.sequence_number

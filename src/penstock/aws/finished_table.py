@@ -149,7 +149,7 @@ class FinishedRecordsTable:
             Whether this call created it. A table that exists is left unchanged, also its expiry.
 
         Raises:
-            Rejected: There is a table of the name whose key is not that of this memory.
+            Rejected: A table of this name has another key.
             ServiceError: A call failed, or the table was not ACTIVE in five minutes (`Unavailable`).
         """
         table = self._keyed_table.describe()

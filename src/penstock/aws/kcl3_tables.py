@@ -107,7 +107,7 @@ class DynamoKcl3Tables:
         return None
 
     def _fetch_layout(self) -> _Layout:
-        """Read the fleet's version and leader, from the lease table or those of KCL 3.0 to 3.4, and find the workers' metrics."""
+        """Read the fleet's version and leader from the lease table, else from the tables of KCL 3.0 to 3.4; find the table of the metrics."""
         version = self._item(self._leases, _VERSION)
         leader = self._item(self._leases, _LEADER)
         if version is not None and leader is not None:

@@ -235,7 +235,7 @@ def _sub_condition(update: Update, comparison: Literal["=", "<", "<="], sub: int
 
 
 def _forward_condition(update: Update, position: Position, *, or_same: bool) -> str:
-    """Return the condition that the checkpoint may move to `position`: the twin of `may_move`."""
+    """Return the condition that the checkpoint is before `position`, or equal with `or_same`: the twin of `may_move`."""
     checkpoint = update.name(codec.CHECKPOINT)
     same = _checkpoint_condition(update, position)
     if position.is_shard_end:

@@ -110,7 +110,7 @@ class PooledExchange:
         return answer
 
     def _take_idle(self) -> HTTPConnection | None:
-        """Return an open connection that its server has not closed and that no firewall can have forgotten."""
+        """Return an open connection that its server has not closed and no firewall can have forgotten; None without one."""
         while True:
             try:
                 connection, until_s = self._idle.pop()
@@ -153,7 +153,7 @@ class PooledExchange:
 
 
 def _error_of(error: BaseException, url: str) -> sdk.BotoCoreError | None:
-    """Return botocore's error for a connection that could not be opened; None if it has none."""
+    """Return botocore's error for an exception that was raised when a connection was opened; None if botocore has none for it."""
     if isinstance(error, pool_errors.SSLError | ssl.SSLError | ValueError):  # a certificate of another host
         return sdk.SSLError(endpoint_url=url, error=error)
     if isinstance(error, pool_errors.NewConnectionError):  # urllib3 derives it from a timeout

@@ -65,7 +65,7 @@ class StreamControl:
         self._call("UpdateStreamMode", arn, {"StreamARN": arn, "StreamModeDetails": mode})
 
     def set_retention(self, stream: str, hours: int, *, grows: bool) -> None:
-        """Set how long records are kept; the service has one call to lengthen and one to shorten."""
+        """Set how long records are kept. `grows` is whether that is longer than now: the service has a call for each direction."""
         word = "Increase" if grows else "Decrease"
         self._call(
             f"{word}StreamRetentionPeriod",

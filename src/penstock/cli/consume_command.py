@@ -132,7 +132,7 @@ def _retrieval_of(args: argparse.Namespace) -> Literal["polling", "fan-out", "au
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Return whether a log record is shown: not that of a broken pipe, whose reader has gone while the shards are well."""
+    """Return whether a log record is shown: all but that of a broken pipe, which is no fault of a shard."""
     # A second handler may fail while its shard is leaving: then only the log record's message names the error.
     is_raised = record.exc_info is not None and isinstance(record.exc_info[1], BrokenPipeError)
     return not is_raised and BrokenPipeError.__name__ not in record.getMessage()

@@ -44,7 +44,7 @@ def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
     try:
         yield
     except Exception:
-        if exits:  # an extension module has put its own error in its place, as DuckDB does
+        if exits:  # an extension module has replaced the SystemExit by its own error, as DuckDB does
             raise exits[0] from None
         raise
     finally:

@@ -35,7 +35,7 @@ def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading
         if _is_reader_gone():
             is_gone.set()
             request_stop()
-        return False
+        return False  # it is called again
 
     with repeat_on_daemon("penstock-output", _CHECK_INTERVAL_S, check):
         yield is_gone

@@ -156,7 +156,7 @@ def _show_progress(recorder: Recorder, *, is_shown: bool) -> Iterator[None]:
 
         def draw() -> bool:
             line.draw(_progress_text(recorder, time.monotonic() - began_s))
-            return False
+            return False  # it is called again
 
         with repeat_on_daemon("penstock-progress", _DRAW_INTERVAL_S, draw):
             yield

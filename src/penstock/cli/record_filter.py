@@ -68,7 +68,7 @@ def filter_of(args: argparse.Namespace) -> RecordFilter:
 
 
 def pattern_of(args: argparse.Namespace) -> re.Pattern[bytes] | None:
-    """Return the pattern of `--grep`. Bytes of the argument that are not UTF-8 find the same bytes.
+    """Return the pattern of `--grep`, None without it. Bytes of the argument that are not UTF-8 find the same bytes.
 
     Raises:
         OptionError: The argument is not a regular expression.

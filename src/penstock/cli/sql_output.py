@@ -146,7 +146,7 @@ class _TableWriter(_TextWriter):
         self._close()
 
     def _begin(self, widths: list[int]) -> None:
-        """Settle the form of the rows by the widths of the columns, and write the head of the table."""
+        """Choose by the widths of the columns whether a row is one line or several, and write the head of the table."""
         if self._file.isatty():
             room = shutil.get_terminal_size().columns - len(_GAP) * (len(widths) - 1)
             self._is_vertical = sum(min(width, _CELL_MIN) for width in widths) > room

@@ -41,8 +41,8 @@ class ConsumerOptions:
         retrieval: How shards are read: `polling` (GetRecords; its quota is shared by all readers of a shard), `fan-out`
             (SubscribeToShard: records are pushed, 2 MiB/s for each shard and consumer; costs money), or `auto` (polling; fan-out
             for shards whose reads are refused because others read them too, as long as that lasts).
-        consumer_name: Of the registered consumer that `fan-out` and `auto` read by, the same for the whole application and
-            no other's; registered if it is not there, with `auto` when it is first needed. None: the application's name.
+        consumer_name: Name of the registered consumer by which `fan-out` and `auto` read; each application has its own. A missing
+            one is registered, with `auto` when it is first needed. None: the application's name.
         fan_out_after_s: With `auto`: a shard changes to fan-out when its reads are refused for this long.
         polling_after_s: With `auto`: it tries polling again after this long.
         idle_time_between_reads_s: Pause between reads of a quiet shard.

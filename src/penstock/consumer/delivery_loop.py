@@ -131,9 +131,9 @@ class DeliveryLoop(Loop[ShardRun]):
         self._timer_ids = count()  # decides between runs that are due at one moment: they cannot be compared
         self._starved_runs: set[ShardRun] = set()  # reading waits for memory
         self._progress_due_s = clock.monotonic_s() + self._progress_interval_s
-        self._unread_report_s = clock.monotonic_s() + STOPPED_REPORT_S
-        self._measure_s = clock.monotonic_s()  # when the streams are measured next
-        self._standstill_check_s = math.inf  # while no shard has stopped
+        self._unread_report_due_s = clock.monotonic_s() + STOPPED_REPORT_S
+        self._measure_due_s = clock.monotonic_s()  # of the streams' open shards
+        self._standstill_check_due_s = math.inf  # while no shard has stopped
         # The held leases at the last check, if none could progress.
         self._stuck_leases: frozenset[tuple[str, int]] | None = None
         self._gauges_set: set[_Series] = set()  # by the last report
@@ -229,17 +229,17 @@ class DeliveryLoop(Loop[ShardRun]):
             starved, self._starved_runs = self._starved_runs, set()
             for run in starved:
                 self._advance(run, now_s)
-        if now_s >= self._standstill_check_s:
+        if now_s >= self._standstill_check_due_s:
             self._check_standstill(now_s)
         if now_s >= self._progress_due_s:
             self._report_progress(now_s)
 
     def next_wake_s(self) -> float | None:
-        due_s = min(self._progress_due_s, self._standstill_check_s)
+        due_s = min(self._progress_due_s, self._standstill_check_due_s)
         return min(self._timers[0][0], due_s) if self._timers else due_s
 
     def _advance(self, run: ShardRun, now_s: float) -> None:
-        if not self._may_advance(run):
+        if not self._make_current(run):
             return
         plan = run.advance(now_s, self._budget.has_room)
         self._budget.update(run)
@@ -264,10 +264,11 @@ class DeliveryLoop(Loop[ShardRun]):
             self._scheduled[run] = run.wake_s
             heapq.heappush(self._timers, (run.wake_s, next(self._timer_ids), run))
 
-    def _may_advance(self, run: ShardRun) -> bool:
-        """Return whether a run may be advanced. While an earlier run of its shard has not ended, queue this one, or end it.
+    def _make_current(self, run: ShardRun) -> bool:
+        """Make a run its shard's current one; return False if an earlier run of the shard has not ended.
 
-        A worker may lose a lease and get it back at once. Calls of user code for one shard never overlap.
+        A worker may lose a lease and get it back at once, and calls of user code for one shard must not overlap. So this run is
+        queued, or ended if it is to stop.
         """
         if self._find_run(run.key, run.epoch) is not run:
             return False  # it has ended; a late answer posted it again
@@ -296,7 +297,7 @@ class DeliveryLoop(Loop[ShardRun]):
             self._metrics.count("shard_stops", 1, run.labels)
             self.stopped.add(run)
             now_s = self._clock.monotonic_s()
-            self._standstill_check_s = now_s + min(_FIRST_CHECK_S, self._standstill_after_s)
+            self._standstill_check_due_s = now_s + min(_FIRST_CHECK_S, self._standstill_after_s)
             self._progress_due_s = now_s  # the gauges show it at once
             where = "" if event.position is None else f" at {event.position}"
             log.error("stream %s, shard %s stops%s: %s", run.stream, run.key, where, run.failure)
@@ -326,12 +327,12 @@ class DeliveryLoop(Loop[ShardRun]):
             if news is not None:
                 self._leases.post(news)
         self._set_shard_gauges(runs, self._leases.snapshot().held_leases, now_s)
-        if now_s >= self._measure_s:
-            self._measure_s = now_s + MEASURE_INTERVAL_S * (0.5 + self._chance.random())
+        if now_s >= self._measure_due_s:
+            self._measure_due_s = now_s + MEASURE_INTERVAL_S * (0.5 + self._chance.random())
             for reading in self._streams.values():
                 self._pools.read.submit(reading.measure_open_shards)
-        if now_s >= self._unread_report_s:
-            self._unread_report_s = now_s + STOPPED_REPORT_S
+        if now_s >= self._unread_report_due_s:
+            self._unread_report_due_s = now_s + STOPPED_REPORT_S
             self._report_unread_shards(runs)
 
     def _report_unread_shards(self, runs: Sequence[ShardRun]) -> None:
@@ -383,7 +384,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if stuck is not None and stuck == self._stuck_leases and self._on_standstill is not None:
             self._on_standstill()
         self._stuck_leases = stuck
-        self._standstill_check_s = now_s + self._standstill_after_s if self.stopped else math.inf
+        self._standstill_check_due_s = now_s + self._standstill_after_s if self.stopped else math.inf
 
     @property
     def has_only_stopped(self) -> bool:

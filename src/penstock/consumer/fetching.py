@@ -67,7 +67,7 @@ class ShardFetcher:
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> RawPage | PenstockError | None:
-        """Do one step of reading, and pass the answer to the run. Return the page that was read, or the error of a failed step."""
+        """Do one step of reading, and pass the answer to the run. Return a page that was read or the error of a failed step, else None."""
         try:
             return self._do_step(run, fetch)
         except PenstockError as error:

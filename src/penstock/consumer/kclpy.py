@@ -175,7 +175,7 @@ _ERROR_NAMES: Final = (
 
 
 def _checkpoint_error(value: str) -> Exception:
-    """Return an error of the class that the processor catches: that of the package amazon_kclpy, if it is loaded, else ours."""
+    """Return an error of the class that the processor catches: amazon_kclpy's if that package is loaded, else ours."""
     kcl = sys.modules.get("amazon_kclpy.kcl")
     kind = CheckpointError if kcl is None else kcl.CheckpointError
     error: Exception = kind(value)

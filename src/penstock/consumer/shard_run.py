@@ -90,7 +90,7 @@ class Plan(Struct, frozen=True):
         fetch: A call to the service, or None.
         calls: Calls of user code to begin.
         events: Events for the coordinator.
-        is_starved: Whether the run does not read only because all shards of the process together hold too many bytes.
+        is_starved: Whether the run would read if all shards of the process together held fewer bytes.
         is_over: Whether the run has ended and can be dropped.
     """
 
@@ -102,7 +102,7 @@ class Plan(Struct, frozen=True):
 
 
 class _FetchPlan(NamedTuple):
-    """The next step of reading. If it is None: when to plan again, and whether reading waits for memory."""
+    """The next step of reading. If `fetch` is None: when to plan again, and whether reading waits for memory."""
 
     fetch: Fetch | None = None
     wake_s: float | None = None
@@ -627,7 +627,7 @@ class ShardRun:
             return age_ms(arrival_s, self._service_clock.now_ms(self._clock.wall_ms()))
 
     def take_progress(self, now_s: float) -> ReaderProgress | None:
-        """Return the progress since the last call, for the coordinator."""
+        """Return the progress since the last call, for the coordinator; None once the run has reported its end."""
         with self.lock:
             if self._has_reported_end:
                 return None

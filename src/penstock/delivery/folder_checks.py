@@ -61,7 +61,7 @@ def _refuse_unrecorded_files(files: Files, delivery: Delivery, store: BatchStore
 def check_other_names(
     files: Files, delivery: Delivery, record: DeliveryRecord, begin: StartingPosition | ArrivalRange
 ) -> None:
-    """Raise DeliveryFailed if another delivery has put the run's records into the table; its state is beside this delivery's.
+    """Raise DeliveryFailed if another delivery, whose state is beside this one's, has put the run's records into the table.
 
     Args:
         record: The record of this run.

@@ -428,7 +428,7 @@ def checked_schema(
 def _with_saved_columns(
     delivery: Delivery, schema: StructType | None, last_schema: StructType | None
 ) -> StructType | None:
-    """Return a schema with the further columns of the saved one, `last_schema`; refuse two columns with the same name."""
+    """Return a schema with the further columns of the saved `last_schema`, None without a schema; refuse two columns with one name."""
     if last_schema is not None and schema is not None:
         if delivery.glue_schema:
             schema = with_wider_types(schema, last_schema, in_structs=delivery.adds_to_structs)

@@ -41,7 +41,7 @@ class RecordTexts(Hashable, Protocol):
 
 
 class GlueTexts:
-    """Decodes records by the schema version in their header of the AWS Glue Schema Registry, and makes JSON texts of them.
+    """Decodes records by the schema version that their Glue Schema Registry header names, and makes JSON texts of them.
 
     Args:
         registry: Fetches schema versions.

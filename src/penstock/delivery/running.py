@@ -140,7 +140,7 @@ def open_session(
 
 
 def _is_no_interruption(record: logging.LogRecord) -> bool:
-    """Return False for the traceback of a Ctrl-C, which py4j logs on the root logger."""
+    """Return whether a log record is shown: all but the traceback of a Ctrl-C, which py4j logs on the root logger."""
     return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
 
 
@@ -353,7 +353,7 @@ class DeliveryRun:
         self.is_cut |= bool(left)
 
     def _may_have_left_records(self, opened: OpenDelivery) -> bool:
-        """Return whether a query that has ended may have left records that had arrived before this program's checks.
+        """Return whether a query that has ended may have left records that had arrived before the checks; forget its last batch.
 
         With Spark 4.0 and 4.1 a query ends after one batch. This may be an empty batch that a killed run had begun, and the records
         of new shards, or of shards for which a limit had no room, are in a later batch. A query without a batch has found no such records.

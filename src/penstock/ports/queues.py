@@ -128,7 +128,7 @@ class Queues(Protocol):
     def set_visibility(
         self, queue_arn: str, handles: Sequence[str], seconds: Sequence[int], *, is_dead: bool = False
     ) -> Sequence[EntryResult]:
-        """Make up to ten records visible after so many `seconds` from now, one number for each handle; return one result for each, in order."""
+        """Make up to ten records visible again, each after its number of `seconds` from now; return one result for each, in order."""
 
     def restore(self, queue_arn: str, handles: Sequence[str]) -> Sequence[EntryResult]:
         """Return up to ten dead letters to the queue, with a receive count of 0."""

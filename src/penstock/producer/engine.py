@@ -180,7 +180,7 @@ class Engine:
                 self._flushes.remove(flush)
 
     def take_failures(self) -> tuple[int, BaseException | None]:
-        """Return how many records failed since the last call, and the error of the first of them."""
+        """Return how many records failed since the last call, and the error of the first one, or None."""
         with self._lock:
             found = (self._failed_count, self._first_failure)
             self._failed_count, self._first_failure = 0, None

@@ -248,7 +248,7 @@ def warn_of_open_end(stream: str) -> None:
 def _caller_that_may_exit() -> str | None:
     """Return the function on this stack that may end this forked process by `os._exit`; None if there is none.
 
-    The callers' code shows both. A counter of forks would be 0 in a child that first imports this module, such as RQ's.
+    The callers' code shows the fork and the `_exit`. A counter of forks would be 0 in a child that first imports this module, as RQ's.
     """
     found = None
     frame = inspect.currentframe()

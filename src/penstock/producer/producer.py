@@ -219,7 +219,7 @@ class Producer:
             BufferFull: There was no room in time; the record was not put.
             DeliveryFailed: The producer was closed.
             ServiceError: Only for the first record: the stream cannot be described.
-            UsageError: A signal handler, a log handler or a `__del__` puts it in the middle of another call of its thread.
+            UsageError: A signal handler, a log handler or a `__del__` calls this in the middle of another call on its thread.
         """
         # The order matters: in a forked child another thread may restart the producer now, which drops the parent's engine first.
         is_open = self._home.is_here and not self._is_closed
@@ -454,7 +454,7 @@ class Producer:
 
 _producers: Final[WeakKeyDictionary[Producer, None]] = WeakKeyDictionary()
 _engines_of_environment: Final[WeakKeyDictionary[Engine, None]] = WeakKeyDictionary()
-"""The engines of producers whose endpoint is that of the environment."""
+"""The engines of producers whose endpoint comes from the environment."""
 
 
 def _on_forked() -> None:
@@ -478,7 +478,7 @@ def _warn_of_many() -> None:
 
 
 def flush_environment_producers(timeout_s: float) -> None:
-    """Send the waiting records of producers whose endpoint is that of the environment; wait until they are acknowledged.
+    """Send the waiting records of producers whose endpoint comes from the environment; wait until they are acknowledged.
 
     The fixture `local_kinesis` calls this before it restores the environment.
     """

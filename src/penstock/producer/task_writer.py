@@ -82,7 +82,7 @@ class TaskMemory:
         self._writers: list[TaskWriter] = []
 
     def add(self, writer: TaskWriter) -> None:
-        """Add a writer, which `make_room` may have send. The writer counts its records in `used_bytes`."""
+        """Add a writer; `make_room` may make it send. The writer counts its records in `used_bytes`."""
         self._writers.append(writer)
 
     def make_room(self) -> None:
@@ -281,7 +281,10 @@ class TaskWriter:
     # --- sending ------------------------------------------------------------------------------------------
 
     def _do_step(self, sender: Sender, *, flushes: bool) -> float:
-        """Carry out the batcher's next step, and count its memory; return the seconds to wait before the following step."""
+        """Carry out the batcher's next step and count its memory; return the seconds to wait before the following step.
+
+        With `flushes`, a request that is not full is due too.
+        """
         before_bytes = sender.batcher.waiting_bytes
         try:
             return self._carry_out(sender, flushes=flushes)

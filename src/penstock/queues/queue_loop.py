@@ -212,17 +212,17 @@ class QueueLoop(Loop[QueueEvent]):
             wait_s = WAIT_S_MIN  # the first answer makes the consumer ready, on an idle queue too
         try:
             received = self._queues.receive(arn, limit, wait_s, self._visibility_s)
-            taken = [self._arrival_of(each) for each in received]
+            arrivals = [self._arrival_of(each) for each in received]
             finished = self._fetch_finished([each.record_id for each in received])
         except Exception as error:  # noqa: BLE001 - judged on the loop's thread
             self.post(partial(self._on_receive_failed, number, error))
             return
         if finished:
-            taken = [
-                (replace(each, is_finished=each.record_id in finished), records) for each, records in taken
+            arrivals = [
+                (replace(each, is_finished=each.record_id in finished), records) for each, records in arrivals
             ]
-        took_s = self._clock.monotonic_s() - began_s
-        self.post(partial(self._on_received, number, taken, took_s))
+        duration_s = self._clock.monotonic_s() - began_s
+        self.post(partial(self._on_received, number, arrivals, duration_s))
         if self.is_finished and received:  # a long poll that ended after the stop
             self._return_records([each.handle for each in received])
 
@@ -280,23 +280,23 @@ class QueueLoop(Loop[QueueEvent]):
             )
 
     def _on_received(
-        self, number: int, taken: list[tuple[Arrival, list[QueueRecord]]], took_s: float, now_s: float
+        self, number: int, arrivals: list[tuple[Arrival, list[QueueRecord]]], duration_s: float, now_s: float
     ) -> None:
-        """Handle the answer of the receive with this number, which took `took_s`; no records is an answer too."""
-        self._pace.on_answered(number, len(taken), took_s, now_s)
+        """Handle the answer of the receive with this number: records, or none."""
+        self._pace.on_answered(number, len(arrivals), duration_s, now_s)
         self._answered_s = now_s
         if self._receive_failure is not None:
             log.info("queue %s: receives are answered again", self._queue.name)
             self._receive_failure = None
-        self._metrics.count("queue_receives", 1, {"result": "records" if taken else "empty"})
-        if not taken:
+        self._metrics.count("queue_receives", 1, {"result": "records" if arrivals else "empty"})
+        if not arrivals:
             return
-        again = sum(arrival.receive_count > 1 for arrival, _ in taken)
-        self._metrics.count("queue_records_received", len(taken))
+        again = sum(arrival.receive_count > 1 for arrival, _ in arrivals)
+        self._metrics.count("queue_records_received", len(arrivals))
         if again:
             self._metrics.count("queue_records_redelivered", again)
-        numbers = self._delivery.on_received([arrival for arrival, _ in taken], now_s)
-        self._records.update(zip(numbers, (records for _, records in taken), strict=True))
+        numbers = self._delivery.on_received([arrival for arrival, _ in arrivals], now_s)
+        self._records.update(zip(numbers, (records for _, records in arrivals), strict=True))
 
     def _on_receive_failed(self, number: int, error: Exception, now_s: float) -> None:
         """Handle a failed receive. A lasting refusal stops the consumer. After any other failure, the pace begins a new receive."""

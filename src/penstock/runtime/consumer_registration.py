@@ -22,7 +22,7 @@ log = logging.getLogger("penstock.consumer")
 _DEADLINE_S: Final = 60.0
 _BACKOFF: Final = Backoff(0.5, 2.0)
 _PAUSE_S_MIN: Final = 0.2
-_AHEAD_PAUSE_S: Final = 300.0
+_FAILED_ATTEMPT_PAUSE_S: Final = 300.0
 
 
 class ConsumerRegistration:
@@ -51,7 +51,7 @@ class ConsumerRegistration:
         self._lock = threading.Lock()
         self._arn: str | None = None
         self._attempt_lock = threading.Lock()
-        self._next_attempt_s = float("-inf")  # of `find_in_background`; infinity while one is under way
+        self._attempt_due_s = float("-inf")  # of `find_in_background`; infinity while one is under way
 
     def forget_arn(self) -> None:
         """Forget the ARN, because the service reports no such consumer or shard: the next use finds it again."""
@@ -63,15 +63,15 @@ class ConsumerRegistration:
         There is one attempt at a time. After a failed attempt, calls within the next minutes begin no other one.
         """
         with self._attempt_lock:
-            is_due = self._arn is None and self._clock.monotonic_s() >= self._next_attempt_s
+            is_due = self._arn is None and self._clock.monotonic_s() >= self._attempt_due_s
             if is_due:
-                self._next_attempt_s = float("inf")
+                self._attempt_due_s = float("inf")
         if is_due:
             pool.submit(self._find_or_log)
         return self._arn is not None
 
     def _find_or_log(self) -> None:
-        pause_s = _AHEAD_PAUSE_S
+        pause_s = _FAILED_ATTEMPT_PAUSE_S
         try:
             self._find_if_free()
             pause_s = 0.0
@@ -80,7 +80,7 @@ class ConsumerRegistration:
         except Exception:
             log.exception("consumer %s could not be registered, in an unexpected way", self.name)
         finally:
-            self._next_attempt_s = self._clock.monotonic_s() + pause_s
+            self._attempt_due_s = self._clock.monotonic_s() + pause_s
 
     def fetch_arn(self) -> str:
         """Return the ARN of the consumer; find or register it first if it is not known.

@@ -90,7 +90,7 @@ class ThreadedConsumer(InOneProcess, Generic[_R, _T]):
         """Start the consumer; a stop that was requested before begins at once.
 
         Args:
-            on_threads: Whether the consumer runs on threads, not in virtual time. If so, it is warned of if it runs at the program's end.
+            on_threads: Whether the consumer runs on threads, not in virtual time: then a warning is logged if it runs at the program's end.
         """
         with self._start_lock:
             if self._running is not None:

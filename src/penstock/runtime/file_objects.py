@@ -190,7 +190,7 @@ class FileObjects:
         while True:
             lock = self._open_lock(folder)
             try:
-                if _is_locked(lock, folder):
+                if _try_lock(lock, folder):
                     self._check_place(folder)
                     yield
                     return
@@ -240,8 +240,8 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _is_locked(lock: int, folder: int) -> bool:
-    """Lock the open lock file; False if another process has the lock, or the file was deleted meanwhile."""
+def _try_lock(lock: int, folder: int) -> bool:
+    """Lock the open lock file; return False if another process has the lock, or the file was deleted meanwhile."""
     import fcntl  # not on every system; refused above
 
     try:

@@ -18,8 +18,8 @@ from penstock.errors import AccessDenied
 from penstock.ports.kinesis import Kinesis
 
 _log: Final = logging.getLogger("penstock.consumer")
-_UNLISTED_AGAIN_S: Final = 1.0
-_DENIED_AGAIN_S: Final = 300.0
+_UNLISTED_PAUSE_S: Final = 1.0
+_DENIED_PAUSE_S: Final = 300.0
 
 
 class HashRanges:
@@ -39,14 +39,14 @@ class HashRanges:
         self._ranges: dict[str, HashRange] = {}
         self._listed_s = float("-inf")
         self._denied_s = float("-inf")
-        self._unlisted_s: dict[str, float] = {}
+        self._unlisted_s: dict[str, float] = {}  # by shard: when a listing lacked it
 
     def of(self, shard_id: str) -> Callable[[float], HashRange | None]:
         """Return the `fetch` of one shard, for `penstock.core.aggregation.MisplacedRule`."""
         return partial(self.fetch, shard_id)
 
     def fetch(self, shard_id: str, age_max_s: float = float("inf")) -> HashRange | None:
-        """Return a shard's range from a listing of at most `age_max_s`; None if the listing lacks it or is not permitted.
+        """Return a shard's range from a listing at most `age_max_s` old; None if the listing lacks the shard or is not permitted.
 
         Raises:
             ServiceError: The shards could not be listed just now.
@@ -56,7 +56,7 @@ class HashRanges:
             if shard_id in self._ranges:
                 is_due = now_s - self._listed_s > age_max_s
             else:  # most likely a child that is younger than the listing
-                is_due = now_s - self._unlisted_s.get(shard_id, float("-inf")) > _UNLISTED_AGAIN_S
+                is_due = now_s - self._unlisted_s.get(shard_id, float("-inf")) > _UNLISTED_PAUSE_S
             if is_due:
                 self._list_shards(now_s)
                 if shard_id not in self._ranges:
@@ -64,7 +64,7 @@ class HashRanges:
             return self._ranges.get(shard_id)
 
     def _list_shards(self, now_s: float) -> None:
-        if now_s - self._denied_s < _DENIED_AGAIN_S:
+        if now_s - self._denied_s < _DENIED_PAUSE_S:
             return
         try:
             shards = self._kinesis.fetch_shards(self._stream).shards

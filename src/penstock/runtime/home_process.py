@@ -57,8 +57,8 @@ _forks: Final = _Forks()
 class HomeProcess:
     """The process in which this object was made.
 
-    As a context manager around user code, it ends a child that the code forked off and that comes back from it: the other process has the
-    records in hand, and may wait for the child's end.
+    As a context manager around user code, it ends a forked child that returns from that code: the parent has the records in hand, and
+    may wait for the child's end.
 
     Args:
         owner: The kind of object that has threads in this process, for the error.
@@ -71,7 +71,7 @@ class HomeProcess:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is that process, and no child that was forked off it."""
+        """Whether the current process made this object; False in a forked child."""
         return self._fork_count == _forks.count
 
     def refuse_fork(self) -> None:
@@ -95,7 +95,7 @@ class HomeProcess:
 
 
 def _end_child(error: BaseException | None) -> None:
-    """End this process, which has one thread only, and copies of the other calls under way.
+    """End a forked child, which has only this thread of its parent, and copies of the parent's other calls.
 
     Args:
         error: The exception by which user code ended. `SystemExit` names the exit status; any other one is printed.

@@ -214,7 +214,7 @@ class LeaseLoop(Loop[Event]):
             return self._coordinator.describe_unread_part(self._clock.monotonic_s())
 
     def next_wake_s(self) -> float | None:
-        """Return when the machine needs a tick."""
+        """Return when the machine must be called next without an event."""
         return self._coordinator.next_wake_s
 
     def _handle(self, event: Event) -> None:

@@ -13,7 +13,7 @@ from penstock.errors import UsageError
 from penstock.runtime.home_process import HomeProcess
 from penstock.runtime.user_code import UnusableHandlerError
 
-_CANCELLED_S: Final = 5.0
+_CANCELLED_WITHIN_S: Final = 5.0
 
 
 def running_loop(user: str) -> asyncio.AbstractEventLoop:
@@ -56,7 +56,7 @@ class EventLoopTasks:
         return self._loop
 
     def begin_call(self, call: Callable[[], Awaitable[object]]) -> Future[None]:
-        """Begin a call as a task, from any thread; the future is done when it has ended, and fails as it does.
+        """Begin a call as a task, from any thread; the future is done when the call has ended, and has its failure.
 
         Raises:
             UnusableHandlerError: The event loop is closed.
@@ -112,4 +112,4 @@ class EventLoopTasks:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_CANCELLED_S)
+            await asyncio.wait(tasks, timeout=_CANCELLED_WITHIN_S)

@@ -134,7 +134,7 @@ def with_few_errors(error: BaseException, depth: int = 1) -> BaseException:
     `traceback` examines every error of a group and then shows 15: with 20,000 failed tasks, each log line would take a second.
 
     Args:
-        depth: How many groups the error is in, itself included. `traceback` shows no deeper ones than this goes to.
+        depth: How many groups the error is in, itself included. Groups deeper than `traceback` shows are not cut.
     """
     if not issubclass(type(error), BaseExceptionGroup):  # `isinstance` may call code of the error
         return error

@@ -21,7 +21,7 @@ _REPEAT_S: Final = 0.5
 
 
 class StopSignals:
-    """Handles SIGTERM and SIGINT while it is entered, if that is possible.
+    """Handles SIGTERM and SIGINT while it is entered on the main thread; on others it does nothing.
 
     Several may be entered at once, and left in any order, because an event loop may run several consumers. A first signal
     goes to all of them; the next one raises KeyboardInterrupt, unless it is a repeat of the first.

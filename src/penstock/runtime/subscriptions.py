@@ -64,6 +64,8 @@ class PageTaker(Protocol):
 
 
 class _ShardEntry(Struct, eq=False):
+    """A subscription to one shard; `number` and `stream` are of its current connection."""
+
     key: Hashable
     shard_id: str
     machine: Subscription
@@ -83,7 +85,7 @@ class Subscriptions(Loop[_Event]):
     An event is a function of the time; the loop's thread calls it.
 
     Args:
-        takeover_pause_s: As for every `Subscription`.
+        takeover_pause_s: Time before another try to subscribe after another subscriber took over.
         pool: Runs the readers' callbacks and calls that wait.
         labels: Added to every figure.
     """
@@ -108,7 +110,7 @@ class Subscriptions(Loop[_Event]):
         self._entries: dict[Hashable, _ShardEntry] = {}
         self._timers: list[tuple[float, int, _ShardEntry]] = []
         self._timer_ids = itertools.count()
-        self._gauge_s = -math.inf
+        self._gauge_due_s = -math.inf
 
     # --- for readers; from any thread ---
 
@@ -134,8 +136,8 @@ class Subscriptions(Loop[_Event]):
             entry.scheduled_s = math.inf
             if self._is_current(entry):
                 self._run_effects(entry, entry.machine.on_time(now_s))
-        if now_s >= self._gauge_s:
-            self._gauge_s = now_s + _GAUGE_INTERVAL_S
+        if now_s >= self._gauge_due_s:
+            self._gauge_due_s = now_s + _GAUGE_INTERVAL_S
             count = sum(each.machine.is_connected for each in self._entries.values())
             self._metrics.gauge("subscriptions", count, self._labels)
 

@@ -64,7 +64,7 @@ def contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
     """Return whether a datum of a schema may be nested without a bound.
 
     Args:
-        schema: As `parse_avro` returns it: a reference is a full name, inside its definition or after it.
+        schema: As `parse_avro` returns it. A full name refers to a definition around it or before it.
         within: Full names of the definitions around it.
     """
     if isinstance(schema, str):

@@ -43,7 +43,7 @@ class WatchedLeaseTable(MemoryLeaseTable):
 
     @property
     def lease(self) -> Lease | None:
-        """The lease of the shard."""
+        """The lease of the shard; None before it exists."""
         return self.fetch(self._shard_id)
 
     def write(self, write: LeaseWrite) -> Outcome:

@@ -22,7 +22,7 @@ from penstock.testing.lease_table import WatchedLeaseTable
 from penstock.testing.memory_stream import MemoryStream
 from penstock.testing.recorder import Recorder
 
-_LIMIT_S: Final = 30 * 86_400.0
+_RUN_S_MAX: Final = 30 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,9 +217,9 @@ class VirtualDriver:
         """Stop when everything is done, or let time pass."""
         if self._is_at_rest():
             self.worker.request_stop()
-        if not self._pass_time(_LIMIT_S):
+        if not self._pass_time(_RUN_S_MAX):
             raise UsageError(
-                f"the run has not ended within {_LIMIT_S / 86_400:.0f} days of virtual time and "
+                f"the run has not ended within {_RUN_S_MAX / 86_400:.0f} days of virtual time and "
                 f"{len(self.recorder.calls)} calls: does the handler fail for ever?"
             )
 
@@ -236,7 +236,7 @@ class VirtualDriver:
 
     @property
     def failure(self) -> PenstockError | None:
-        """Why the shard, or the worker, has stopped."""
+        """Why the shard or the worker has stopped after a failure; None if it has not."""
         stopped = self.worker.delivery.stopped.failures.get(self.stream.shard_id)
         if stopped is not None:
             return stopped
@@ -275,4 +275,4 @@ class VirtualDriver:
         """Take the lease as another worker, and run this worker until it has noticed."""
         self.is_lease_lost = True
         self.table.take_by_another(self.stream.shard_id)
-        self._drive_until(lambda: all(run.is_lost for run in self.worker.delivery.runs()), _LIMIT_S)
+        self._drive_until(lambda: all(run.is_lost for run in self.worker.delivery.runs()), _RUN_S_MAX)

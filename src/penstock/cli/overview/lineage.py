@@ -18,7 +18,7 @@ class Box:
     """The place of one shard.
 
     Args:
-        first_column: 0 without parents, otherwise one more than the largest of its parents.
+        first_column: 0 without parents, otherwise one more than the largest first column of its parents.
         end_column: The column after its last one: the smallest first column of its children, or the end of the drawing.
         top: Where its hash range begins, 0 to 1.
     """

@@ -107,7 +107,7 @@ def run_live(
 
 @contextlib.contextmanager
 def _single_keys(descriptor: int) -> Iterator[Callable[[float], list[Key]]]:
-    """Let a terminal send each key at once while the body runs; yield a function that waits for keys, for some seconds."""
+    """Make a terminal send each key at once while the body runs; yield a function that waits for keys, at most a given time."""
     import termios
     import tty
 

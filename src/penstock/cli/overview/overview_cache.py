@@ -41,11 +41,11 @@ class OverviewCache(Generic[_Overview]):
             age_s = self._clock.monotonic_s() - self._read_s
             if not self._is_being_read and (self._newest is None or age_s >= READ_EVERY_S):
                 self._is_being_read = True
-                self._pool.submit(lambda: self._read(read))
+                self._pool.submit(lambda: self._refresh(read))
             self._condition.wait_for(lambda: not self._is_being_read, wait_s)
             return self._newest
 
-    def _read(self, read: Callable[[_Overview | None], _Overview]) -> None:
+    def _refresh(self, read: Callable[[_Overview | None], _Overview]) -> None:
         found = read(self._newest)
         with self._condition:
             self._newest, self._read_s, self._is_being_read = found, self._clock.monotonic_s(), False

@@ -241,7 +241,7 @@ def _has_only_autoscaler_leases(snapshot: ApplicationSnapshot) -> bool:
 
 
 def _streams_text(streams: Mapping[str, str]) -> str | None:
-    """Return the stream's ARN or name, or the names of several."""
+    """Return the stream's ARN or name, or the names of several streams; None if no stream is known."""
     found = list(streams.values())
     if len(found) > 1:
         return ", ".join(sorted(stream_name(stream) for stream in found))
@@ -319,11 +319,9 @@ class FleetWatcher:
             for name in names
         }
 
-    def _snapshot_or_failed(
-        self, name: str, snapshot: Callable[[], ApplicationSnapshot]
-    ) -> ApplicationSnapshot:
+    def _snapshot_or_failed(self, name: str, take: Callable[[], ApplicationSnapshot]) -> ApplicationSnapshot:
         try:
-            found = snapshot()
+            found = take()
         except Exception as error:  # noqa: BLE001 - one application must not hide the others
             return self._failed_snapshot(name, error)
         self._failures.pop(name, None)

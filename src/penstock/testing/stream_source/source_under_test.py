@@ -31,7 +31,7 @@ class SourceUnderTest(ABC):
 
     @abstractmethod
     def options(self) -> Mapping[str, str]:
-        """Return the options of a query that reads every record of this place, from the first on: the same at each call."""
+        """Return the options of a query that reads all records of this object's place; every call returns the same options."""
 
     @abstractmethod
     def put(self, count: int) -> Sequence[Hashable] | None:
