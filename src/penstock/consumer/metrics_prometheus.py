@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Final, Self
 
 from penstock.consumer.health import Health
@@ -94,27 +95,22 @@ class PrometheusMetrics(MetricsTally):
 def _render_snapshot(snapshot: Snapshot, prefix: str) -> Iterator[str]:
     yield from _render_family(snapshot.counters, prefix, "_total", "counter")
     yield from _render_family(snapshot.gauges, prefix, "", "gauge")
-    named: str | None = None
-    for (name, labels), known in sorted(snapshot.distributions.items()):
-        if name != named:
-            named = name
-            yield f"# TYPE {prefix}{name} summary"
-        yield f"{prefix}{name}_sum{_render_labels(labels)} {known.sum!r}"
-        yield f"{prefix}{name}_count{_render_labels(labels)} {known.count}"
-    largest = {
-        (f"{name}_max", labels): known.maximum for (name, labels), known in snapshot.distributions.items()
-    }
+    distributions = sorted(snapshot.distributions.items())
+    for name, family in groupby(distributions, key=lambda item: item[0][0]):
+        yield f"# TYPE {prefix}{name} summary"
+        for (_, labels), each in family:
+            yield f"{prefix}{name}_sum{_render_labels(labels)} {each.sum!r}"
+            yield f"{prefix}{name}_count{_render_labels(labels)} {each.count}"
+    largest = {(f"{name}_max", labels): each.maximum for (name, labels), each in distributions}
     yield from _render_family(largest, prefix, "", "gauge")
 
 
 def _render_family(series: dict[Series, float], prefix: str, ending: str, kind: str) -> Iterator[str]:
-    named: str | None = None
-    for (name, labels), value in sorted(series.items()):
-        if name != named:
-            named = name
-            yield f"# TYPE {prefix}{name}{ending} {kind}"
-        shown = f"{value:g}" if value < 1e6 else repr(value)
-        yield f"{prefix}{name}{ending}{_render_labels(labels)} {shown}"
+    for name, family in groupby(sorted(series.items()), key=lambda item: item[0][0]):
+        yield f"# TYPE {prefix}{name}{ending} {kind}"
+        for (_, labels), value in family:
+            shown = f"{value:g}" if value < 1e6 else repr(value)
+            yield f"{prefix}{name}{ending}{_render_labels(labels)} {shown}"
 
 
 def _render_labels(labels: Labels) -> str:

@@ -292,7 +292,7 @@ def reason_of(schema: StructType | None, names: ColumnNameRule) -> Column:
 
 
 def _names_inside(schema: StructType) -> dict[str, Any]:
-    """Return the fields of the columns that are structs, as `TableColumns` has them."""
+    """Return the fields of each column that is a struct, by name: None, or again the fields of a struct."""
     return {
         column.name: {
             **dict.fromkeys(column.dataType.names),

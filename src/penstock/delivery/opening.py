@@ -529,6 +529,7 @@ def parse_schema(delivery: Delivery, texts: RecordTexts | None = None) -> Struct
 
 
 def _schema_text(delivery: Delivery) -> tuple[str, str]:
+    """Return the text of a delivery's schema, and its source for messages."""
     text = delivery.schema
     path = schema_file(text)
     if path is not None:

@@ -145,6 +145,7 @@ def _bytes_per_s(records: DataFrame, shard_count: int) -> float | None:
 
 
 def _first_records(spark: SparkSession, delivery: Delivery) -> tuple[DataFrame, str]:
+    """Return the first records of a delivery, and why there are none; empty if there are some."""
     from penstock.spark.schema import SCHEMA_DDL
 
     starts_at_tip = parse_starting(delivery.start, "start", time_zone_of(delivery)).default == LATEST

@@ -139,6 +139,7 @@ class _Terminations:
             signal.signal(signal.SIGTERM, self._on_signal)
 
     def _start(self) -> tuple[int, int]:
+        """Start the thread; return the ends of its pipe, to read from and to write to."""
         reading, writing = os.pipe()
         os.set_blocking(writing, False)
         # The interpreter writes each signal's number to this pipe at once. A handler would wait for a blocked main thread.

@@ -107,7 +107,7 @@ def _formats_traces(logger: logging.Logger) -> bool:
     reached: logging.Logger | None = logger
     while reached is not None:
         for handler in reached.handlers:
-            for each in (handler, getattr(handler, "target", None)):  # a MemoryHandler's formats its records
+            for each in (handler, getattr(handler, "target", None)):  # the target of a MemoryHandler
                 formatter = getattr(each, "formatter", None)
                 own = getattr(formatter, "formatException", None)
                 if formatter and getattr(own, "__func__", None) is not logging.Formatter.formatException:

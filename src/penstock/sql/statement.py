@@ -46,7 +46,7 @@ def named_tables(connection: duckdb.DuckDBPyConnection, sql: str) -> tuple[tuple
 
 
 def _find_tables(node: Any, ctes: frozenset[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the names of the tables that a node of the parsed statement reads; names of CTEs, such as `ctes` in lower case, are left out."""
+    """Yield the names of the tables that a node of the parsed statement reads, except CTEs; `ctes` are the outer ones, in lower case."""
     if isinstance(node, list):
         for each in node:
             yield from _find_tables(each, ctes)

@@ -185,7 +185,7 @@ class VirtualDriver:
         return False
 
     def _step_worker(self) -> bool:
-        """Run everything that is due except calls of user code."""
+        """Run everything that is due except calls of user code; return whether anything was."""
         with self._lock:
             has_run = bool(self._calls.tasks)
             while self._calls.tasks:
