@@ -16,7 +16,7 @@ from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refu
 from penstock.errors import UnknownOutcome
 from penstock.ports.clock import Chance, Clock
 
-_SETTLE_MAX: Final = 5
+_ATTEMPTS_MAX: Final = 5
 
 
 def write_settled(
@@ -33,7 +33,7 @@ def write_settled(
 
     Args:
         fetch: Reads one row, strongly consistent.
-        send: Sends the write once; its second argument is the owner in the row that was read for a take. Raises
+        send: Sends the write once. Its second argument is the owner in the row as read, for a take or after a lost answer. Raises
             `UnknownOutcome` if there is no answer.
         retry_plan: When to send again.
         table: The table's name, for messages.
@@ -44,7 +44,7 @@ def write_settled(
     lost_answer: UnknownOutcome | None = None
     before: Lease | None = None
     began_s = clock.monotonic_s()
-    for attempt in range(1, _SETTLE_MAX + 1):
+    for attempt in range(1, _ATTEMPTS_MAX + 1):
         if isinstance(write, Take) or lost_answer is not None:
             before = fetch(write.key)
             if lost_answer is not None and shows_write(before, write):
