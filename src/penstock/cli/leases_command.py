@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseScan, LeaseTable
 
 _OBSERVE_S: Final = 4.0
-# The default lease duration, as the KCL's failoverTimeMillis. Rows of KCL workers do not have their lease duration.
+# The default lease duration, as the KCL's failoverTimeMillis. The row of a KCL worker's lease does not tell the duration.
 _LEASE_S: Final = 10.0
 _BUCKET_LEASE_S: Final = 60.0  # default lease duration of a query with leases in a bucket
 DESCRIPTION = (

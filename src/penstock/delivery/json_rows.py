@@ -122,8 +122,8 @@ def _added_columns(
     is_equal = None if allows_non_finite else _equals_json(parsed, schema)
     if is_equal is not None:
         is_whole = is_whole & is_equal
-    # If a record has as many known names as names, none is unknown and none is there twice. Many records have all names in the order
-    # of the schema: that is compared first.
+    # A record that has no more names than known ones, each counted once, has no unknown name and none twice. Many records have all
+    # names in the order of the schema: that is compared first.
     known_names = _name_array(schema.names)
     has_known = (keys == known_names) | (F.size(F.array_intersect(known_names, keys)) == F.size(keys))
     is_twice = F.size(F.array_distinct(keys)) != F.size(keys)

@@ -158,7 +158,7 @@ class _Terminations:
             os.kill(os.getpid(), number)
 
     def _run(self, reading: int) -> None:
-        # If the program has set another handler, a number does not end the process: that handler may go on, or call this one.
+        # If the program has set another handler, SIGTERM does not end the process here: that handler may go on, or call this one.
         while (read := os.read(reading, 1)) != _WAKE_BYTE:
             if read == bytes([signal.SIGTERM]) and self._is_handler():
                 break

@@ -185,7 +185,7 @@ class Subscriptions(Loop[_Event]):
 
     def _on_connected(self, entry: _ShardEntry, number: int, stream: EventStream, _now_s: float) -> None:
         if not self._is_current(entry) or number != entry.number:
-            stream.close()  # it was closed or reset while it was made
+            stream.close()  # the key was closed, or its subscription reset, while this connection was made
             return
         entry.stream = stream
         if entry.is_requested:
