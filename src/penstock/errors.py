@@ -185,7 +185,7 @@ class RecordExpired(DeliveryFailed):
 
 
 class DeadLetterFailed(DeliveryFailed):
-    """A dead-letter target did not take a record. The consumer calls the target again, and then stops the shard before it.
+    """A dead-letter target did not take a record. The consumer repeats the call; if it keeps failing, the shard stops there.
 
     Attributes:
         records: The records whose letters were not written.

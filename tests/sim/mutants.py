@@ -480,7 +480,7 @@ def scans_for_free_leases(scenario: Scenario) -> float:
     needs=scans_for_free_leases,
 )
 def _watch_never_rests(self: TableScans, now_s: float) -> None:
-    self._free_lease_scan_s = now_s if self.plan.free_lease_scan_s < math.inf else math.inf
+    self._free_lease_due_s = now_s if self.plan.free_lease_scan_s < math.inf else math.inf
 
 
 @planted(
@@ -494,7 +494,7 @@ def _watch_never_rests(self: TableScans, now_s: float) -> None:
 def _watch_again_at_once(self: TableScans, problem: Any, now_s: float) -> bool:
     is_gone = _on_scan_failed(self, problem, now_s)
     if self.is_free_lease_scan:
-        self._free_lease_scan_s = self._retry_s = now_s + 0.02
+        self._free_lease_due_s = self._not_before_s = now_s + 0.02
     return is_gone
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from msgspec import field
 
 from penstock.spark.options.spark_options import SinkOptions, parse_sink
-from penstock.spark.sink.task_report import commit_batch, sum_reports
+from penstock.spark.sink.task_report import commit_batch, log_sum
 from penstock_sim.blocking_ports import SimClock
 from penstock_sim.environment import Environment
 from penstock_sim.events import producers, sinks, streams
@@ -115,7 +115,7 @@ class SimSinkQuery(SparkDriver):
             self._die()
         reports = [each.report for each in written]
         if self._plan.in_foreach_batch:
-            sum_reports(reports, "batch write")
+            log_sum(reports, "batch write")
         else:
             location = self._options.checkpoint_location
             commit_batch(reports, index, location, lambda path: SinkFolder(self, path, self._service.files))
@@ -150,7 +150,7 @@ class SimSinkQuery(SparkDriver):
             finished = [each.report for each in job.finished()]
             self.world.record(sinks.WriteAborted(self.who, index, len(finished)))
             what = "batch write" if self._plan.in_foreach_batch else f"micro-batch {index}"
-            sum_reports(finished, f"failed {what}, acknowledged before the failure")
+            log_sum(finished, f"failed {what}, acknowledged before the failure")
             raise
 
 

@@ -156,7 +156,7 @@ class ShardGraph:
         return tuple(self._shards[parent] for parent in named if parent in self._shards)
 
     def children(self, shard_id: str) -> tuple[Shard, ...]:
-        """Return the shards that continue this one, in the order of their hash ranges. It need not be listed itself."""
+        """Return the shards that continue this one, in the order of their hash ranges. This shard need not be listed."""
         return tuple(self._shards[child] for child in self._children.get(shard_id, ()))
 
     def ancestors(self, shard_ids: Iterable[str]) -> set[str]:

@@ -89,7 +89,7 @@ class FinishedRecords(Protocol):
         """Return the ids of the records that are done. `record_ids` has at most ten."""
 
     def put_finished(self, record_ids: Sequence[str]) -> None:
-        """Remember at most ten records as done. Called before they are acknowledged."""
+        """Remember these records, ten at most, as done. Called before they are acknowledged."""
 
 
 class Queues(Protocol):

@@ -374,7 +374,7 @@ class Recorder:
         return 0.0
 
     def _fetch_page(self, recording: _ShardRecording, step: FetchPage) -> float | None:
-        """Record one page; return when the shard's next step is due, or None when the shard is done."""
+        """Record one page; return 0, since the shard's next step is due at once, or None when the shard is done."""
         reader, started_s = recording.reader, time.monotonic()
         requested_ms = self._clock.now_ms(_wall_ms())
         page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)

@@ -191,30 +191,30 @@ def parse_offset(document: Any) -> StreamOffset:
 
 def _parse_offset_fields(document: Mapping[str, Any]) -> StreamOffset:
     stream = document.get("stream", {})
-    arn, created_ms = _check_text(stream.get("arn", "")), _check_whole_number(stream.get("created", 0))
+    arn, created_ms = _checked_text(stream.get("arn", "")), _checked_whole_number(stream.get("created", 0))
     if created_ms and not arn:
         raise PositionError(f"the stream {stream!r:.100} has no ARN")
     until, limit = document.get("until"), document.get("limit")
     return StreamOffset(
-        batch=_check_whole_number(document["batch"]),
-        worker=_check_text(document.get("worker", "")),
+        batch=_checked_whole_number(document["batch"]),
+        worker=_checked_text(document.get("worker", "")),
         stream_arn=arn,
         stream_created_ms=created_ms,
-        shards={_check_text(shard): decode_position(entry) for shard, entry in document["shards"].items()},
-        until_ms=None if until is None else _check_whole_number(until),
+        shards={_checked_text(shard): decode_position(entry) for shard, entry in document["shards"].items()},
+        until_ms=None if until is None else _checked_whole_number(until),
         limit=None if limit is None else _parse_limit(limit),
         tips={
-            _check_text(shard): _check_whole_number(moment)
+            _checked_text(shard): _checked_whole_number(moment)
             for shard, moment in document.get("tips", {}).items()
         },
         deaggregates=not document.get("whole", False),
         runs=_parse_runs(document.get("runs", [])),
-        lease_table=_check_text(document.get("leaseTable", "")),
+        lease_table=_checked_text(document.get("leaseTable", "")),
     )
 
 
 def _parse_runs(entries: Any) -> tuple[tuple[int, str], ...]:
-    runs = tuple((_check_whole_number(first), _check_text(run)) for first, run in entries)
+    runs = tuple((_checked_whole_number(first), _checked_text(run)) for first, run in entries)
     numbers = [first for first, _ in runs]
     if numbers != sorted(set(numbers)):
         raise PositionError(f"the numbers of the runs {runs!r:.200} do not grow")
@@ -227,19 +227,19 @@ def _parse_limit(limit: Mapping[str, Any]) -> SharedLimits:
     if not isinstance(shards, list):
         raise PositionError(f"{shards!r:.100} is not a list of shards")
     return SharedLimits(
-        None if records is None else _check_whole_number(records, 1),
-        None if size is None else _check_whole_number(size, 1),
-        tuple(_check_text(shard) for shard in shards),
+        None if records is None else _checked_whole_number(records, 1),
+        None if size is None else _checked_whole_number(size, 1),
+        tuple(_checked_text(shard) for shard in shards),
     )
 
 
-def _check_whole_number(value: Any, least: int = 0) -> int:
+def _checked_whole_number(value: Any, least: int = 0) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise PositionError(f"{value!r:.100} is not a whole number from {least} up")
     return value
 
 
-def _check_text(value: Any) -> str:
+def _checked_text(value: Any) -> str:
     if not isinstance(value, str):
         raise PositionError(f"{value!r:.100} is not text")
     return value

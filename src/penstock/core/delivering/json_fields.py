@@ -140,8 +140,8 @@ def explain_misfit(data: bytes, columns: TableColumns, *, is_unknown: bool = Fal
     """Return the reason why a record does not fit the table.
 
     Args:
-        is_unknown: Whether all values fit: then the reason is a field without a column. Otherwise a field without a column is the
-            reason only if it may not become one.
+        is_unknown: Whether a field without a column must be the reason, since all values fit. If not, such a field is the reason
+            only if it may not become a column.
     """
     return text_of(_explain(data, columns, is_unknown))
 

@@ -188,7 +188,7 @@ def plan_backfill(
             "would deliver records twice; deliver the range into another table"
         )
     if until_ms is None:
-        # The same command again, perhaps because it was killed: its end was the moment at which it began.
+        # If the same command ran before, and perhaps was killed, the end is that run's: the moment at which it began.
         same = next((each for each in ranges if each.since_ms == since_ms), None)
         if same is not None:
             return same

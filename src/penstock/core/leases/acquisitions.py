@@ -46,7 +46,7 @@ class _Request(Struct):
     """A hand-over for which this worker waits."""
 
     since_s: float  # when it began to wait
-    fetch_s: float  # when the lease's row is fetched next
+    fetch_due_s: float  # when the lease's row is fetched next
     is_fetching: bool = False
 
 
@@ -151,7 +151,7 @@ class Acquisitions:
     @property
     def next_fetch_s(self) -> float:
         """When the row of a requested lease is fetched next; infinity without such a lease."""
-        moments = (request.fetch_s for request in self._requests.values() if not request.is_fetching)
+        moments = (request.fetch_due_s for request in self._requests.values() if not request.is_fetching)
         return min(moments, default=math.inf)
 
     def _wait_for_release(self, key: str, now_s: float) -> None:
@@ -161,7 +161,7 @@ class Acquisitions:
     def begin_due_fetches(self, now_s: float) -> None:
         """Fetch the rows of requested leases whose fetch is due."""
         for key, request in self._requests.items():
-            if not request.is_fetching and now_s >= request.fetch_s:
+            if not request.is_fetching and now_s >= request.fetch_due_s:
                 request.is_fetching = True
                 self._turn.emit(FetchLease(key))
 
@@ -175,14 +175,14 @@ class Acquisitions:
         if request is None or not request.is_fetching:
             return
         request.is_fetching = False
-        request.fetch_s = now_s + self._poll_delay_s()
+        request.fetch_due_s = now_s + self._poll_delay_s()
         row = self.view.get(key)
         is_over = row is None or row.is_ended or row.owner != self.me or key in self._held_leases
         if row is None or is_over or self._later_runs.may_hold(row, now_s):
             del self._requests[key]
         elif row.checkpoint_owner is None:
             self._on_handed_over(row)
-        elif not self._check_overdue(row, request, now_s, is_read=is_read):
+        elif not self._is_take_due(row, request, now_s, is_read=is_read):
             return
         elif self._is_stopping:
             del self._requests[key]  # another worker takes the lease when it has expired
@@ -205,7 +205,7 @@ class Acquisitions:
             write = Renew(row.key, row.counter, self.me, stream=self._stream_check.stream_to_write(row))
         self._writes.enqueue(write, ForAcquisition(Reason.HANDED_OVER))
 
-    def _check_overdue(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
+    def _is_take_due(self, row: Lease, request: _Request, now_s: float, *, is_read: bool) -> bool:
         """Return whether to take a requested lease now, without its release by the reader.
 
         A reader that has renewed through the whole hand-over time counts from now on as one that ignores requests.

@@ -371,14 +371,14 @@ class Coordinator:
             self._scans.schedule_free_lease_scan(now_s)
 
     def _on_scanned_rows(self, scan: ScanDone, now_s: float, *, runs_round: bool) -> None:
-        """Update the view and the held leases from a scan; look in it for rows of other streams and of this worker's later runs."""
+        """Update the view and the held leases from a scan; check it for rows of other streams, and of later runs of this worker."""
         missing = self.view.on_scan(
             scan.leases, now_s, scan.began_s, self.held_leases, scan.skipped_rows, scan.part
         )
         for key in missing:
             self.held_leases.renew_now(key, now_s)  # a renewal shows whether the row exists
         if missing and not scan.leases and not (runs_round and scan.is_whole_table):
-            # A part that had rows is empty. Only a round on the whole table finds out whether the table was deleted.
+            # The scan found no row where rows were known. Only a round on the whole table finds out whether the table was deleted.
             self._scans.request_whole_scan()
         streams_to_list = self._stream_check.on_scan(
             scan.leases, held=self.held_leases, is_whole_table=scan.is_whole_table
@@ -424,11 +424,12 @@ class Coordinator:
     def _run_whole_round(self, scan: ScanDone, now_s: float) -> RoundPlan:
         """Run a round on a scan of the whole table and return its moves.
 
-        1. Begin to create the first leases of streams, and those of a deleted table. The next steps leave these streams out.
+        1. Begin to create the first leases of streams, and those of a deleted table. The next steps leave these streams out,
+           but in step 5 their live leases count for the owners.
         2. Reacquire leases in this worker's name.
         3. Determine the live workers and this worker's part of the table.
         4. Per stream: create missing leases and delete finished ones.
-        5. Begin this worker's moves of the balance. A live lease counts even if its stream lacks leases.
+        5. Plan this worker's moves, and begin them.
         """
         existing = {lease.key for lease in scan.leases} | self.view.damaged_rows.keys()
         streams = self._streams.create_first_leases(existing, now_s)
@@ -497,18 +498,18 @@ class Coordinator:
 
     def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole_table: bool) -> None:
         """Schedule the scan of the next round: earlier for an overdue hand-over or first leases, later if an index shows own leases."""
-        extra_scan_s = plan.extra_scan_s
+        extra_scan_due_s = plan.extra_scan_due_s
         if self._scans.plan.part is None:
-            extra_scan_s = min(extra_scan_s, self.view.handovers.next_overdue_s(now_s))
+            extra_scan_due_s = min(extra_scan_due_s, self.view.handovers.next_overdue_s(now_s))
         self._scans.schedule_scans(
-            now_s, extra_scan_s, is_whole_table=is_whole_table, is_moving=bool(plan.moves)
+            now_s, extra_scan_due_s, is_whole_table=is_whole_table, is_moving=bool(plan.moves)
         )
         if self._membership.finds_by_index:
             self._scans.schedule_regular_scan_in(LED_SCAN_ROUNDS * self.round_s, now_s)
-        first_listing_s = self._streams.first_listing_s
-        if first_listing_s is not None and not self._stop.is_begun:
+        first_listing_due_s = self._streams.first_listing_due_s
+        if first_listing_due_s is not None and not self._stop.is_begun:
             # Only a scan of the whole table shows that a stream still has no leases.
-            self._scans.request_whole_scan_by(max(first_listing_s, now_s + 0.01 * self.round_s))
+            self._scans.request_whole_scan_by(max(first_listing_due_s, now_s + 0.01 * self.round_s))
 
     def _begin_plan(self, plan: RoundPlan, now_s: float) -> RoundPlan:
         """Begin those moves of a plan that the fleet's mode allows this worker; return a plan of these alone."""
@@ -573,8 +574,8 @@ class Coordinator:
     ) -> None:
         is_request_refused = self._acquisitions.on_answer(pending, reason, outcome, now_s)
         if is_request_refused and not self._planner.is_settled(now_s):
-            # Another newcomer: RequestHandover of the same lease. This worker: its own request, refused. The others count this
-            # worker only once it has requested a lease, so it soon scans to find another lease to request.
+            # If another new worker has requested the lease first, this worker is still invisible: the others count it only
+            # once it has requested a lease. So it soon scans to find another lease to request.
             self._scans.request_whole_scan_by(now_s + _EXTRA_SCAN_ROUNDS * self._scans.plan.moving_scan_s)
 
     def _fetch_rows(self, now_s: float) -> None:

@@ -89,7 +89,7 @@ class BalanceLimits(Struct, frozen=True):
         max_leases: The most leases of this worker; the other workers are assumed to have the same limit.
         leases_to_acquire: The most acquisitions per plan.
         handover: Whether a live lease is requested from its owner; False takes it at once.
-        left_over_s: A worker that leaves a free lease of its share for this long counts as full; after twice this time any
+        left_over_s: A worker counts as full if a lease of its share has been free for this long. After twice this time any
             worker with room takes the lease.
     """
 

@@ -58,15 +58,7 @@ from penstock.core.leases.held_lease_phases import (
 )
 from penstock.core.leases.lease import Lease, SeenClaim, TipMark
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.lease_writes import (
-    Applied,
-    Checkpoint,
-    End,
-    Refusal,
-    Refused,
-    Release,
-    Renew,
-)
+from penstock.core.leases.lease_writes import Applied, Checkpoint, End, Refusal, Refused, Release, Renew
 from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.required_leases import plan_child_leases, start_reading_at
 from penstock.core.position import Position
@@ -384,9 +376,9 @@ class HeldLease(Struct):
             self.renew_due_s = sent_s + self.pace.interval_s * (0.8 + 0.2 * turn.draw())
             if self.has_reader:
                 actions.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
-        return [*actions, *self._report_checkpoint(row), *self.keep_row(row)]
+        return [*actions, *self._checkpoint_written(row), *self.keep_row(row)]
 
-    def _report_checkpoint(self, row: Lease) -> list[LeaseAction]:
+    def _checkpoint_written(self, row: Lease) -> list[LeaseAction]:
         if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
             return [CheckpointWritten(self.key, self.epoch, row.checkpoint)]
         return []
@@ -559,7 +551,7 @@ class HeldLease(Struct):
 
     def _on_released(self, row: Lease) -> list[LeaseAction]:
         self._change_phase(Trigger.RELEASED)
-        return [*self._report_checkpoint(row), report_release(row), LeaseReleased()]
+        return [*self._checkpoint_written(row), report_release(row), LeaseReleased()]
 
     def _on_ended(self) -> list[LeaseAction]:
         self._change_phase(Trigger.ENDED)

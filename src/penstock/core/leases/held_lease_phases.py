@@ -179,7 +179,7 @@ _SHOWN_KEYS_MAX: Final = 5
 
 
 def report_release(row: Lease) -> Report:
-    """Report that a lease was released, and its next owner, from the row after the release."""
+    """Return the report that a lease was released, and its next owner, from the row after the release."""
     return Report(
         Topic.RELEASED if row.owner is None else Topic.HANDED_OVER,
         Level.INFO,
@@ -189,44 +189,44 @@ def report_release(row: Lease) -> Report:
 
 
 def report_end(key: str, children: Iterable[ChildShard]) -> Report:
-    """Report that a shard is done, and name its children."""
+    """Return the report that a shard is done, and name its children."""
     names = ", ".join(child.shard_id for child in children) or "no children"
     return Report(Topic.ENDED, Level.INFO, f"shard {key} is done; {names} follow", key)
 
 
 def report_read_back(key: str) -> Report:
-    """Report that a write was applied although its answer was lost."""
+    """Return the report that a write was applied although its answer was lost."""
     message = f"lease {key}: the answer to a write was lost, the write was not"
     return Report(Topic.READ_BACK, Level.INFO, message, key)
 
 
 def report_checkpoint_behind(row: Lease, own_position: Position | None) -> Report:
-    """Report that the row's checkpoint is ahead of this worker's own position, and stays."""
+    """Return the report that the row's checkpoint is ahead of this worker's own position, and stays."""
     message = f"lease {row.key}: the table's checkpoint {row.checkpoint} is ahead of {own_position}; it stays"
     return Report(Topic.CHECKPOINT_BEHIND, Level.INFO, message, row.key)
 
 
 def report_failed_reader(event: ReaderFailed, *, is_freed: bool) -> Report:
-    """Report that a shard is not delivered any more, and whether its lease is released for other workers."""
+    """Return the report that a shard is not delivered any more, and whether its lease is released for other workers."""
     state = "freed" if is_freed else "kept, and nothing of it is read until a restart"
     message = f"shard {event.key} has stopped: {event.reason}. Its lease is {state}."
     return Report(Topic.STOPPED_SHARD, Level.ERROR, message, event.key)
 
 
 def report_stall(key: str, behind_ms: int | None, no_progress_s: float) -> Report:
-    """Report that a shard is behind and makes no progress; `behind_ms` is None if its reader has not reported that yet."""
+    """Return the report that a shard is behind and makes no progress; `behind_ms` is None if its reader has not reported that yet."""
     lag = "has not reported how far it is behind" if behind_ms is None else f"is {behind_ms} ms behind"
     message = f"shard {key} {lag} and has not moved for {no_progress_s:.0f} s"
     return Report(Topic.STALLED, Level.ERROR, message, key)
 
 
 def report_still_stopped(key: str) -> Report:
-    """Repeat the report that a shard has stopped."""
+    """Return the repeated report that a shard has stopped."""
     return Report(Topic.STOPPED_SHARD, Level.ERROR, f"shard {key} is still stopped after a failure", key)
 
 
 def report_expiries(expiries: Sequence[Expiry]) -> Report:
-    """Report leases that were lost because no renewal succeeded in time, and why none did."""
+    """Return the report of leases that were lost because no renewal succeeded in time, and why none did."""
     keys = [each.key for each in expiries]
     is_one = len(keys) == 1
     leases, them = (
@@ -247,7 +247,7 @@ def report_expiries(expiries: Sequence[Expiry]) -> Report:
 
 
 def report_late_renewals(late_count: int, held_count: int, longest_s: float, error: str | None) -> Report:
-    """Report leases that are kept although others may take them by now.
+    """Return the report of leases that are kept although others may take them by now.
 
     Args:
         late_count: Number of these leases, of the `held_count` that this worker holds.
@@ -272,7 +272,7 @@ def _first_keys(keys: Sequence[str]) -> str:
 
 
 def report_loss(worker: str, key: str, row: Lease | None) -> Report:
-    """Report that a lease was lost to another worker or to another process of this worker, or that its row was deleted (None)."""
+    """Return the report that a lease was lost to another worker or to another process of this worker, or that its row was deleted (None)."""
     if row is None:
         return Report(
             Topic.ROW_GONE,

@@ -48,14 +48,7 @@ from penstock.core.leases.held_lease_phases import (
 )
 from penstock.core.leases.lease import Lease, SeenClaim
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.lease_writes import (
-    Applied,
-    Create,
-    LateCheckpoint,
-    Refusal,
-    Refused,
-    Take,
-)
+from penstock.core.leases.lease_writes import Applied, Create, LateCheckpoint, Refusal, Refused, Take
 from penstock.core.leases.pending_writes import (
     ForAcquisition,
     ForChildOf,

@@ -153,10 +153,9 @@ class FleetModeDetector:
         self.me = me
         self._lock: LeaderLock | None = None
         self._changed_s = 0.0  # when the lock was last seen to change
-        self._has_changed = False
-        self._reports: dict[
-            str, tuple[int, float]
-        ] = {}  # by worker: `reported_s`, and when that was first seen
+        self._has_changed = False  # whether that was a renewal: not the first sight of the lock
+        # By worker: `reported_s`, and when that was first seen.
+        self._reports: dict[str, tuple[int, float]] = {}
 
     def detect(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> FleetMode:
         """Return the fleet's mode.

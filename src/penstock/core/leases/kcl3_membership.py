@@ -68,16 +68,14 @@ class Kcl3Membership:
         """Whether the fleet's mode is known: the worker begins only then."""
         self._rows = Kcl3Rows()
         self._fleet_fetch_due_s = math.inf
-        self._index_query_due_s = math.inf  # the index shows this worker's leases
+        self._index_query_due_s = math.inf  # of the index that shows this worker's leases
         self._is_fetching_fleet = False
         self._is_querying_index = False
         self._may_query_index = True  # until the table refuses it
         self._is_reporting = False
         self._has_reported = False
         self._reports_refused = 0  # in a row
-        self._is_listed = (
-            False  # the table may have metrics of this worker, so that a leader assigns leases to it
-        )
+        self._is_listed = False  # the table may have its metrics, so that a leader assigns leases to it
         self._is_stopping = False
         self._is_leaving = False  # its row for the leader is being deleted
         self._reported_mode = ""  # of the last report in the log
@@ -269,7 +267,7 @@ class Kcl3Membership:
         match self.mode:
             case FleetMode.LED:
                 releases = [move for move in plan.moves if not isinstance(move, Acquisition)]
-                return RoundPlan(releases, extra_scan_s=math.inf)
+                return RoundPlan(releases, extra_scan_due_s=math.inf)
             case FleetMode.LEADERLESS:
                 kept = [move for move in plan.moves if not (isinstance(move, Acquisition) and move.is_live)]
                 return replace(plan, moves=kept)

@@ -14,15 +14,7 @@ from typing import TypeAlias
 
 from msgspec import Struct
 
-from penstock.core.leases.lease import (
-    BatchClaim,
-    Lease,
-    LeaseTerm,
-    SeenClaim,
-    StopNote,
-    TipMark,
-    WorkerRun,
-)
+from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, SeenClaim, StopNote, TipMark, WorkerRun
 from penstock.core.position import Position
 from penstock.core.stream_identity import StreamIdentity
 

@@ -81,14 +81,14 @@ class RoundPlan(Struct, frozen=True):
 
     Args:
         moves: In the order in which they should be made.
-        extra_scan_s: When an extra scan will find more leases to move; infinity if the regular round is soon enough.
+        extra_scan_due_s: When an extra scan will find more leases to move; infinity if the regular round is soon enough.
     """
 
     moves: Sequence[Move]
-    extra_scan_s: float
+    extra_scan_due_s: float
 
 
-NOTHING_TO_MOVE: Final = RoundPlan((), extra_scan_s=math.inf)
+NOTHING_TO_MOVE: Final = RoundPlan((), extra_scan_due_s=math.inf)
 
 
 class MovePlanner:
@@ -128,17 +128,17 @@ class MovePlanner:
             lease_duration_s=options.lease_duration_s,
             chance=chance,
         )
-        extra_scan_s = math.inf
+        extra_scan_due_s = math.inf
         if options.has_room(held_count):
-            extra_scan_s = _left_over_scan_s(fleet, left_over_s, now_s)
+            extra_scan_due_s = _left_over_scan_due_s(fleet, left_over_s, now_s)
         if options.policy is not BalancePolicy.KCL2 and not self._settling.is_settled(now_s):
             live_moves = [move for move in moves if isinstance(move, Acquisition) and move.is_live]
             if live_moves:
                 moves = self._limit_live_moves(live_moves, moves, fleet)
-                extra_scan_s = min(extra_scan_s, self._settling.due_s)
+                extra_scan_due_s = min(extra_scan_due_s, self._settling.due_s)
         if scan_plan.part is not None:
             moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * settling_s)
-        return RoundPlan(moves, extra_scan_s)
+        return RoundPlan(moves, extra_scan_due_s)
 
     def plan_free_takes(self, fleet: Sequence[FleetLease], scan_plan: ScanPlan) -> list[Acquisition]:
         """Plan only the takes of this worker's share of the free leases, between two rounds.
@@ -190,8 +190,8 @@ class MovePlanner:
         free.sort(key=lambda entry: tie_break(self.me, entry.lease.key))
         taken = free[: min(wanted, room)][: options.leases_to_acquire]
         is_urgent = doublings < _DOUBLINGS_MAX and len(taken) < len(free)
-        extra_scan_s = now_s + soon_s if is_urgent else math.inf
-        return RoundPlan([take(entry, self.me) for entry in taken], extra_scan_s)
+        extra_scan_due_s = now_s + soon_s if is_urgent else math.inf
+        return RoundPlan([take(entry, self.me) for entry in taken], extra_scan_due_s)
 
     def _limit_live_moves(
         self, live_moves: Sequence[Acquisition], moves: Sequence[Move], fleet: Sequence[FleetLease]
@@ -223,7 +223,7 @@ def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patie
     ]
 
 
-def _left_over_scan_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
+def _left_over_scan_due_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
     """Return the next moment at which a lease will have been free for `left_over_s` or for twice as long; infinity for none.
 
     From either moment on, further workers may take the lease.

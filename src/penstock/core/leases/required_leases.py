@@ -284,7 +284,10 @@ class MissingLease(Struct, frozen=True):
 
 
 def hole_listing_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str | None, int | None]:
-    """Return the type and moment of the filter for shards since the application started; (None, None) for every shard."""
+    """Return the shard filter of a listing that searches for a hole, as `first_listing_filter`: shards since the start.
+
+    Every shard is listed, (None, None), if no lease shows when the application started.
+    """
     moment_ms = (earliest_start(leases) or start.default).timestamp_ms
     return (None, None) if moment_ms is None else ("FROM_TIMESTAMP", moment_ms)
 

@@ -151,7 +151,7 @@ class StreamCheck:
         if not self._options.names_streams:
             return []
         for rows in self._rows_by_stream(leases).values():
-            self._find_foreign_lease(rows)
+            self._check_for_foreign_lease(rows)
         aside = {lease.key for lease in leases if not self._is_checked(lease)}
         if is_whole_table:
             self._compared_keys.intersection_update(lease.key for lease in leases)
@@ -169,7 +169,7 @@ class StreamCheck:
             rows.setdefault(self._options.stream_id_of(lease.key), []).append(lease)
         return rows
 
-    def _find_foreign_lease(self, rows: list[Lease], listed: dict[str, Shard] | None = None) -> None:
+    def _check_for_foreign_lease(self, rows: list[Lease], listed: dict[str, Shard] | None = None) -> None:
         stream = self._options.stream_of(rows[0].key) if rows else None
         if stream is not None:
             self.foreign_lease = self.foreign_lease or find_foreign_lease(rows, stream, listed)
@@ -188,7 +188,7 @@ class StreamCheck:
         """
         self._clocks[stream_id] = (moment_ms, now_s)
         listed = {shard.shard_id: shard for shard in shards}
-        self._find_foreign_lease(self._rows_by_stream(self.view).get(stream_id, []), listed)
+        self._check_for_foreign_lease(self._rows_by_stream(self.view).get(stream_id, []), listed)
         compared = {key for key in self.view.rows_set_aside if self._options.stream_id_of(key) == stream_id}
         self._compared_keys |= compared
         self.view.set_rows_aside(self.view.rows_set_aside - compared)

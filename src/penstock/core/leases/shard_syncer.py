@@ -112,7 +112,7 @@ class ShardSyncer:
         self._listing = listing
         self._scans = context.scans
         self.ranges: dict[str, HashRange] = {}
-        self.first_listing_s: float | None = None  # when a stream without leases is listed
+        self.first_listing_due_s: float | None = None  # when a stream without leases is listed
         # Leases to be created one after the other: the first ones of an empty table, and those that fill holes.
         self._first_leases: deque[Lease] = deque()
         self._missing_leases: deque[MissingLease] = deque()
@@ -184,15 +184,15 @@ class ShardSyncer:
             return
         if not self._listing.may_begin(now_s) or self._first_leases:
             return
-        if self.first_listing_s is None:
+        if self.first_listing_due_s is None:
             # Fifty workers that start together must not list the shards fifty times: most find the leases in their next scan.
             # A worker that stood still leaves a deleted table to those that have read on.
             shortest_s, jitter_s = (
                 (self.options.interval_s, 1.0) if self._memory else (0.0, self.options.cold_start_jitter_s)
             )
-            self.first_listing_s = now_s + shortest_s + jitter_s * self._turn.draw()
-        elif now_s >= self.first_listing_s:
-            self.first_listing_s = None
+            self.first_listing_due_s = now_s + shortest_s + jitter_s * self._turn.draw()
+        elif now_s >= self.first_listing_due_s:
+            self.first_listing_due_s = None
             if self._memory:
                 self._is_table_gone = True
                 self._restore(frozenset())
@@ -266,8 +266,8 @@ class ShardSyncer:
         self._create_first_lease()
 
     def _create_first_lease(self) -> None:
-        # Two workers: list the shards at different moments. Each: Create of the first lease, and one of the two is refused.
-        # The winner creates the other leases, all at its moment.
+        # If two workers list the shards at different moments, the table refuses the Create of one of them. The other worker
+        # creates all further leases, at its own moment.
         if not self._writes.enqueue(Create(self.options.with_stream(self._first_leases[0])), ForFirstLease()):
             self._first_leases.clear()  # a write for it is in flight: the next round decides
 
@@ -332,7 +332,7 @@ class ShardSyncer:
         Returns:
             Whether leases may be deleted: not while missing leases are being created, or shards listed.
         """
-        self.first_listing_s = None
+        self.first_listing_due_s = None
         self._needed_parents = needed_parents
         missing = needed_parents | self.view.missing_parents()
         self._missing_rounds = {shard: self._missing_rounds.get(shard, 0) + 1 for shard in missing}

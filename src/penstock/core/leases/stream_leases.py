@@ -208,9 +208,9 @@ class Streams:
         return any(stream.syncer.needs_scan for stream in self._streams.values())
 
     @property
-    def first_listing_s(self) -> float | None:
+    def first_listing_due_s(self) -> float | None:
         """When the first shards are listed for a stream without leases; None if every stream has leases."""
-        moments_s = (stream.syncer.first_listing_s for stream in self._streams.values())
+        moments_s = (stream.syncer.first_listing_due_s for stream in self._streams.values())
         return min((moment_s for moment_s in moments_s if moment_s is not None), default=None)
 
     def describe_unread_part(self, me: str, now_s: float, *, has_room: bool, has_leader: bool) -> str | None:

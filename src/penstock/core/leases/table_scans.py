@@ -220,10 +220,10 @@ class TableScans:
         """Mean seconds between two regular scans. Longer than a round if an index shows the own leases."""
         # When the next scan of the whole table begins, if regular scans read a part, or if one is requested (-inf: at once).
         self._whole_due_s = math.inf
-        self._retry_s = -math.inf  # the earliest next scan after one that failed
+        self._not_before_s = -math.inf  # the earliest next scan after one that failed
         self._is_scanning = False
         self._is_scanning_whole = False  # the scan in flight, or the last one, is of the whole table
-        self._free_lease_scan_s = math.inf  # of the next scan that is only for free leases
+        self._free_lease_due_s = math.inf  # of the next scan that is only for free leases
         self.is_free_lease_scan: bool = False
         """Whether the scan in flight, or the last one, is only for free leases."""
         self._failures = 0  # of scans, in a row
@@ -237,7 +237,7 @@ class TableScans:
             return self._state_due_s
         if self._state is not TableState.READY or self._is_scanning:
             return math.inf
-        return max(self._retry_s, min(self._regular_due_s, self._whole_due_s, self._free_lease_scan_s))
+        return max(self._not_before_s, min(self._regular_due_s, self._whole_due_s, self._free_lease_due_s))
 
     @property
     def is_quiet(self) -> bool:
@@ -264,7 +264,7 @@ class TableScans:
     def _begin_free_lease_scan(self) -> None:
         self._is_scanning = self.is_free_lease_scan = True
         self._is_scanning_whole = False
-        self._free_lease_scan_s = math.inf
+        self._free_lease_due_s = math.inf
         self._turn.emit(ScanTable(WHOLE_TABLE))
 
     def _begin_regular_scan(self, *, is_whole_table: bool) -> None:
@@ -302,14 +302,14 @@ class TableScans:
         self._regular_due_s = now_s + pause_s
 
     def schedule_scans(
-        self, now_s: float, extra_scan_s: float, *, is_whole_table: bool, is_moving: bool
+        self, now_s: float, extra_scan_due_s: float, *, is_whole_table: bool, is_moving: bool
     ) -> None:
         """Schedule the next regular scan, after one has ended: after a round, or earlier if a lease expires before.
 
         A worker that watches a part also schedules its next scan of the whole table.
 
         Args:
-            extra_scan_s: When an extra scan will find leases to move; infinity for never.
+            extra_scan_due_s: When an extra scan will find leases to move; infinity for never.
             is_whole_table: Whether the scan that has ended read the whole table.
             is_moving: Whether it found leases to move.
         """
@@ -322,12 +322,12 @@ class TableScans:
             due_s = min(due_s, expiry_s + 0.02 * plan.round_s * self._turn.draw())
         if plan.part is not None and is_whole_table:
             pause_s = self._turn.jittered(plan.moving_scan_s if is_moving else plan.whole_scan_s, _JITTER)
-            self.request_whole_scan_by(min(now_s + pause_s, max(extra_scan_s, now_s + plan.settling_s)))
-            extra_scan_s = math.inf
+            self.request_whole_scan_by(min(now_s + pause_s, max(extra_scan_due_s, now_s + plan.settling_s)))
+            extra_scan_due_s = math.inf
         if plan.part is not None and not self._is_whole_scheduled:
             # A new worker: it soon scans a second part, to estimate the size of the fleet.
-            extra_scan_s = min(extra_scan_s, now_s + _GATHERING_ROUNDS * plan.round_s)
-        due_s = min(due_s, max(extra_scan_s, now_s + _EXTRA_SCAN_ROUNDS * plan.round_s))
+            extra_scan_due_s = min(extra_scan_due_s, now_s + _GATHERING_ROUNDS * plan.round_s)
+        due_s = min(due_s, max(extra_scan_due_s, now_s + _EXTRA_SCAN_ROUNDS * plan.round_s))
         self._regular_due_s = max(due_s, now_s + 0.01 * plan.round_s)
 
     def _next_expiry_s(self, now_s: float) -> float:
@@ -337,10 +337,10 @@ class TableScans:
 
     def schedule_free_lease_scan(self, now_s: float) -> None:
         """Schedule the next scan that is only for free leases, if the plan has any: not later than the next expiry of a lease."""
-        self._free_lease_scan_s = pause_s = self.plan.free_lease_scan_s
+        self._free_lease_due_s, pause_s = math.inf, self.plan.free_lease_scan_s
         if pause_s < math.inf:
             regular_s = now_s + self._turn.jittered(pause_s, _JITTER)
-            self._free_lease_scan_s = min(regular_s, self._next_expiry_s(now_s))
+            self._free_lease_due_s = min(regular_s, self._next_expiry_s(now_s))
 
     @property
     def _is_whole_scheduled(self) -> bool:
@@ -376,7 +376,7 @@ class TableScans:
         """Handle a complete scan."""
         self._is_scanning = False
         self._failures = 0
-        self._retry_s = -math.inf
+        self._not_before_s = -math.inf
         self._of_unknown_owner -= self._resolved_by_scan
         self._resolved_by_scan.clear()
 
@@ -392,13 +392,13 @@ class TableScans:
         is_gone = problem is Problem.TABLE_MISSING and self.on_table_missing()
         interval_s = self.options.interval_s
         backoff = Backoff(min(1.0, interval_s), interval_s)
-        self._retry_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
+        self._not_before_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
         if self.is_free_lease_scan:
-            self._free_lease_scan_s = self._retry_s
+            self._free_lease_due_s = self._not_before_s
         elif self._is_scanning_whole:
-            self.request_whole_scan_by(self._retry_s)
+            self.request_whole_scan_by(self._not_before_s)
         else:
-            self._regular_due_s = self._retry_s
+            self._regular_due_s = self._not_before_s
         return is_gone
 
     def on_row_count(self, row_count: int) -> None:

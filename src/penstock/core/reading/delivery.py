@@ -318,7 +318,7 @@ class ShardDelivery:
     # --- acknowledging ---
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int], now_s: float) -> None:
-        """Mark single records of a call as done, in any order, during the call or after it."""
+        """Mark records of a call as done, in any order, during the call or after it; `ordinals` are theirs from the `Call`."""
         if isinstance(ordinals, range) and ordinals.start <= self._low_watermark.ordinal < ordinals.stop:
             last = records[-1]
             self._low_watermark.acknowledge_run(ordinals, last.sequence_number, last.sub_sequence_number)

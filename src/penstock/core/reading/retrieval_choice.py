@@ -55,7 +55,7 @@ class OwnReads:
             self._calls.popleft()
 
     def on_bytes(self, started_s: float, read_bytes: int) -> None:
-        """Count the bytes of an answer."""
+        """Handle the bytes of an answer: for a time they use up the shard's read quota."""
         begin_s = max(self._busy_until_s, started_s)
         self._busy_until_s = begin_s + read_bytes / SHARD_READ_BYTES_PER_S_MAX
 
@@ -138,7 +138,7 @@ class RetrievalChoice:
         self._hold_s = options.hold_s  # of fan-out; doubled after a trial of polling that failed
         self._trial_until_s = float("-inf")  # polling is on trial: a change back needs less contention
         self._not_before_s = float("-inf")  # of the next change
-        self._retry_s = _RETRY_S  # pause before fan-out is tried again after it failed
+        self._retry_pause_s = _RETRY_S  # pause before fan-out is tried again after it failed
         self._behind_ms = 0  # as of the last event
         self._event_s = 0.0  # when that was
         self._push_failures = 0
@@ -181,8 +181,8 @@ class RetrievalChoice:
             self._event_s = now_s
             self._has_push_failed = False
         elif change.why is ChangeReason.PUSH_FAILED:
-            self._not_before_s = now_s + self._retry_s * (1 + chance / 4)
-            self._retry_s = min(self._retry_s * 2, max(_RETRY_S, self._options.hold_s))
+            self._not_before_s = now_s + self._retry_pause_s * (1 + chance / 4)
+            self._retry_pause_s = min(self._retry_pause_s * 2, max(_RETRY_S, self._options.hold_s))
         else:
             self._not_before_s = now_s
             self._trial_until_s = now_s + self._hold_s
@@ -219,7 +219,7 @@ class RetrievalChoice:
         """Handle a pushed event."""
         self._behind_ms, self._event_s = millis_behind_latest, now_s
         self._push_failures = 0
-        self._retry_s = _RETRY_S
+        self._retry_pause_s = _RETRY_S
 
     def on_push_failed(self, error: PenstockError) -> None:
         """Handle a subscription that failed, or could not begin: polling is due if that is final, or the second time in a row."""

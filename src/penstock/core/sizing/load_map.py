@@ -96,9 +96,8 @@ class LoadMap:
     def load_in(self, hash_range: HashRange) -> tuple[float, float]:
         """Return the bytes and records a second in a range."""
         low, high = self._places_in(hash_range)
-        return max(0.0, self._bytes[high] - self._bytes[low]), max(
-            0.0, self._records[high] - self._records[low]
-        )
+        sums = self._bytes[high] - self._bytes[low], self._records[high] - self._records[low]
+        return max(0.0, sums[0]), max(0.0, sums[1])
 
     def use(self, hash_range: HashRange) -> float:
         """Return which part of one shard's write quota a range uses."""

@@ -33,7 +33,7 @@ class ShardSample(Struct, frozen=True):
     """Records of one shard.
 
     Args:
-        covered_s: The time in which they arrived.
+        covered_s: Duration of their arrival.
         record_count: Records, an aggregate being one.
         written_bytes: Data and partition keys.
         rounded_bytes: Each record rounded up to a KB.

@@ -452,7 +452,7 @@ class Batcher:
         return queue
 
     def _put_back(self, queue: ShardQueue, entries: list[PackedEntry]) -> None:
-        # A record was refused, and a later one of its key was added in between: the refused one goes to the front.
+        # Later records of the same keys may have been added in between, so the refused ones go to the front.
         if entries:
             queue.put_back(entries)
             self._active[queue.shard_id] = queue

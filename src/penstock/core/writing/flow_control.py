@@ -145,7 +145,7 @@ class ShardFlow:
         if self.is_brief:
             self._decrease_briefly(present, now_s)
             return
-        # Records were refused below the former rate, so there are new writers: this one leaves a part of its share to them.
+        # If records are refused below the former rate, there are new writers: this one leaves a part of its share to them.
         self._plateau_rate = present * (1 + DECREASE) / 2 if present < self._plateau_rate else present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s

@@ -59,7 +59,7 @@ class PendingRecord:
         self.is_solo = data.startswith(MAGIC)
         """Whether it is never aggregated. Readers open an aggregate, but none inside another."""
         self.misplaced_count = 0
-        """How many aggregates that held it landed in a shard whose readers drop it."""
+        """Number of aggregates with this record that landed in a shard whose readers drop them."""
         self.size_bytes = len(data) + (
             len(partition_key) if partition_key.isascii() else key_bytes(partition_key)
         )

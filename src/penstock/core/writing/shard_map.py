@@ -104,7 +104,7 @@ class ShardMap:
         self._failing_since_s = None
         self._unlisted.update(misrouted_ids)
         self._unlisted -= self.ranges.keys()
-        # A shard was split and answered, and the listing does not show it yet: it is repeated, ever more rarely.
+        # If a shard that has accepted records is not listed yet, as after a split, it is listed again, ever more rarely.
         self._failure_count = self._failure_count + 1 if self._unlisted else 0
         if self._unlisted:
             self._ready_s = now_s + _PAUSES.bound_s(self._failure_count)

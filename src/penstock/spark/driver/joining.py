@@ -137,7 +137,10 @@ def join(
 
 
 def leave(query: JoinedQuery, ports: DriverPorts, options: SourceOptions, *, is_settled: bool) -> None:
-    """Release the query's leases at once; if its last batch is not settled, keep them until they expire."""
+    """Release the query's leases at once; if its last batch is not settled, keep them until they expire.
+
+    With option deregisterConsumer, also deregister the query's consumer.
+    """
     if not is_settled:
         query.query_worker.abandon()
     else:
@@ -145,13 +148,14 @@ def leave(query: JoinedQuery, ports: DriverPorts, options: SourceOptions, *, is_
         query.metrics.close()
         if not query.query_worker.stop(STOP_S):
             _log.warning("not all leases could be released within %g s; they expire by themselves", STOP_S)
-    _deregister_consumer(ports, options, query)
+    if options.deregisters_consumer:
+        _deregister_consumer(ports, options, query)
 
 
 def _deregister_consumer(ports: DriverPorts, options: SourceOptions, query: JoinedQuery) -> None:
-    """Deregister the query's consumer if option deregisterConsumer is set. If the call fails, log a warning."""
+    """Deregister the query's consumer, if it has one. If the call fails, log a warning."""
     fan_out, name = ports.fan_out, options.consumer_name
-    if not options.deregisters_consumer or fan_out is None or name is None or query.consumer_arn is None:
+    if fan_out is None or name is None or query.consumer_arn is None:
         return
     try:
         fan_out.deregister_consumer(query.stream.arn, name)

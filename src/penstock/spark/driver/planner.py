@@ -217,7 +217,7 @@ class Planner:
         return [shard for shard, state in shards.states.items() if state.has_records_before(self._until_ms)]
 
     def _report_unread_part(self, search: Search) -> None:
-        """Warn that the search may have missed records; with AvailableNow, raise Unavailable if it has found none."""
+        """Warn that a search for records may have missed some; with AvailableNow, raise Unavailable if it has found none."""
         unread = describe_unread_part(self._query, self._options, search.wait_s)
         if self._until_ms is not None and not search.wanted_shards:
             raise Unavailable(unread)
@@ -298,7 +298,7 @@ class Planner:
         )
 
     def stop(self) -> None:
-        """End threads. If the query is idle, release the leases at once, with their positions.
+        """End threads, and leave the application. If the query is idle, release the leases at once, with their positions.
 
         While a batch is under way the leases keep the query's name: the batch may be repeated, and must find its claims.
         Spark may stop the query while `latest` runs. If that has not settled the last batch yet, this method settles it.

@@ -236,7 +236,7 @@ class QueryWorker:
         """Do nothing: a task's claim is refused if another worker has the lease."""
 
     def on_checkpoint_written(self, key: str, epoch: int, position: Position) -> None:
-        """Do nothing: promotions are the planner's own writes."""
+        """Do nothing: the planner itself makes ends of claims checkpoints, and needs no news of them."""
 
     def live_readers(self) -> frozenset[tuple[str, int]]:
         """Return the key and epoch of each lease that the planner has not released."""

@@ -24,13 +24,7 @@ from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard
 from penstock.core.starting import StartingPosition, check_not_in_future
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import (
-    AnotherDriver,
-    ClaimConflict,
-    NotFound,
-    OptionError,
-    PositionError,
-)
+from penstock.errors import AnotherDriver, ClaimConflict, NotFound, OptionError, PositionError
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable

@@ -13,12 +13,7 @@ from penstock.spark.options.spark_options import SinkOptions, parse_sink
 from penstock.spark.sink.columns import check_columns
 from penstock.spark.sink.report import SinkReport
 from penstock.spark.sink.row_writer import write_rows
-from penstock.spark.sink.task_report import (
-    TaskReport,
-    sink_report_of,
-    sum_reports,
-    warn_of_overruled_rows,
-)
+from penstock.spark.sink.task_report import TaskReport, log_sum, sink_report_of, warn_of_overruled_rows
 from penstock.spark.spark_errors import rows_with_plain_errors, with_plain_errors
 
 if TYPE_CHECKING:
@@ -51,7 +46,7 @@ def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 
     write = partial(_write_task, parsed, columns, uuid.uuid4().hex)
     written = df.mapInArrow(write, _REPORT_DDL).collect()
     reports = (msgspec.json.decode(row.report, type=TaskReport) for row in written)
-    total = sum_reports(reports, f"batch {batch_id}")
+    total = log_sum(reports, f"batch {batch_id}")
     warn_of_overruled_rows(total, f"batch {batch_id}")
     return sink_report_of(batch_id, total)
 

@@ -152,7 +152,7 @@ def record_commit(
 def _add_totals(before: SinkReport, batch: SinkReport) -> SinkReport:
     """Return the batch's report with the totals of both reports. If the earlier report has the batch already, return that."""
     if batch.batch <= before.batch:
-        # The driver failed after this commit and before Spark's. After the restart the batch is committed again.
+        # If the driver fails after this commit and before Spark's, the batch is committed again after the restart.
         return before
     return replace(
         batch,

@@ -31,8 +31,8 @@ class TaskReport(Struct, frozen=True):
     overruled_stream: str = ""
 
 
-def sum_reports(reports: Iterable[TaskReport], heading: str) -> TaskReport:
-    """Add up the reports of tasks, and log the sum.
+def log_sum(reports: Iterable[TaskReport], heading: str) -> TaskReport:
+    """Log the sum of tasks' reports, and return it.
 
     Args:
         heading: Names the write in the log, such as `micro-batch 7`.
@@ -89,7 +89,7 @@ def commit_batch(
     Returns:
         The streams that the query wrote to for the first time, according to its checkpoint location.
     """
-    total = sum_reports(written, f"micro-batch {batch}")
+    total = log_sum(written, f"micro-batch {batch}")
     before = None
     if checkpoint_location is not None:
         before = record_commit(checkpoint_location, sink_report_of(batch, total), open_folder)

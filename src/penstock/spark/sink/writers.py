@@ -14,12 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.spark.engine import StreamWriter
 from penstock.spark.options.spark_options import SinkOptions
-from penstock.spark.sink.task_report import (
-    TaskReport,
-    commit_batch,
-    sum_reports,
-    warn_of_overruled_rows,
-)
+from penstock.spark.sink.task_report import TaskReport, commit_batch, log_sum, warn_of_overruled_rows
 from penstock.spark.spark_errors import with_plain_errors
 
 if TYPE_CHECKING:
@@ -64,11 +59,11 @@ class KinesisBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the written records."""
-        warn_of_overruled_rows(sum_reports(_reports(messages), "batch write"), "batch write")
+        warn_of_overruled_rows(log_sum(_reports(messages), "batch write"), "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log the written records although the job failed: nothing is removed from a stream."""
-        sum_reports(_reports(messages), "failed batch write, acknowledged before the failure")
+        log_sum(_reports(messages), "failed batch write, acknowledged before the failure")
 
 
 class KinesisStreamWriter(StreamWriter):
@@ -100,4 +95,4 @@ class KinesisStreamWriter(StreamWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log the written records; the batch will be written again (at least once)."""
-        sum_reports(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")
+        log_sum(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")

@@ -438,7 +438,7 @@ class ClaimedRead:
                 meaning is ClaimRefusal.LOST and self._claim_lost_shard(lease)
             ):
                 return
-            self._raise_refusal(meaning, lease, end)
+            self._raise_unless_claiming_again(meaning, lease, end)
         raise self._lease_changes_error()
 
     def _claim_lost_shard(self, lease: Lease | None) -> bool:
@@ -447,8 +447,8 @@ class ClaimedRead:
             return False
         return self._claim_nothing(lease, "the lease was lost meanwhile")
 
-    def _raise_refusal(self, meaning: ClaimRefusal, lease: Lease | None, end: Position) -> None:
-        """Raise the error of a refused claim, unless the claim is to be written again."""
+    def _raise_unless_claiming_again(self, meaning: ClaimRefusal, lease: Lease | None, end: Position) -> None:
+        """Raise the error of a refused claim; none if the claim is to be written again."""
         if meaning is ClaimRefusal.ANOTHER_DRIVER:
             claim = None if lease is None else lease.claim_of(self._execution.worker)
             assert claim is not None, (
