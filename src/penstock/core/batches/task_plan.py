@@ -42,7 +42,7 @@ class TaskSlots:
         return min(shard_count, max(count, -(-shard_count // SHARDS_PER_TASK_MAX)))
 
     def on_batch_done(self, task_count: int, process_count: int) -> None:
-        """Handle a batch that is done: its numbers of tasks and of processes (at least 1) that ran them change the estimate."""
+        """Handle a batch that is done: the number of processes (at least 1) that ran its tasks changes the estimate."""
         if process_count < task_count:
             self._slot_count, self._batches_until_trial = process_count, _BATCHES_BETWEEN_TRIALS
         elif task_count < self._slot_count:

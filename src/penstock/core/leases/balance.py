@@ -9,7 +9,7 @@ requests live ones, whose owners finish first (a hand-over).
 - `by_zone`: every zone gets the same number (the remainder to the fullest), then even within each zone. A worker's zone
   is the text before the first "/" of its id (`zone/name`); ids without one form a zone of their own. The owner is an
   opaque text to Java KCL workers, so the convention needs no attribute.
-- `by_throughput`: the same kilobytes per second for every worker, within a tenth, moving as few shards as it can find. A
+- `by_throughput`: the same kilobytes per second for every worker, within a tenth, by few moves of shards. A
   worker id that ends in `@8` gets as much as eight others. Meant for a fleet of Penstock workers: Java KCL 2.x workers
   balance counts and would work against it.
 - `kcl2`: the rule of Java KCL 2.x, see `plan_kcl2`.
@@ -98,7 +98,7 @@ def plan_kcl2(
 def _steal(
     fleet: Sequence[FleetLease], me: str, counts: dict[str, int], *, target: int, need: int, seed: str
 ) -> list[Acquisition]:
-    """Steal a lease from the worker with the most: it must have more than the target, or as many if this one needs several."""
+    """Steal a lease from the worker with the most leases: more than the target, or as many while this worker needs several."""
     others = {worker: count for worker, count in counts.items() if worker != me}
     if not others:
         return []

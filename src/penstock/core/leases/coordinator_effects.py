@@ -107,7 +107,7 @@ class StartReader(Struct, frozen=True):
 
     Args:
         epoch: Identifies this period of ownership; every event about the reader carries it.
-        position: Everything up to and including it is done, or a starting sentinel.
+        position: The last record that is done, with everything before it; or a starting sentinel.
         deliver_until_s: No delivery begins at or after this monotonic moment, until `ExtendDelivery` moves it.
             The delivering thread must check the clock itself: a worker that was paused gets no message in time.
     """

@@ -73,8 +73,7 @@ _RETRY_MIN_S: Final = 0.2
 class RenewalPace(Struct):
     """The interval between renewals, shared by all leases of a worker.
 
-    If a worker's batches claim their ends and it holds many leases, it renews each of them less often: see
-    `CoordinatorOptions.renew_interval_of`.
+    A Spark query (`keeps_claims`) with many leases renews each of them less often: see `CoordinatorOptions.renew_interval_of`.
     """
 
     options: CoordinatorOptions
@@ -82,7 +81,7 @@ class RenewalPace(Struct):
 
     @property
     def interval_s(self) -> float:
-        """Mean seconds between two renewals of one lease."""
+        """Longest time between two renewals of one lease if none fails, in seconds."""
         return self.options.renew_interval_of(self.held_count)
 
     @property
@@ -127,7 +126,7 @@ class HeldLease(Struct):
     progress_text: str = ""  # of the last `ReaderProgress`
     behind_ms: int | None = None  # how far the reader is behind the tip, or None if it has not reported that
     throughput_kbps: float | None = None
-    audits_without_reader: int = 0  # audits in a row in which its reader was missing
+    audits_without_reader: int = 0  # answers to `AuditReaders` in a row that lacked its reader
     stopped_reason: str | None = None  # why its reader has failed for good
     tip: TipMark | None = None  # the last position at which the reader was at the tip
     wake_s: float = math.inf  # when `HeldLeases` calls `advance` next
@@ -139,7 +138,7 @@ class HeldLease(Struct):
 
     @property
     def deadline_s(self) -> float:
-        """When delivery must end unless a renewal succeeds; infinity for a worker whose batches claim their ends."""
+        """When delivery must end unless a renewal succeeds; infinity for a Spark query (`keeps_claims`)."""
         return math.inf if self.options.keeps_claims else self.unexpired_until_s
 
     @property

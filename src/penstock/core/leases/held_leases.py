@@ -235,7 +235,7 @@ class HeldLeases:
     def _report_late_renewals(self, now_s: float) -> None:
         """Report leases that were not renewed in time, at most once in a lease duration.
 
-        Only a worker whose batches claim their ends keeps such leases. Another one has dropped them at their deadlines.
+        Only a Spark query (`keeps_claims`) keeps such leases. Other workers have dropped them at their deadlines.
         """
         if not self.options.keeps_claims or now_s < self._late_renewal_report_due_s:
             return

@@ -275,7 +275,7 @@ class Kcl3Membership:
                 return plan
 
     def on_live_workers(self, workers: Collection[str]) -> None:
-        """Warn once of each live worker that had no metrics for its leader twice in a row."""
+        """Warn once of each live worker that has reported no metrics in two rounds in a row."""
         if not self._is_native:
             self._without_metrics = frozenset()
             return

@@ -121,7 +121,7 @@ class SeenClaim(Struct, frozen=True):
 
 
 class TipMark(Struct, frozen=True):
-    """The last position that a Penstock worker wrote, and a moment at which it was the tip of the shard.
+    """The last position that a Penstock worker wrote, and a moment at which that position was the tip of the shard.
 
     Args:
         position: A record.

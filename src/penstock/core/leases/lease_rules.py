@@ -1,7 +1,7 @@
 """The effect of each write on a row, or the reason why it is refused: pure functions.
 
 `apply_write(row, write)` decides a write. The DynamoDB adapter has the same rule as a condition expression, and sets the fields
-that `changes_of` names. The simulator calls this one, and a contract test asks both the same questions.
+that `changes_of` names. The simulator calls this function, and a contract test compares the two.
 
 Source:
     The conditions of KCL 2.x's lease refresher (take, renew, checkpoint), KCL 3's hand-over fields; the

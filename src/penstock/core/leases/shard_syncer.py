@@ -150,7 +150,7 @@ class ShardSyncer:
     def restore_if_table_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
         """Create missing leases again if the table was deleted and another worker has begun to fill a new one.
 
-        The table counts as deleted if a call found no table, or if it has none of the remembered unfinished leases.
+        The table counts as deleted if a call found none, or if the scan has none of the remembered unfinished leases.
 
         Args:
             scanned: Keys of every existing row.

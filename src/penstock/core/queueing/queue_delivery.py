@@ -377,6 +377,7 @@ class QueueDelivery:
         return calls
 
     def _due_visibilities(self, now_s: float) -> list[QueueCall]:
+        """Return the calls that make returned records visible, and those that renew visibility timeouts."""
         returned: dict[int, HeldDelivery] = {}  # a held return that was renewed is queued twice
         while self._returns and not self.holds_returns:
             delivery = self._usable_delivery(self._returns.popleft(), Phase.RETURNING, now_s)

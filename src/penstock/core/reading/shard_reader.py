@@ -360,7 +360,7 @@ class ShardReader:
     # --- inside: loss ---
 
     def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
-        """Return what it means if a new iterator's first page lacks the record at which it begins; None if it has the record."""
+        """Return the meaning of a missing record: a new iterator's first page lacks the record where the iterator begins. Else None."""
         skip = self._skip_through
         if skip is None:
             return None

@@ -306,7 +306,7 @@ class NewsPoller:
             return self._answers.popleft() if self._answers else None
 
     def _on_answer(self, answer: _Answer, current: _States) -> None:
-        """Handle the answer of a probe. If a batch has read the shard since, it counts only as the end of a series of failures."""
+        """Handle the answer of a probe. If a batch has read the shard since, the answer only ends a series of failures."""
         key, state = answer.shard_id, answer.state
         if answer.error is None:
             self._failing.pop(key, None)

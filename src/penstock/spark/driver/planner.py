@@ -170,7 +170,7 @@ class Planner:
     def search_once(self, search: Search) -> bool:
         """Search once for records to read. Return whether the search has ended; if not, call again at `search.wake_s`.
 
-        It ends at the first shard with records. If the run may have only this batch, it goes on until all shards have answered.
+        The search ends at the first shard with records. If the run may have only this batch, all shards must have answered.
 
         Raises:
             Unavailable: As `latest`.
@@ -352,7 +352,7 @@ class Planner:
         check_stream(options.stream, options.application, found, self._query.stream)
 
     def _apply_commands(self) -> None:
-        """Add and remove the shards that the coordinator has assigned to this query and taken from it.
+        """Add the shards that the coordinator has assigned to this query, and remove those that it has taken away.
 
         Before a shard is added, its lease must show no batch of another driver. If a KCL worker wrote AT_TIMESTAMP on the lease
         without the moment, the query's options have the moment.
