@@ -125,7 +125,7 @@ class TableColumns(Struct, frozen=True):
 
     Args:
         types: Spark's simple type by column.
-        structs: For each column that is a struct, its fields by name: the fields of a field that is a struct too, or None.
+        structs: For each column that is a struct: its fields by name, each with its own fields if it is a struct too, else None.
         refusal: Returns why a new field becomes no column; None if it may.
         inner_refusal: The same for a field inside a struct, from its name and its path with dots.
     """

@@ -88,7 +88,7 @@ class LateCheckpoints:
             self._kept_writes[key] = LateCheckpoint(key, position, seen_claim)
 
     def pop(self, key: str) -> LateCheckpoint | None:
-        """Forget a lease's kept position; return its write if it is beyond the row's checkpoint, else None."""
+        """Forget a lease's kept position. Return its write; None if the row's checkpoint has reached that position."""
         write, row = self._kept_writes.pop(key, None), self.view.get(key)
         if write is None or row is None or write.position <= row.checkpoint:
             return None

@@ -102,6 +102,7 @@ def shows_write(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PL
             and (row.owner, row.checkpoint_owner) == (write.next_owner, None)
             and (write.position is None or row.checkpoint == write.position)
         )
+    # It is a Reset.
     return row.counter == write.counter + 1 and row.owner is None and row.checkpoint == write.position
 
 

@@ -8,7 +8,7 @@ from penstock.core.backoff import Backoff
 
 
 class QueueingOptions(Struct, frozen=True):
-    """How received records are passed to the handler, renewed and acknowledged. Its owner has checked the values.
+    """How received records are passed to the handler, renewed and acknowledged. The values were checked as options.
 
     Args:
         visibility_s: Visibility of every receive and renewal, whole seconds, at least 1.

@@ -360,7 +360,7 @@ class ShardReader:
     # --- inside: loss ---
 
     def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
-        """Return the meaning of a missing record: a new iterator's first page lacks the record where the iterator begins. Else None."""
+        """Return the meaning if the record at which a new iterator begins is missing in the iterator's first page; else None."""
         skip = self._skip_through
         if skip is None:
             return None

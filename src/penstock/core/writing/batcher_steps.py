@@ -21,7 +21,7 @@ class BatcherSettings(Struct, frozen=True):
         request_bytes_max: Data and keys of one request.
         linger_s: How long a record waits at most for others to share a request with.
         is_brief: The writer has a bounded number of records: after a refusal its rate recovers within seconds.
-        gather_s: How long a request waits at most after the one before it, while some shards pause and it is not full.
+        gather_s: Longest wait of a request after the one before, while some shards pause and the others do not fill it.
         map_age_max_s: After this long the shards are listed again.
         no_progress_deadline_s: A queue has failed when its tries have failed for this long, and nothing was acknowledged.
     """

@@ -79,7 +79,10 @@ class KinesisStreamWriter(StreamWriter):
         return _write(iterator, self._options, self._columns)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log a micro-batch's writes and keep them for `sink_report`. After a restart Spark may commit it again."""
+        """Log a micro-batch's writes, keep them for `sink_report`, and warn if the query reads a stream that it writes to.
+
+        After a restart Spark may commit a batch again.
+        """
         location = self._options.checkpoint_location
         new_streams = commit_batch(_reports(messages), batchId, location)
         if new_streams and location is not None:
