@@ -239,3 +239,19 @@ def test_an_output_that_cannot_be_written_is_no_defect(kinesis, target, status, 
     answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert (answer.returncode, "Traceback" in answer.stderr) == (status, False)
     assert said in answer.stderr
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_help_that_cannot_be_written_is_an_error(option, unbuffered):
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 - a device
+        answer = subprocess.run(
+            [sys.executable, "-m", "penstock_local", option],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+            env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (answer.returncode, answer.stderr) == (1, "penstock-local: [Errno 28] No space left on device\n")
