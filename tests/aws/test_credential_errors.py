@@ -125,7 +125,27 @@ def test_a_login_that_is_missing_or_over_is_an_error_of_credentials(
     options = profile(f"login_{is_expired}", *SSO)
     text = failing(lambda: AwsKinesis(options).fetch_summary("s"))
     assert "SSO" in text
-    assert text.endswith("; log in again: aws sso login --profile NAME")
+    assert text.endswith(f"; log in again: aws sso login --profile login_{is_expired}")
+
+
+@pytest.mark.parametrize(
+    ("environment", "command"),
+    [
+        ({"AWS_PROFILE": "of the team"}, "aws sso login --profile 'of the team'"),
+        ({"AWS_PROFILE": "b", "AWS_DEFAULT_PROFILE": "a"}, "aws sso login --profile a"),
+        ({"AWS_PROFILE": "default"}, "aws sso login --profile default"),
+    ],
+)
+def test_a_login_is_that_of_the_profile_in_the_environment(
+    environment, command, profile, server, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    profile(environment.get("AWS_DEFAULT_PROFILE", environment["AWS_PROFILE"]).join("''"), *SSO)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    options = AwsOptions(endpoint_url=server.endpoint_url, read_timeout_s=len(command))
+    text = failing(lambda: AwsKinesis(options).fetch_summary("s"))
+    assert text.endswith(f"; log in again: {command}")
 
 
 def test_a_role_that_asks_for_a_code_names_the_way_out_without_a_terminal(profile, monkeypatch, tmp_path):

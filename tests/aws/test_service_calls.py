@@ -10,6 +10,7 @@ from botocore.parsers import ResponseParserError
 
 from penstock.aws import service_calls
 from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call, translate_error
 from penstock.errors import (
     AccessDenied,
@@ -169,7 +170,9 @@ def test_a_sentence_of_the_service_is_followed_by_the_way_out_as_one_sentence():
     assert "not found; check the name, the region and" in str(
         translate_error(error, "ListShards", "stream s", is_write=False)
     )
-    asked = translate_error(error, "ListShards", "stream s", is_write=False, region="eu-west-1")
+    options = AwsOptions(region="eu-west-1")
+    client_for("kinesis", options)
+    asked = translate_error(error, "ListShards", "stream s", is_write=False, options=options)
     assert "not found; check the name, the region (eu-west-1) and" in str(asked)
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
 import random
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
@@ -52,7 +54,6 @@ _MISSING_KEYS_REMEDY: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or run where a role is attached; those of an embedded Kinesis: "
     'eval "$(penstock local --export)"'
 )
-_LOGIN_REMEDY: Final = "log in again: aws sso login --profile NAME"
 _EXPIRY_REMEDY: Final = "log in again, or fetch new keys; a program that has its keys from its environment or its options has to be started again with new ones"
 _PROFILE_REMEDY: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config and ~/.aws/credentials"
 _CONNECTION_REMEDY: Final = "check the region and the endpoint, and whether it can be reached from here"
@@ -153,7 +154,7 @@ def _row_count(request: dict[str, Any]) -> int:
 
 
 def translate_error(
-    error: Exception, operation: str, resource: str, *, is_write: bool, region: str | None = None
+    error: Exception, operation: str, resource: str, *, is_write: bool, options: AwsOptions | None = None
 ) -> ServiceError:
     """Return Penstock's error for one of the SDK's.
 
@@ -161,10 +162,11 @@ def translate_error(
         operation: The service's name of the call.
         resource: Stream, shard or table.
         is_write: Whether a request that was sent may have changed something.
-        region: The region that was asked, for the text of NotFound; None if it is not known.
+        options: Of the client that made the call: the text names their region or profile. None leaves both out.
     """
     call_text = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
+        region = None if options is None else client_region(options)
         return _error_of_answer(error, call_text, operation, resource, is_write=is_write, region=region)
     if isinstance(error, _UNSENT_ERRORS) or (
         isinstance(error, _UNANSWERED_ERRORS) and is_connection_error(error)
@@ -181,7 +183,9 @@ def translate_error(
         # A credential_process prints lines, such as those of `aws configure export-credentials`.
         message = _in_one_line(error).removesuffix(".")
         return AccessDenied(
-            f"{call_text}: {message}; {_credentials_remedy(error)}", operation=operation, resource=resource
+            f"{call_text}: {message}; {_credentials_remedy(error, options)}",
+            operation=operation,
+            resource=resource,
         )
     remedy = f": {parse_remedy(error)}" if isinstance(error, sdk.ConfigParseError) else ""
     # botocore lists the faults of a parameter in lines of their own.
@@ -193,11 +197,13 @@ def _in_one_line(error: Exception) -> str:
     return "; ".join(filter(None, lines)).replace(":; ", ": ")
 
 
-def _credentials_remedy(error: Exception) -> str:
+def _credentials_remedy(error: Exception, options: AwsOptions | None) -> str:
     if isinstance(error, sdk.NoCredentialsError):
         return f"{_MISSING_KEYS_REMEDY}{unread_files()}"
     if isinstance(error, (sdk.SSOError, sdk.TokenRetrievalError)):
-        return _LOGIN_REMEDY
+        named = options.profile if options is not None else None
+        name = named or os.environ.get("AWS_DEFAULT_PROFILE") or os.environ.get("AWS_PROFILE")  # as botocore
+        return "log in again: aws sso login" + (f" --profile {shlex.quote(name)}" if name else "")
     return f"{_PROFILE_REMEDY}{unread_files()}" if isinstance(error, sdk.ProfileNotFound) else _ACCESS_REMEDY
 
 
@@ -311,7 +317,7 @@ def call(
                 raise
             may_be_applied = is_write and not is_credentials_error(raised)
             service_error = translate_error(
-                error, operation, resource, is_write=may_be_applied, region=client_region(options)
+                error, operation, resource, is_write=may_be_applied, options=options
             )
             if service_error.code in STALE_CREDENTIALS and not is_renewed:
                 is_renewed = True
