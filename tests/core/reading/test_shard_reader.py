@@ -739,6 +739,24 @@ def test_pages_of_one_record_lead_away_from_the_trim_horizon(page_max):
     assert machine.lag_ms(now_s) < 3_600_000 - 5_000, "it has got away"
 
 
+def test_a_subscription_leads_away_from_the_trim_horizon():
+    """A shard has a record a second, an event three of them, and a new subscription begins every five seconds at most."""
+    now_s, machine, read, index = 3600.0, reader(retention_s=3600.0), [], 0
+    while now_s < 3660.0:
+        now_s += 0.1
+        if isinstance(machine.plan_step(now_s), FetchIterator):
+            now_s += 5.0
+            index = int(machine.position.sequence_number or 0)
+            machine.on_iterator("subscribed", now_s, 1_000_000)
+        index = max(index, int(now_s - 3600.0) + 1)  # each record arrived at the second of its number
+        event = page(*range(index, index + 3), behind=int((now_s - index - 3) * 1000), at_s=now_s)
+        kept = machine.on_page(replace(event, is_pushed=True), now_s, now_s)
+        read += [int(row.sequence_number) for row in kept.rows or ()]
+        index += 3
+    assert read == list(range(read[0], read[0] + len(read)))
+    assert machine.lag_ms(now_s) < 3_600_000 - 5_000, "it has got away"
+
+
 def test_a_kept_iterator_is_not_believed_when_unread_records_may_have_left_since():
     options = ReaderOptions(retention_s=3600.0)
     machine = ShardReader(

@@ -388,6 +388,8 @@ class ShardReader:
         """
         if self._skip_through is not None or not self.position.is_record:
             return False
+        if page.is_pushed and self._is_at_horizon:
+            return False  # a subscription for each event would never get away, and only a warning is at stake
         if page.first_sequence_number is not None and page.first_sequence_number == self._follower:
             return False
         return not self._are_unread_records_kept(page)
