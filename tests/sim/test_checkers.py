@@ -322,6 +322,19 @@ def test_unread_records_that_left_the_stream_are_not_passed_over_in_silence():
     assert judge_losses(gone, LossReported(A, "s", 1), handled(7)) is None
 
 
+def test_unread_records_that_left_within_a_call_are_not_passed_over_in_silence():
+    begun = [*RESUMED, RecordPut("s", 8, 1008), RecordsTrimmed("s", 3, 7)]
+    assert judge_losses(begun, handled(6, 8)) == "S9"
+    assert judge_losses(begun, LossReported(A, "s", 1), handled(6, 8)) is None
+
+
+@pytest.mark.parametrize(("arrival_ms", "found"), [(1000, None), (EPOCH_MS, "S9")])
+def test_a_reader_owes_a_report_once_it_has_left_the_trim_horizon(arrival_ms, found):
+    shard = [ShardCreated("s", ()), *[RecordPut("s", number, arrival_ms) for number in (5, 6, 7)]]
+    begun = [*UP, *shard, taken(), reading(), *handled(5), RecordsTrimmed("s", 2, 6)]
+    assert judge_losses(begun, handled(7)) == found
+
+
 def test_a_loss_that_was_told_need_not_be_told_again_unless_its_reader_stopped_at_it():
     told = [*RESUMED, RecordsTrimmed("s", 2, 6), LossReported(A, "s", 1)]
     follows = [
