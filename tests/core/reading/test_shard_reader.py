@@ -757,6 +757,21 @@ def test_a_subscription_leads_away_from_the_trim_horizon():
     assert machine.lag_ms(now_s) < 3_600_000 - 5_000, "it has got away"
 
 
+def test_a_subscription_at_the_trim_horizon_is_renewed_so_that_losses_are_reported():
+    machine = started(retention_s=3600.0)
+    lag = 3_599_000
+    for number, now_s in enumerate((1.0, 10.0, 29.0), 1):
+        event = replace(page(number, behind=lag, at_s=now_s), is_pushed=True)
+        assert machine.on_page(event, now_s, now_s).rows
+    event = replace(page(9, behind=lag, at_s=31.0), is_pushed=True)
+    assert machine.on_page(event, 31.0, 31.0) == PageOutcome(None)
+    assert machine.plan_step(32.0) == FetchIterator(at_record("3"))
+    machine.on_iterator("again", 36.0, 1_000_000)
+    kept = machine.on_page(replace(page(9, behind=lag, at_s=36.0), is_pushed=True), 36.0, 36.0)
+    assert places(kept.rows) == [(9, 0)]
+    assert "has not got away from the trim horizon" in kept.warning
+
+
 def test_a_kept_iterator_is_not_believed_when_unread_records_may_have_left_since():
     options = ReaderOptions(retention_s=3600.0)
     machine = ShardReader(

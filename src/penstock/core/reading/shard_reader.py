@@ -69,6 +69,7 @@ _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listin
 _UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone
 _RECORD_BYTES_ASSUMED: Final = 100_000  # before the first page, so that it is small
 _EMPTY_REREADS_MAX: Final = 5  # answers that nothing is left although there must be a record
+_SUBSCRIBED_MAX_S: Final = 30.0  # at the trim horizon; a new one shows whether the last record is left
 
 
 class ShardReader:
@@ -118,6 +119,7 @@ class ShardReader:
         # Whether reading began at a position that is not a record, and unread records have been about to leave the stream ever since.
         self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
+        self._iterator_s = float("-inf")  # when the last iterator arrived, or the last subscription began
         self._follower: str | None = None  # the first record of the page that was discarded last
         self._in_a_row = AnswersInARow()
         self._unknown_shard: NotFound | None = None  # the answer that makes the listing necessary
@@ -180,7 +182,7 @@ class ShardReader:
             wall_ms: Milliseconds since the epoch. If the position is LATEST without a moment, it is fixed to this moment,
                 less a few seconds.
         """
-        self._iterator = iterator
+        self._iterator, self._iterator_s = iterator, now_s
         self._skip_through = self.position if self.position.is_record else None
         if self.position.sentinel is Sentinel.LATEST and self.position.timestamp_ms is None:
             # If this iterator expires, another one at LATEST would begin later, and skip the records in between.
@@ -206,7 +208,7 @@ class ShardReader:
         self._read_s = now_s
         if page.record_count and page.read_bytes:
             self._record_bytes = page.read_bytes // page.record_count + 1
-        if self._may_have_skipped_trimmed(page):
+        if self._may_have_skipped_trimmed(page, now_s):
             self._iterator = None
             self._follower = page.first_sequence_number
             self._pace(page, started_s)
@@ -380,7 +382,7 @@ class ShardReader:
             is_at_horizon=self._is_at_horizon,
         )
 
-    def _may_have_skipped_trimmed(self, page: Page[Rows_co]) -> bool:
+    def _may_have_skipped_trimmed(self, page: Page[Rows_co], now_s: float) -> bool:
         """Return whether the page's iterator may have skipped unread records that were trimmed since the previous page.
 
         False before the first record, and for a new iterator's first page: there `_judge_resume` looks for the last record.
@@ -388,7 +390,7 @@ class ShardReader:
         """
         if self._skip_through is not None or not self.position.is_record:
             return False
-        if page.is_pushed and self._is_at_horizon:
+        if page.is_pushed and self._is_at_horizon and now_s < self._iterator_s + _SUBSCRIBED_MAX_S:
             return False  # a subscription for each event would never get away, and only a warning is at stake
         if page.first_sequence_number is not None and page.first_sequence_number == self._follower:
             return False
