@@ -48,7 +48,7 @@ class ProcessWithReaders(SimProcess):
         """Feed the coordinator an event and begin the effects that it returns."""
 
     @abstractmethod
-    def on_reader_failed(self) -> None:
+    def on_reader_failed(self, reason: str) -> None:
         """Record that a shard has stopped, and check whether any can go on, as the delivery loop does."""
 
     def call(
@@ -164,7 +164,7 @@ class SimReader:
             self._world.record(reading.ShardStopped(*self.place, event.short_reason or event.reason))
             if self.worker.name in self._world.scenario.foreign:
                 event = replace(event, short_reason="")  # the KCL writes no reason to the row
-            self.worker.on_reader_failed()
+            self.worker.on_reader_failed(event.reason)
         self.worker.feed(event)
 
     def stop(self, why: StopWhy) -> None:

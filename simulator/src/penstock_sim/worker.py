@@ -258,8 +258,11 @@ class SimWorker(ProcessWithReaders):
 
     # --- shards ---------------------------------------------------------------------------------------
 
-    def on_reader_failed(self) -> None:
+    def on_reader_failed(self, reason: str) -> None:
         self.has_stopped_shard = True
+        if self.world.is_healed and reason.startswith("access is denied"):
+            # It was refused before the faults ended, and has delivered the records that it had: people restart it, too.
+            self.later(0.0, self.request_stop)
         streams = self.world.scenario.streams
         if streams is not None and streams.stops_at_standstill:
             self.later(_FIRST_CHECK_S, self._check_standstill, None)
