@@ -188,6 +188,7 @@ def test_a_table_of_delta_whose_log_cannot_be_read_is_not_one_without_batches():
     ):
         find.side_effect = error
         assert table.batches("d") == ()
+        assert table.computed() == []
     find.side_effect = Py4JJavaError("", MagicMock(_target_id="o1"))
     with pytest.raises(Py4JJavaError):
         table.batches("d")
@@ -205,6 +206,21 @@ def test_the_transactions_of_a_table_of_delta_are_read_as_one_text():
     assert table.batches("d") == ["000000012", "range.1.2"]
     transactions.mkString.side_effect = lambda _: ""
     assert table.batches("d") == []
+
+
+def test_the_computed_columns_of_a_table_of_delta_are_read_from_its_log():
+    spark = MagicMock()
+    given = {"stream": "orders", "to": "/lake/orders", "format": "delta"}
+    log = spark._jvm.io.delta.tables.DeltaTable.forName.return_value.deltaLog.return_value
+    kinds = {
+        "id": {},
+        "day": {"delta.generationExpression": "CAST(ts AS DATE)"},
+        "key": {"delta.identity.start": 1, "delta.identity.step": 1},
+        "source": {"CURRENT_DEFAULT": "'web'"},
+    }
+    fields = [{"name": name, "type": "long", "metadata": more} for name, more in kinds.items()]
+    log.unsafeVolatileSnapshot().metadata().schemaString.return_value = json.dumps({"fields": fields})
+    assert DeltaTable(spark, parse_delivery(given), None).computed() == ["day", "key"]
 
 
 def test_a_batch_that_was_rolled_back_by_hand_is_not_there_twice(iceberg, monkeypatch):

@@ -93,8 +93,12 @@ def test_a_struct_of_a_lake_table_in_which_spark_finds_no_fields_is_left_out(kin
                     "outer": struct(**{"what?": inner}),
                     "place": inner,
                     "ok?": kinds.LongType(),
+                    "day": kinds.DateType(),
                 }
             )
+
+        def computed(self):
+            return ["day"]
 
     delivery = parse_delivery({"stream": "orders", "to": "/l", "format": "delta"})
     target = LakeTarget(None, delivery, "", Table())
@@ -102,4 +106,5 @@ def test_a_struct_of_a_lake_table_in_which_spark_finds_no_fields_is_left_out(kin
     assert target.unreadable_columns() == {
         "it's": "struct<a:bigint>",
         "outer": "struct<what?:struct<a:bigint>>",
+        "day": "generated",
     }

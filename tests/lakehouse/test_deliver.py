@@ -282,6 +282,23 @@ def test_an_existing_table_gives_the_columns_and_is_filled(lake, lake_spark, tmp
 
 
 @pytest.mark.timeout(900)
+def test_a_delta_table_computes_its_generated_and_identity_columns(lake_spark, tmp_path):
+    table = Table("delta", lake_spark, tmp_path)
+    lake_spark.sql(
+        f"CREATE TABLE {table.name} (key BIGINT GENERATED ALWAYS AS IDENTITY, id BIGINT, at TIMESTAMP, "
+        "day DATE GENERATED ALWAYS AS (CAST(at AS DATE)), twice BIGINT GENERATED ALWAYS AS (id * 2)) USING delta PARTITIONED BY (day)"
+    )
+    assert table.target.known_columns().names == ["id", "at"]
+    assert table.target.unreadable_columns() == dict.fromkeys(("key", "day", "twice"), "generated")
+    table.target.check(table.target.known_columns())
+    with pytest.raises(OptionError, match="computes its column twice itself: leave it out of the schema"):
+        table.target.check(schema("id BIGINT, twice BIGINT"))
+    table.target.commit(table.manifest("000000000", "SELECT 1L AS id, TIMESTAMP '2026-11-01 23:30:00' AS at"))
+    table.target.commit(table.manifest("000000001", "SELECT 2L AS id"))
+    assert table.rows("id, string(day), twice") == [(1, "2026-11-01", 2), (2, None, 4)]
+
+
+@pytest.mark.timeout(900)
 def test_a_delta_table_of_the_catalog_is_filled_by_its_name(lake_spark, tmp_path):
     table = Table("delta", lake_spark, tmp_path, to="default.orders")
     batch = table.manifest("000000000", "SELECT 1 AS id")

@@ -14,6 +14,7 @@ from penstock.core.delivering.lake_table import (
     batch_of,
     batches_in,
     check_batches,
+    check_computed,
     check_owner,
     check_partitions,
     history_of,
@@ -54,6 +55,27 @@ def test_a_column_that_does_not_fit_is_refused_with_the_way_out(wanted, message)
     with pytest.raises(OptionError) as error:
         plan(wanted)
     assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "partitions", "key"),
+    [
+        (["id", "Day"], [], "the schema"),
+        (["id"], ["day"], "partition-by"),
+        (["id"], ["date(ts) AS day"], None),
+    ],
+)
+def test_a_field_that_would_fill_a_computed_column_is_refused(columns, partitions, key):
+    def check():
+        check_computed("orders", ["day"], columns=columns, partitions=parse_partitions(partitions))
+
+    if key is None:
+        check()
+        return
+    with pytest.raises(
+        OptionError, match=f"orders computes its column (?i:day) itself: leave it out of {key}"
+    ):
+        check()
 
 
 def test_a_wider_type_that_readers_may_not_know_is_refused_with_the_way_to_allow_it():

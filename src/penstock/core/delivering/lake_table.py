@@ -142,6 +142,27 @@ def check_partitions(table: str, partitions: Sequence[PartitionColumn], existing
         )
 
 
+def check_computed(
+    table: str, computed: Collection[str], *, columns: Collection[str], partitions: Sequence[PartitionColumn]
+) -> None:
+    """Refuse fields that would fill a column whose values the table computes.
+
+    Args:
+        computed: Names of these columns.
+        columns: Columns that fields of the records fill.
+        partitions: The delivery's partition columns. One with an expression may equal the table's.
+
+    Raises:
+        OptionError: There is such a field, in the schema or in a partition column.
+    """
+    names = {each.lower() for each in computed}
+    wanted = {"the schema": columns, "partition-by": [each.name for each in partitions if each.is_plain]}
+    for key, given in wanted.items():
+        for name in given:
+            if name.lower() in names:
+                raise OptionError(f"{table} computes its column {name} itself: leave it out of {key}")
+
+
 def owner_property(delivery: str) -> str:
     """Return the name of the table property that has the id of the delivery of this name."""
     return f"penstock.delivery.{delivery}"

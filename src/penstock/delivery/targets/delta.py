@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -16,6 +17,8 @@ from penstock.delivery.files import Files, spark_uri
 from penstock.delivery.targets.lake import with_table_columns
 from penstock.errors import OptionError
 
+_COMPUTED: Final = ("delta.generationExpression", "delta.identity.")
+"""Beginnings of the metadata of generated columns and of identity columns."""
 _WIDENING: Final = "delta.enableTypeWidening"
 
 
@@ -91,20 +94,36 @@ class DeltaTable:
         return None
 
     def batches(self, delivery_id: str) -> Sequence[str]:
-        """Return the labels in the table's transactions, read by Delta's own classes: Spark's SQL does not show transactions."""
-        jvm: Any = self._spark._jvm  # noqa: SLF001 - Delta's classes have no other way from Python
-        session = self._spark._jsparkSession  # noqa: SLF001 - as well
-        try:
-            log = jvm.io.delta.tables.DeltaTable.forName(session, self.name).deltaLog()
-            # One text: to ask for each id and version would be three calls of Java for each writer that the table ever had.
-            listed = str(log.unsafeVolatileSnapshot().transactions().mkString("\n"))
-        except Py4JJavaError:  # the log cannot be read
-            raise
-        except (Py4JError, TypeError):  # a Delta with other classes, such as Databricks' own
+        """Return the labels in the table's transactions."""
+        # One text: to ask for each id and version would be three calls of Java for each writer that the table ever had.
+        listed = self._read_log(lambda snapshot: snapshot.transactions().mkString("\n"))
+        if listed is None:
             return ()
         transactions = (line.rpartition(" -> ") for line in listed.split("\n"))
         labels = (batch_of(delivery_id, app, int(at)) for app, _, at in transactions if at.isdecimal())
         return [each for each in labels if each is not None]
+
+    def computed(self) -> Sequence[str]:
+        """Return the names of the generated columns and the identity columns."""
+        schema = self._read_log(lambda snapshot: snapshot.metadata().schemaString())
+        fields = [] if schema is None else json.loads(schema)["fields"]
+        return [each["name"] for each in fields if any(key.startswith(_COMPUTED) for key in each["metadata"])]
+
+    def _read_log(self, read: Callable[[Any], Any]) -> str | None:
+        """Return a text of the log's newest snapshot, read by Delta's own classes: Spark's SQL shows neither transactions nor computed columns.
+
+        Returns:
+            None if Delta has other classes, such as Databricks' own.
+        """
+        jvm: Any = self._spark._jvm  # noqa: SLF001 - Delta's classes have no other way from Python
+        session = self._spark._jsparkSession  # noqa: SLF001 - as well
+        try:
+            log = jvm.io.delta.tables.DeltaTable.forName(session, self.name).deltaLog()
+            return str(read(log.unsafeVolatileSnapshot()))
+        except Py4JJavaError:  # the log cannot be read
+            raise
+        except (Py4JError, TypeError):
+            return None
 
     def compact(self, file_bytes: int) -> None:
         """Run `OPTIMIZE`."""
@@ -116,10 +135,11 @@ class DeltaTable:
         del state_before
         application, version = transaction_of(delivery_id, label)
         schema = self.schema()
-        # Delta fills columns that the rows lack, except partition columns.
+        # Delta fills columns that the rows lack, except partition columns that it does not compute.
         has_all = {name.lower() for name in rows.columns} >= {name.lower() for name in schema.names}
+        filled = () if has_all else {*self.partitions()} - {*self.computed()}
         writer = (
-            with_table_columns(rows, schema, filled=() if has_all else self.partitions())
+            with_table_columns(rows, schema, filled=filled)
             .write.format("delta")
             .mode("append")
             .option("txnAppId", application)

@@ -66,6 +66,9 @@ class IcebergTable:
         found = rows[titles.index("# Partitioning") + 1 :] if "# Partitioning" in titles else []
         return [row.data_type for row in found if row.col_name.startswith("Part ")]
 
+    def computed(self) -> Sequence[str]:
+        return ()
+
     def property(self, name: str) -> str | None:
         rows = self._spark.sql(f"SHOW TBLPROPERTIES {self.name}").collect()
         found = next((str(row.value) for row in rows if row.key == name), None)

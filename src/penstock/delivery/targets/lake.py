@@ -16,6 +16,7 @@ from penstock.core.delivering.definition import Delivery
 from penstock.core.delivering.lake_table import (
     TableChange,
     TableColumn,
+    check_computed,
     check_owner,
     check_partitions,
     describe_lost_table,
@@ -52,6 +53,9 @@ class LakeTable(Protocol):
 
     def partitions(self) -> Sequence[str]:
         """Return the partition columns, or the expressions of hidden partitions."""
+
+    def computed(self) -> Sequence[str]:
+        """Return the names of the columns whose values the table computes, so that no row may have them."""
 
     def property(self, name: str) -> str | None:
         """Return a property of the table; None if it is not set."""
@@ -102,19 +106,25 @@ class LakeTarget(Target):
         self._is_marked_as_own = False  # the table is known to have the delivery's property
 
     def known_columns(self) -> StructType:
-        return StructType([each for each in self._columns_of_records() if _is_readable(each)])
+        columns = self._columns_of_records()
+        return StructType([each for each, is_computed in columns if _is_readable(each) and not is_computed])
 
     def unreadable_columns(self) -> Mapping[str, str]:
-        unreadable = (each for each in self._columns_of_records() if not _is_readable(each))
-        return {each.name: each.dataType.simpleString() for each in unreadable}
+        return {
+            each.name: "generated" if is_computed else each.dataType.simpleString()
+            for each, is_computed in self._columns_of_records()
+            if is_computed or not _is_readable(each)
+        }
 
-    def _columns_of_records(self) -> list[StructField]:
-        """Return the columns of the table, if it exists, that are neither computed partitions nor metadata."""
+    def _columns_of_records(self) -> list[tuple[StructField, bool]]:
+        """Return the columns of the table, if it exists, that the delivery does not add, and whether the table computes them."""
         if self._delivery.schema == "raw" or not self._table.exists():
             return []
         other_names = {each.name.lower() for each in self._delivery.partitions if not each.is_plain}
         other_names |= {f"_{name}".lower() for name in self._delivery.metadata}
-        return [each for each in self._table.schema().fields if each.name.lower() not in other_names]
+        computed = self._table.computed()
+        columns = self._table.schema().fields
+        return [(each, each.name in computed) for each in columns if each.name.lower() not in other_names]
 
     def check(self, schema: StructType | None) -> None:
         """Compare the rows' columns and the partitions with the table."""
@@ -127,6 +137,12 @@ class LakeTarget(Target):
             self._table.name, delivery, self._table.property(owner_property(delivery.name)), self._id or None
         )
         check_partitions(self._table.name, delivery.partitions, self._table.partitions())
+        check_computed(
+            self._table.name,
+            self._table.computed(),
+            columns=() if schema is None else schema.names,
+            partitions=delivery.partitions,
+        )
         self._plan_change(self._rows_schema(schema))
 
     def check_filled(self) -> None:
@@ -174,7 +190,7 @@ class LakeTarget(Target):
         return plan_change(
             self._table.name,
             _columns(schema, is_required=False),
-            _columns(self._table.schema()),
+            _columns(self._table.schema(), filled=self._table.computed()),
             way_to_widen=self._table.way_to_widen,
         )
 
@@ -266,8 +282,14 @@ def _is_readable(column: StructField) -> bool:
     )
 
 
-def _columns(schema: StructType, *, is_required: bool = True) -> list[TableColumn]:
+def _columns(
+    schema: StructType, *, is_required: bool = True, filled: Collection[str] = ()
+) -> list[TableColumn]:
     return [
-        TableColumn(each.name, each.dataType.simpleString(), is_required and not each.nullable)
+        TableColumn(
+            each.name,
+            each.dataType.simpleString(),
+            is_required and not each.nullable and each.name not in filled,
+        )
         for each in schema.fields
     ]
