@@ -112,8 +112,11 @@ def test_a_stalled_handler_loses_its_record_to_another_consumer(world):
         wait_until(lambda: first.health().in_handler == 1)
         with consumer(world, others.append):
             wait_until(lambda: others, "the other consumer to get the record")
+        (problem,) = first.health().problems
+        assert "has not returned for" in problem
         go_on.set()
         wait_until(lambda: first.health().in_hand == 0)
+        assert first.health().is_healthy
     assert counters(tally)[("queue_records_ended", "void")] == 1
     assert world.left == []
 

@@ -12,7 +12,8 @@ class QueueHealth:
     """State of a queue's consumer at one moment.
 
     Args:
-        is_healthy: Whether it runs, its receives are answered, and its acknowledgements and changes of visibility are accepted.
+        is_healthy: Whether it runs, its receives are answered, its acknowledgements and changes of visibility are accepted, and its
+            handler's calls return within `handling_time_max_s`.
         is_ready: Whether it receives records: it runs, is not stopping, and its last receive was answered.
         problems: Why it is not healthy; empty if it is.
         queue: Name of the queue.

@@ -546,6 +546,12 @@ class QueueLoop(Loop[QueueEvent]):
             ]
         if in_flight >= _IN_FLIGHT_HIGH:
             problems.append(self._in_flight_problem(in_flight))
+        call_s, call_max_s = self._delivery.longest_call_s(now_s), self._options.handling_time_max_s
+        if call_s >= call_max_s:
+            problems.append(
+                f"a call of the handler has not returned for {call_s:.0f} s: after handling_time_max_s={call_max_s:g} its records "
+                "are delivered again"
+            )
         oldest_s = self._delivery.oldest_age_s(now_s)
         is_running = self._stop_s is None and self.failure is None
         is_answered = self._answered_s is not None and not self._pace.failure_count

@@ -136,6 +136,11 @@ class QueueDelivery:
         )
         return None if oldest is None else now_s - oldest.received_s
 
+    def longest_call_s(self, now_s: float) -> float:
+        """Return for how long the oldest handler call under way has run; 0 without one."""
+        oldest = next(iter(self._user_calls.values()), None)
+        return 0.0 if oldest is None else now_s - oldest.began_s
+
     @property
     def target_count(self) -> int:
         """Number of user records to have in hand: those in the handler, and those that it will begin within `_PREFETCH_S`."""
