@@ -122,6 +122,10 @@ def test_the_hash_range_of_a_lease_is_read_as_numbers():
     [
         ({"entityType": {"S": "WORKER_METRIC_STATS"}}, "its entityType is WORKER_METRIC_STATS"),
         ({"leaseCounter": {"S": "7"}}, "its leaseCounter is not a number"),
+        (
+            {"leaseCounter": {"N": float("inf")}},
+            "cannot convert float infinity to integer",
+        ),  # 1e400 in a lease's object
         ({"leaseCounter": {"N": "1.5"}}, "invalid literal"),
         ({"checkpoint": {"S": "somewhere"}}, "is not a sequence number"),
         ({"checkpoint": {"NULL": True}}, "its checkpoint is not a text"),

@@ -124,7 +124,7 @@ def read_item(item: Item) -> Lease:
         )
     except KeyError as error:
         raise NotALease(_why_unreadable(item, str(error.args[0]))) from error
-    except (ValueError, TypeError, AttributeError, PositionError) as error:
+    except (ValueError, TypeError, AttributeError, OverflowError, PositionError) as error:
         raise NotALease(text_of(error, _SHOWN_MAX)) from error
 
 
