@@ -6,6 +6,7 @@ import posixpath
 import re
 from typing import Final
 
+from penstock.core.keyword_options import check_unicode
 from penstock.errors import OptionError
 
 _DYNAMODB: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:[^:]*:dynamodb:.+")
@@ -21,6 +22,7 @@ def check_lease_table_name(name: str) -> None:
     if not is_url:
         _check_dynamodb(name)
     elif scheme == "s3":
+        check_unicode("lease table", name)
         bucket, _, prefix = path.partition("/")
         if not bucket or not prefix.strip("/"):
             raise OptionError(f"lease table {name}: expected s3://bucket/prefix")
@@ -48,6 +50,8 @@ def _check_dynamodb(name: str) -> None:
 def _check_folder(name: str, folder: str) -> None:
     if not folder.startswith("/"):
         raise OptionError(f"the folder of lease table {name} must be absolute: file:///path/to/folder")
+    if "\0" in folder:
+        raise OptionError(f"lease table {name!r}: a path has no NUL character")
     if not posixpath.normpath(folder).strip("/"):
         raise OptionError(
             f"lease table {name} is the root of the file system: name a folder in it, file:///path/to/folder"

@@ -53,7 +53,7 @@ class FileObjects:
         """Create the folder if it is missing, and check that it can be written; True if it is new.
 
         Raises:
-            OptionError: The path, or a parent of it, is a file.
+            OptionError: The path, or a parent of it, is a file, or the path is too long.
         """
         with self._errors(_MAKE):
             is_new = not self._folder.exists()
@@ -214,6 +214,8 @@ class FileObjects:
             yield
         except OSError as error:
             message = f"{self.url}: cannot {operation}: {error}"
+            if error.errno == errno.ENAMETOOLONG:
+                raise OptionError(f"lease table {message}; name a folder with a shorter path") from error
             if error.errno in _DENIED_ERRNOS:
                 raise AccessDenied(message, operation=operation, resource=self.url) from error
             if operation != _MAKE and error.errno in _MISSING_ERRNOS and not _is_folder(self._folder):

@@ -235,6 +235,8 @@ def test_a_server_that_ignores_conditions_is_refused(bucket, monkeypatch):
         ("file:///", "file:/// is the root of the file system: name a folder in it"),
         ("file:///tmp/..", "is the root of the file system"),
         ("file:////.", "is the root of the file system"),
+        ("file:///tmp/a\0b", "a path has no NUL character"),
+        ("s3://bucket/caf\udce9", "is not Unicode text at character 15"),
         ("redis://host", "expected the name of a DynamoDB table"),
         ("a b", "choose another application"),
         ("ab", "3 to 255 letters"),
@@ -243,6 +245,11 @@ def test_a_server_that_ignores_conditions_is_refused(bucket, monkeypatch):
 def test_a_name_that_cannot_be_a_lease_table_is_refused(name, said):
     with pytest.raises(OptionError, match=said):
         open_lease_table(name)
+
+
+def test_a_folder_whose_name_is_too_long_can_never_be_made(tmp_path):
+    with pytest.raises(OptionError, match=r"File name too long.*; name a folder with a shorter path"):
+        FileObjects(str(tmp_path / ("x" * 300)), 1.0).prepare()
 
 
 def test_a_folder_that_may_not_be_written_is_named(tmp_path):
