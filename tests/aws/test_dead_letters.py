@@ -2,6 +2,7 @@
 
 import base64
 import json
+import unittest.mock
 from datetime import UTC, datetime
 
 import pytest
@@ -142,6 +143,35 @@ class TextlessError(Exception):
 )
 def test_a_letter_has_the_error_whatever_its_text_is(error, reason):
     assert json.loads(letter_of(record(), error)) == {**LETTER, "reason": reason}
+
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+
+
+@pytest.mark.parametrize(
+    ("target", "stream", "region"),
+    [
+        (DeadLetterStream("orders"), "orders", None),
+        (DeadLetterStream("orders", region=REGION), ["returns", "orders"], REGION),
+        (DeadLetterStream(ARN), "orders", REGION),
+        (DeadLetterStream("orders", region=REGION), ARN, None),
+    ],
+)
+def test_letters_for_the_stream_that_is_read_are_refused(target, stream, region):
+    with pytest.raises(UsageError, match=r"dead-letter stream .*orders is a stream that this consumer reads"):
+        Consumer(stream, "billing", print, on_failure="dead_letter", dead_letter=target, region=region)
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        DeadLetterStream("orders", region="us-east-1"),
+        DeadLetterStream("orders", endpoint_url="http://other"),
+        unittest.mock.Mock(),
+    ],
+)
+def test_letters_for_a_stream_of_the_same_name_elsewhere_are_accepted(target):
+    Consumer("orders", "billing", print, on_failure="dead_letter", dead_letter=target, region=REGION)
 
 
 def test_wrong_arguments_are_refused_at_once():

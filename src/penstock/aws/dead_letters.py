@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -66,10 +66,10 @@ class _Target:
         connection: Mapping[str, Any] | None,
         stream: str | None = None,
     ) -> None:
-        fields = with_region_of_arns(
+        self._fields: dict[str, Any] = with_region_of_arns(
             merge_connection(connection, region=region, endpoint_url=endpoint_url), stream
         )
-        self._options = parse_connection(fields)
+        self._options = parse_connection(self._fields)
 
     def __call__(self, batch: Batch, error: BaseException) -> None:
         """Write a letter for each record.
@@ -101,6 +101,10 @@ class _Target:
             retried=_RETRIED_ERRORS,
             **arguments,
         )
+
+
+def _name_of(stream: str) -> str:
+    return stream.rpartition("/")[2]
 
 
 def _check_named(**targets: object) -> None:
@@ -141,6 +145,14 @@ class DeadLetterStream(_Target):
 
     def __str__(self) -> str:
         return f"dead-letter stream {self.stream}"
+
+    def is_read_by(self, streams: Iterable[str], connection: Mapping[str, Any]) -> bool:
+        """Return whether a consumer of these streams, with this connection, would read the letters."""
+        other = with_region_of_arns(connection, *streams)
+        is_same_service = all(
+            self._fields.get(name) == other.get(name) for name in ("region", "endpoint_url")
+        )
+        return is_same_service and _name_of(self.stream) in map(_name_of, streams)
 
     def _write(self, record: Record, letter: str) -> None:
         key = (record.partition_key or record.sequence_number)[:_KEY_CHARACTERS_MAX]
@@ -186,7 +198,7 @@ class DeadLetterBucket(_Target):
         return f"dead-letter bucket s3://{self.bucket}/{self.prefix}".rstrip("/")
 
     def _write(self, record: Record, letter: str) -> None:
-        stream = quote(record.stream.rpartition("/")[2], safe="")
+        stream = quote(_name_of(record.stream), safe="")
         name = f"{stream}/{record.shard_id}/{record.sequence_number}-{record.sub_sequence_number}.json"
         key = f"{self.prefix}/{name}" if self.prefix else name
         arguments = {

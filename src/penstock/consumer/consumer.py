@@ -152,6 +152,14 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         self._tracer_provider = tracer_provider
         self._ports = ports
         self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
+        is_read_by = getattr(
+            type(dead_letter), "is_read_by", None
+        )  # of `DeadLetterStream`; other user code has none
+        if is_read_by is not None and is_read_by(dead_letter, self.streams, self._connection):
+            raise UsageError(
+                f"{dead_letter} is a stream that this consumer reads: each letter would be read, fail and become a letter again. "
+                "Name another stream"
+            )
         if ports is not None and self._connection:
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
