@@ -256,20 +256,47 @@ class _ParquetWriter:
 
 
 def _values(column: pa.Array) -> list[Any]:
-    """Return a column's values. Timestamps are converted here: Arrow would import pandas for them (half a second), and refuses infinite ones."""
+    """Return a column's values.
+
+    Timestamps and dates are converted here: Arrow would import pandas for timestamps (half a second), and refuses infinite ones of both.
+
+    Raises:
+        OptionError: Inside a value there is a moment that Python does not have.
+    """
     kind = column.type
-    if not hasattr(kind, "tz") or kind.unit != "us":
+    if str(kind) == "date32[day]":
+        return [None if days is None else _date(days) for days in column.cast("int32").to_pylist()]
+    if hasattr(kind, "tz") and kind.unit == "us":
+        zone = None if kind.tz is None else ZoneInfo(kind.tz)
+        return [
+            None if micros is None else _moment(micros, zone) for micros in column.cast("int64").to_pylist()
+        ]
+    try:
         return list(column.to_pylist())
-    zone = None if kind.tz is None else ZoneInfo(kind.tz)
-    return [None if micros is None else _moment(micros, zone) for micros in column.cast("int64").to_pylist()]
+    except OverflowError as error:
+        raise OptionError(
+            f"a {kind} has a moment outside the years 1 to 9999: cast it to VARCHAR ({error})"
+        ) from error
+
+
+def _date(days: int) -> date | str:
+    try:
+        return _EPOCH.date() + timedelta(days)
+    except OverflowError:
+        return _infinity(days)
 
 
 def _moment(micros: int, zone: ZoneInfo | None) -> datetime | str:
     try:
         moment = _EPOCH + timedelta(microseconds=micros)
         return moment.replace(tzinfo=None) if zone is None else moment.astimezone(zone)
-    except OverflowError:  # DuckDB's infinity, or a year that datetime does not have
-        return "infinity" if micros > 0 else "-infinity"
+    except OverflowError:
+        return _infinity(micros)
+
+
+def _infinity(distance: int) -> str:
+    """Return the text of DuckDB's infinity, and of a year that Python does not have."""
+    return "infinity" if distance > 0 else "-infinity"
 
 
 _TEXT_WRITERS: Final[Mapping[str, Callable[[IO[str], Callable[[], None]], ResultWriter]]] = {

@@ -20,7 +20,8 @@ from penstock.sql.statement import StatementError, named_tables
 MEMORY_DEFAULT: Final = "1GB"
 JSON_MARK: Final = {"penstock.type": "json"}
 """Metadata of a result's column that holds JSON documents as text."""
-_NOT_IN_ARROW: Final = frozenset({"BIGNUM", "BIT"})  # in Arrow they would be bytes in DuckDB's own layout
+_NOT_IN_ARROW: Final = frozenset({"BIGNUM", "BIT", "UHUGEINT"})
+"""In Arrow they would be bytes in DuckDB's own layout, or overflow."""
 _EXPLAIN: Final = "EXPLAIN (FORMAT JSON)"  # on a line of its own: errors then show the user's lines alone
 _LINE: Final = re.compile(r"^LINE (\d+):", re.MULTILINE)
 _SETTINGS: Final[Mapping[str, str]] = {

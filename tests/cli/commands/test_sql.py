@@ -256,7 +256,8 @@ def test_infinite_and_local_moments_are_shown(capsys):
     lines, _ = lines_of(
         capsys,
         "SELECT 'infinity'::TIMESTAMPTZ a, '-infinity'::TIMESTAMP b, TIMESTAMP '2026-03-01 12:00' c, "
-        "TIMESTAMPTZ '2026-03-01 12:00:00+00' d, NULL::TIMESTAMPTZ e, DATE '2026-03-01' f, TIME '12:00' g",
+        "TIMESTAMPTZ '2026-03-01 12:00:00+00' d, NULL::TIMESTAMPTZ e, DATE '2026-03-01' f, TIME '12:00' g, "
+        "'-infinity'::DATE h, DATE '10000-01-01' i, NULL::DATE j",
         "--time-zone",
         "Asia/Kolkata",
     )
@@ -269,15 +270,32 @@ def test_infinite_and_local_moments_are_shown(capsys):
             "e": None,
             "f": "2026-03-01",
             "g": "12:00:00.000",
+            "h": "-infinity",
+            "i": "infinity",
+            "j": None,
         }
     ]
 
 
+@pytest.mark.parametrize("output", ["table", "csv", "json"])
+def test_a_moment_that_python_does_not_have_inside_a_value_is_a_wrong_query(capsys, output):
+    status, _, err = penstock(capsys, "sql", "SELECT ['infinity'::DATE]", "--format", output)
+    assert (status, "cast it to VARCHAR" in err) == (2, True)
+
+
 def test_types_that_arrow_does_not_have_are_text(capsys):
     lines, _ = lines_of(
-        capsys, "SELECT '12345678901234567890123456789012345678901234567890'::BIGNUM a, '101'::BIT b, 1 c"
+        capsys,
+        "SELECT '12345678901234567890123456789012345678901234567890'::BIGNUM a, '101'::BIT b, 1 c, '340282366920938463463374607431768211455'::UHUGEINT d",
     )
-    assert lines == [{"a": "12345678901234567890123456789012345678901234567890", "b": "101", "c": 1}]
+    assert lines == [
+        {
+            "a": "12345678901234567890123456789012345678901234567890",
+            "b": "101",
+            "c": 1,
+            "d": "340282366920938463463374607431768211455",
+        }
+    ]
 
 
 def test_a_query_without_a_stream_cannot_be_followed(capsys):
