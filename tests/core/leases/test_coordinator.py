@@ -545,6 +545,19 @@ def test_it_is_at_rest_while_it_renews_what_it_holds():
     assert bench.machine.is_at_rest
 
 
+def test_a_listing_without_an_answer_is_a_failing_call():
+    bench = Bench(cold_start_jitter_s=0.0)
+    bench.slow = (ListShards,)
+    bench.start()
+    bench.at(30.0)
+    (failing,) = bench.machine.failing_calls
+    assert failing.describe(bench.now).startswith("listing the shards has failed for ")
+    assert "no answer for" in failing.answer.detail
+    (listing,) = bench.of(ListShards)
+    bench.run(ListingDone(listing.purpose, (Shard("s", WHOLE),), 1000))
+    assert bench.machine.failing_calls == ()
+
+
 def test_it_is_not_at_rest_before_rows_without_a_stream_are_compared():
     bench = Bench(Lease("s", hash_range=WHOLE), stream=StreamIdentity("arn:orders", 1000))
     bench.listing = (Shard("s", WHOLE),)

@@ -392,9 +392,11 @@ class Coordinator:
             self._streams.begin_comparing(streams_to_list, now_s)
 
     def _update_failing_calls(self, now_s: float) -> None:
-        """Count writes without an answer as failing once they are old, and forget failing calls that are not made any more."""
+        """Count writes and listings without an answer as failing once they are old, and forget failing calls that are not made any more."""
         for pending in self._writes.oldest_of_each(call_of):
             self._failing_calls.on_unanswered_write(pending.write, pending.sent_s, now_s)
+        for stream_id, sent_s in self._streams.listings_under_way():
+            self._failing_calls.on_unanswered_listing(stream_id, sent_s, now_s)
         self._failing_calls.forget_old_calls(now_s, self.round_s)
 
     def _stop_if_refused(self, now_s: float) -> None:

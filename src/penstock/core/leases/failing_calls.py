@@ -243,10 +243,17 @@ class FailingCalls:
 
     def on_unanswered_write(self, write: LeaseWrite, sent_s: float, now_s: float) -> None:
         """Handle a write that is still in flight: it counts as failed if it was sent long ago."""
+        self._on_unanswered(CallAnswer(call_of(write), key=write.key), sent_s, now_s)
+
+    def on_unanswered_listing(self, stream_id: str, sent_s: float, now_s: float) -> None:
+        """Handle a listing of a stream's shards that is still in flight, in the same way."""
+        self._on_unanswered(CallAnswer(LeaseCall.LIST, stream_id=stream_id), sent_s, now_s)
+
+    def _on_unanswered(self, call: CallAnswer, sent_s: float, now_s: float) -> None:
         age_s = now_s - sent_s
         if age_s < self._patience_s:
             return
-        answer = CallAnswer(call_of(write), Problem.UNAVAILABLE, f"no answer for {age_s:.0f} s", write.key)
+        answer = replace(call, problem=Problem.UNAVAILABLE, detail=f"no answer for {age_s:.0f} s")
         failure = self._failing.get(answer.kind)
         if failure is not None and not failure.answer.detail.startswith("no answer"):
             answer = failure.answer  # an error is more specific

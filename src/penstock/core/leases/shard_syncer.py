@@ -61,6 +61,8 @@ class ListingCalls:
         self._pause_s = pause_s
         self._purpose: ListingPurpose | None = None
         self._failed_s = -math.inf
+        self.sent_s: float | None = None
+        """When the listing in flight was sent; None if none is in flight."""
 
     @property
     def is_under_way(self) -> bool:
@@ -72,20 +74,24 @@ class ListingCalls:
         return self._purpose is None and now_s >= self._failed_s + self._pause_s
 
     def begin(
-        self, purpose: ListingPurpose, filter_type: str | None = None, timestamp_ms: int | None = None
+        self,
+        now_s: float,
+        purpose: ListingPurpose,
+        filter_type: str | None = None,
+        timestamp_ms: int | None = None,
     ) -> None:
         """List shards. No listing may be in flight."""
         assert self._purpose is None, f"a listing for {purpose} while one for {self._purpose} is under way"
-        self._purpose = purpose
+        self._purpose, self.sent_s = purpose, now_s
         self._turn.emit(ListShards(purpose, filter_type, timestamp_ms, self._stream_id))
 
     def on_done(self) -> None:
         """Handle the answer to the listing."""
-        self._purpose = None
+        self._purpose = self.sent_s = None
 
     def on_failed(self, now_s: float) -> None:
         """Handle a failed listing."""
-        self._purpose = None
+        self._purpose = self.sent_s = None
         self._failed_s = now_s
 
 
@@ -197,7 +203,9 @@ class ShardSyncer:
                 self._is_table_gone = True
                 self._restore(frozenset())
             else:
-                self._listing.begin(ListingPurpose.FIRST_LEASES, *first_listing_filter(self.options.start))
+                self._listing.begin(
+                    now_s, ListingPurpose.FIRST_LEASES, *first_listing_filter(self.options.start)
+                )
 
     def _restore(self, except_keys: AbstractSet[str]) -> None:
         """Create the remembered leases again, except those of some keys, unless this stream's creations are under way already."""
@@ -354,7 +362,7 @@ class ShardSyncer:
             is_responsible = self._is_responsible(workers, f"ranges {without_range[0]}", hole_age_s)
             if is_responsible and self._listing.may_begin(now_s):
                 self._hole_since_s = None
-                self._listing.begin(ListingPurpose.FILL_HOLE)
+                self._listing.begin(now_s, ListingPurpose.FILL_HOLE)
             return
         confirmed = self._holes.on_round(coverage.holes)
         missing = self._confirmed_missing_parents()
@@ -374,7 +382,9 @@ class ShardSyncer:
             # A parent has no lease while its own parent is read. If a lease is missing, the listing leads to its creation, with a warning.
             level = Level.WARNING if spans else Level.INFO
             self._turn.report(Topic.HOLE, level, f"{gap}; the shards are listed to find the missing leases")
-            self._listing.begin(ListingPurpose.FILL_HOLE, *hole_listing_filter(self.view, self.options.start))
+            self._listing.begin(
+                now_s, ListingPurpose.FILL_HOLE, *hole_listing_filter(self.view, self.options.start)
+            )
 
     def _coverage(self, also_covered: Iterable[str] = ()) -> LeaseCoverage:
         # An unreadable row counts as an unfinished lease: it may be one, and no other row may replace it.

@@ -6,7 +6,7 @@ others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Final
 
@@ -73,7 +73,7 @@ class LeaseCleanup:
         if now_s >= self._listing_due_s and self._listing.may_begin(now_s):
             self._listing_due_s = now_s + self.options.garbage_interval_s
             if self._has_old_leases(now_s):
-                self._listing.begin(ListingPurpose.FIND_VANISHED)
+                self._listing.begin(now_s, ListingPurpose.FIND_VANISHED)
 
     def _has_old_leases(self, now_s: float) -> bool:
         return any(
@@ -175,7 +175,13 @@ class Streams:
         for stream_id in stream_ids:
             listing = self._streams[stream_id].listing
             if listing.may_begin(now_s):
-                listing.begin(ListingPurpose.COMPARE)
+                listing.begin(now_s, ListingPurpose.COMPARE)
+
+    def listings_under_way(self) -> Iterator[tuple[str, float]]:
+        """Yield each stream whose shards are being listed, and when that was begun."""
+        for stream_id, stream in self._streams.items():
+            if stream.listing.sent_s is not None:
+                yield stream_id, stream.listing.sent_s
 
     def create_first_leases(self, existing: AbstractSet[str], now_s: float) -> Streams:
         """Begin to create the leases of streams that have none, or lack leases of a deleted table; return the other streams.
