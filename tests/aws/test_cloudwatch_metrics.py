@@ -53,6 +53,22 @@ def test_a_metric_has_the_unit_that_its_name_tells(name, unit):
     assert sent(client) == {(name, ()): (unit, 2)}
 
 
+@pytest.mark.parametrize(
+    ("label", "value"),
+    [
+        ("file:///data/übung", r"file:///data/\xfcbung"),
+        ("caf\udce9\n", r"caf\udce9\n"),
+        ("x" * 2000, "x" * 1024),
+        ("", "-"),
+    ],
+)
+def test_a_dimension_has_only_characters_that_cloudwatch_accepts(label, value):
+    client = Client()
+    with metrics(client) as cloudwatch:
+        cloudwatch.gauge("records", 2, {"shard": label})
+    assert sent(client) == {("records", (("ShardId", value),)): ("Count", 2)}
+
+
 def test_a_report_holds_statistic_sets_and_the_last_gauges():
     client = Client()
     with metrics(client, dimensions={"WorkerIdentifier": "a"}) as cloudwatch:

@@ -125,12 +125,21 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
         dimensions = self._dimensions | {_DIMENSIONS.get(label, label): value for label, value in labels}
         return {
             "MetricName": name,
-            "Dimensions": [{"Name": label, "Value": value} for label, value in sorted(dimensions.items())],
+            "Dimensions": [
+                {"Name": label, "Value": _dimension_value(value)}
+                for label, value in sorted(dimensions.items())
+            ],
             "Timestamp": moment,
             "Unit": _unit_of(name),
         }
 
 
+def _dimension_value(text: str) -> str:
+    """Return a label's value as CloudWatch accepts it: ASCII without control characters, and not empty."""
+    return ascii(text)[1:-1][:_VALUE_CHARACTERS_MAX] or "-"
+
+
+_VALUE_CHARACTERS_MAX: Final = 1024
 _DIMENSIONS: Final = {
     "shard": "ShardId",
     "stream": "StreamName",

@@ -98,7 +98,7 @@ class GetHandler(BaseHTTPRequestHandler):
         self, status: int, content_type: str, text: str, headers: Iterable[tuple[str, str]] = ()
     ) -> None:
         """Send an answer."""
-        body = text.encode()
+        body = text.encode("utf-8", "backslashreplace")  # a folder's name need not be UTF-8
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
