@@ -302,3 +302,8 @@ def test_a_decimal_that_the_schema_does_not_hold_is_not_written(schema, wrap, va
         encoder.encode(wrap(Decimal(value)))
     assert encoder.encode(wrap(Decimal("12.50")))
     assert encoder.encode(wrap(Decimal("0E+3")))
+
+
+def test_a_number_beyond_every_float_is_a_mismatch_where_it_cannot_be_checked():
+    with pytest.raises(SchemaMismatch, match="a number is too large"):
+        read_json(b"9" * 400, {"multipleOf": 0.01}, validate_json=True)

@@ -135,6 +135,10 @@ def _schema_check(
             raise SchemaMismatch(
                 f"the value cannot be checked by {schema_name}: it is nested too deep"
             ) from error
+        except OverflowError as error:  # of `multipleOf`
+            raise SchemaMismatch(
+                f"the value cannot be checked by {schema_name}: a number is too large: {error}"
+            ) from error
         if first_error is not None:
             raise SchemaMismatch(
                 f"the value does not fit {schema_name}: {first_error.json_path:.{_SHOWN_MAX}}: {text_of(first_error.message, _SHOWN_MAX)}"
