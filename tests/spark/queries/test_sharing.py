@@ -17,7 +17,7 @@ from penstock import Consumer
 from penstock.aws.lease_codec import claim_attribute
 from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import OptionError
+from penstock.errors import OptionError, Unavailable
 from penstock.spark import stream_reader
 from penstock.spark.driver import joining, planner
 from penstock.spark.driver.query_worker import coordinator_options
@@ -324,14 +324,11 @@ def test_shards_share_a_task_and_the_rows_stay_the_same(fleet, client, option, s
     assert query.numbers() == list(range(120))
 
 
-@pytest.mark.parametrize("available_now", [False, True])
-def test_a_query_that_gets_no_shard_warns_once_with_the_way_out(fleet, caplog, monkeypatch, available_now):
+def test_a_query_that_gets_no_shard_warns_once_with_the_way_out(fleet, caplog, monkeypatch):
     monkeypatch.setattr(planner, "_FIRST_SHARD_S", 0.0)
     one = fleet(shards=1)
     turn([one], lambda: shares(one) == [1], "the shard")
     two = fleet(beside=one)
-    if available_now:
-        two.reader.prepareForTriggerAvailableNow()
 
     def warnings():
         return [text for text in caplog.messages if "this query reads nothing" in text]
@@ -341,6 +338,24 @@ def test_a_query_that_gets_no_shard_warns_once_with_the_way_out(fleet, caplog, m
     assert "call load() with an applicationName of its own" in warnings()[0]
     two.batch()
     assert len(warnings()) == 1
+
+
+def test_a_run_to_the_end_that_has_never_had_a_shard_fails_with_the_way_out(fleet, client, caplog):
+    one = fleet(shards=1)
+    put(client, one.stream, numbered(0, 10))
+    turn([one], lambda: one.rows, "a batch")
+    two = fleet(beside=one)
+    two.reader.prepareForTriggerAvailableNow()
+    with pytest.raises(
+        Unavailable, match=r"have all its shards, 1 \(.*call load\(\) with an applicationName"
+    ):
+        two.batch()
+    two.reader.stop()
+    two.done = one.done | {"worker": "spark-two"}  # it had the shard in an earlier run
+    two.reader = two.fresh()
+    two.reader.prepareForTriggerAvailableNow()
+    assert two.batch() is None
+    assert "this query reads nothing" in caplog.text
 
 
 def test_a_query_does_not_warn_that_others_have_the_shards_of_a_dead_one(fleet, client, caplog, monkeypatch):

@@ -85,7 +85,7 @@ def describe_unread_part(query: JoinedQuery, options: SourceOptions, wait_s: flo
 
 
 def describe_missing_shards(query: JoinedQuery, options: SourceOptions) -> str | None:
-    """Return why this query reads no shard, for a warning: live workers read all of them; None if it has or may get one."""
+    """Return why this query reads no shard: live workers read all of them; None if it has or may get one."""
     query_worker, stats = query.query_worker, query.query_worker.stats
     if query.shards.states or stats.held_leases or stats.unclaimed_leases or not stats.total_leases:
         return None

@@ -142,7 +142,8 @@ class Planner:
                 every shard, and warns if they are not complete in time.
 
         Raises:
-            Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read.
+            Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read, or if the query
+                has never read and other workers have all shards.
         """
         search = self.begin_search(start, may_be_only_batch=may_be_only_batch)
         while not self.search_once(search):
@@ -187,7 +188,7 @@ class Planner:
             self._has_late_leases = False
             if search.is_patient and not is_complete:
                 self._report_unread_part(search)
-            self._report_missing_shards(now_s)
+            self._report_missing_shards(search.start, now_s)
             return True
         idle = (state for state in shards.states.values() if not state.has_news)
         search.wake_s = min(search.deadline_s, self._poller.next_probe_s(idle))
@@ -223,13 +224,20 @@ class Planner:
             raise Unavailable(unread)
         _log.warning(unread)
 
-    def _report_missing_shards(self, now_s: float) -> None:
-        """Warn once if this query has read nothing and has no shard: with AvailableNow at once, since the run may end now."""
+    def _report_missing_shards(self, start: StreamOffset, now_s: float) -> None:
+        """Warn once if this query has read nothing and has no shard. With AvailableNow the run may end now.
+
+        Raises:
+            Unavailable: With AvailableNow, if the checkpoint location has no batch either: the query may never get a shard.
+        """
         if self._planned is None and now_s >= self._warn_due_s:
             why = describe_missing_shards(self._query, self._options)
-            if why is not None:
-                _log.warning(why)
-                self._warn_due_s = float("inf")
+            if why is None:
+                return
+            if self._until_ms is not None and start.batch == 0:
+                raise Unavailable(why)
+            _log.warning(why)
+            self._warn_due_s = float("inf")
 
     def wait(self, duration_s: float) -> None:
         """Wait for a duration, or until the lease coordinator has a command."""
