@@ -138,6 +138,8 @@ def test_requests_say_who_sends_them(server):
     ("given", "message"),
     [
         ({"access_key_id": "a"}, "go together"),
+        ({"session_token": "t"}, "session_token .* is set without access_key_id"),
+        ({"external_id": "x"}, "external_id .* is set without role_arn"),
         ({"attempts_max": 0}, "attempts_max=0: expected at least 1"),
         ({"read_timeout_s": 0}, "read_timeout_s=0: expected more than 0"),
     ],

@@ -80,7 +80,7 @@ def test_an_option_is_read(key, text, name, value):
         ({"zzz": "s"}, r"unknown option zzz\. Known options"),
         ({"maxRecords": "11"}, "option maxRecords='11': expected a whole number from 1 to 10"),
         ({"maxRecords": "many"}, "expected a whole number"),
-        ({"fetchInterval": "61"}, "expected a duration from 0s to 60s"),
+        ({"fetchInterval": "61"}, r"expected a duration from 0s to 60s \(a bare number is seconds\)"),
         ({"fetchInterval": "soon"}, "expected a duration such as"),
         ({"fetchInterval": "1 month"}, "expected a duration such as"),
         ({"failOnDataLoss": "yes"}, "expected true or false"),

@@ -76,6 +76,7 @@ def test_the_option_set_of_databricks_works_unchanged():
             "shardFetchInterval": "60s",
             "awsAccessKey": "AKIA",
             "awsSecretKey": "secret",
+            "roleArn": "arn:aws:iam::123456789012:role/r",
             "roleExternalId": "x",
             "maxFetchRate": "1.0",
         }
@@ -139,6 +140,8 @@ def test_secrets_are_not_shown():
             "exclude each other",
         ),
         ({"streamName": "a", "awsAccessKeyId": "x"}, "go together"),
+        ({"streamName": "a", "sessionToken": "t"}, "Spark: sessionToken"),
+        ({"streamName": "a", "roleExternalId": "x"}, "Spark: roleExternalId"),
         ({"streamName": "a", "consumerType": "push"}, "expected one of polling, fan-out, auto"),
         (
             {"streamName": "a", "consumerType": "fan-out", "consumerName": "b c", "applicationName": "app"},

@@ -64,6 +64,16 @@ class AwsOptions:
                 object.__setattr__(self, name, drop_user(url))
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise OptionError("access_key_id and secret_access_key go together: set both or neither")
+        # Without the options that they belong to, these would be dropped, and the calls made under another identity.
+        if self.session_token is not None and self.access_key_id is None:
+            raise OptionError(
+                "session_token (Spark: sessionToken) is set without access_key_id and secret_access_key (Spark: awsAccessKeyId and "
+                "awsSecretKey): set the keys that it belongs to, or remove it"
+            )
+        if self.external_id is not None and self.role_arn is None:
+            raise OptionError(
+                "external_id (Spark: roleExternalId) is set without role_arn (Spark: roleArn): name the role to assume, or remove it"
+            )
         if self.role_arn is not None and not _ROLE.fullmatch(self.role_arn):
             raise OptionError(
                 f"role_arn (Spark: roleArn) is {self.role_arn!r}; expected arn:aws:iam::123456789012:role/NAME"

@@ -112,7 +112,7 @@ def duration(low_s: float, high_s: float) -> Kind:
     def read(text: str) -> float:
         value_s = _read_duration(text)
         if not low_s <= value_s <= high_s:
-            raise ValueError(f"expected a duration from {low_s:g}s to {high_s:g}s")
+            raise ValueError(f"expected a duration from {low_s:g}s to {high_s:g}s (a bare number is seconds)")
         return value_s
 
     return Kind("duration", read)
