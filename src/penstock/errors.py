@@ -129,7 +129,7 @@ class NoSchemaHeader(SchemaError):
 
 
 class UnknownSchema(SchemaError):
-    """The registry has no such schema or version: another region or account, or deleted."""
+    """The registry has no such schema or version: it is in another region or account, or was deleted."""
 
 
 class UnsupportedSchema(SchemaError):

@@ -101,7 +101,7 @@ class DataPlaneClient:
     Args:
         client: boto3's.
         credentials: The credentials of the client's session; None if it has none.
-        open_exchange: Returns an exchange with an address; None for an address behind a proxy.
+        open_exchange: Returns the exchange for an address; None if the address is behind a proxy.
     """
 
     def __init__(

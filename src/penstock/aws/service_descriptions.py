@@ -46,7 +46,7 @@ class DescriptionLoader(botocore.loaders.Loader):
 
 
 class _ServiceNames:
-    """The services that have a description of some type."""
+    """The services that have a description of one type."""
 
     def __init__(
         self, loader: DescriptionLoader, type_name: str, list_all: Callable[[str], list[str]]

@@ -146,7 +146,7 @@ class PartFolder:
 
         Args:
             make_metadata: Returns the metadata for the batches.
-            on_part: Called after each copied part of an earlier run, with the counts of copied parts and of all such parts.
+            on_part: Called after each copied part of earlier runs, with the counts of copied parts and of all such parts.
         """
         with self._writer_lock:
             writer = self._open_writer(on_part)

@@ -91,8 +91,8 @@ class RecorderState:
         read_bytes: Bytes that this run has read, before filters.
         shard_count: Shards of the slice.
         done_count: Shards that are read to the end of the slice.
-        parts_written: Parts of an earlier run that `run` has copied to the file at the end.
-        part_count: All parts of the earlier run; 0 before the first is copied.
+        parts_written: Parts of earlier runs that were copied to the file after the reading.
+        part_count: All parts of earlier runs; 0 before the first is copied.
     """
 
     records: int = 0

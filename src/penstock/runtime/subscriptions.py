@@ -86,7 +86,7 @@ class Subscriptions(Loop[_Event]):
 
     Args:
         takeover_pause_s: Time before another try to subscribe after another subscriber took over.
-        pool: Runs the readers' callbacks and calls that wait.
+        pool: Runs the readers' callbacks, and the calls for which the loop must not wait.
         labels: Added to every figure.
     """
 
