@@ -224,7 +224,7 @@ class VirtualDriver:
             )
 
     def _is_at_rest(self) -> bool:
-        """Whether nothing more is due without an outside event."""
+        """Return whether nothing more is due without an outside event."""
         runs = [run for run in self.worker.delivery.runs() if not run.is_reported]
         if self.failure is not None or (self.is_lease_lost and not runs):
             return True

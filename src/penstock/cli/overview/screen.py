@@ -125,7 +125,7 @@ class Selection:
             return None
         candidates = [row for row in application.shards if row.shard == self.shard]
         if self.page is not Page.SHARD:
-            candidates += application.shards
+            candidates += application.shards  # as for applications
         return candidates[0] if candidates else None
 
 
