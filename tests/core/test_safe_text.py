@@ -68,7 +68,11 @@ class OfNamelessClassError(Exception, metaclass=Nameless):
         (OSError("no such file: caf\udce9.csv"), "OSError: no such file: caf\\udce9.csv"),
         (
             ExceptionGroup("two", [RaisesInStrError(), ValueError("b")]),
-            "ExceptionGroup: two (2 sub-exceptions)",
+            "ExceptionGroup: two (2 sub-exceptions); first: RaisesInStrError: (no text: RaisesInStrError.__str__ raised AttributeError)",
+        ),
+        (
+            ExceptionGroup("outer", [ExceptionGroup("inner", [ValueError("b"), KeyError("c")])]),
+            "ExceptionGroup: outer (1 sub-exception); first: ValueError: b",
         ),
         (SystemExit(2), "SystemExit: 2"),
         (ValueError("x" * 20_000), f"ValueError: {'x' * CHARACTERS_MAX}..."),

@@ -31,9 +31,14 @@ def text_of(value: object, characters_max: int = CHARACTERS_MAX) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Return the class and the text of an exception, even if its `__str__` raises."""
+    """Return the class and the text of an exception, even if its `__str__` raises; of a group, also those of its first error."""
     text = text_of(error)
-    return f"{name_of(type(error))}: {text}" if text else name_of(type(error))
+    described = f"{name_of(type(error))}: {text}" if text else name_of(type(error))
+    if not issubclass(type(error), BaseExceptionGroup):  # `isinstance` may call code of the error
+        return described
+    while issubclass(type(error), BaseExceptionGroup):
+        error = BaseExceptionGroup.exceptions.__get__(error)[0]
+    return f"{described}; first: {describe_error(error)}"
 
 
 def name_of(cls: type) -> str:

@@ -15,7 +15,7 @@ from functools import partial
 from traceback import TracebackException
 from typing import Any, Final
 
-from penstock.core.safe_text import describe_error, text_of
+from penstock.core.safe_text import name_of, text_of
 
 
 class _Reporter(logging.Handler):
@@ -144,7 +144,11 @@ def with_few_errors(error: BaseException, depth: int = 1) -> BaseException:
     is_large = len(first) < len(errors)
     if not is_large and all(new is old for new, old in zip(cut, errors, strict=True)):
         return error
-    text = f"{describe_error(error)}; the first" if is_large else text_of(getattr(error, "message", ""))
+    text = (
+        f"{name_of(type(error))}: {text_of(error)}; the first"
+        if is_large
+        else text_of(getattr(error, "message", ""))
+    )
     few = BaseExceptionGroup(text, cut)
     few.__cause__, few.__context__ = error.__cause__, error.__context__
     few.__suppress_context__ = error.__suppress_context__
