@@ -34,11 +34,8 @@ class RecordFilter:
             return False
         if not matches(record, self.key, self.pattern):
             return False
-        return self.until_ms is None or _arrival_ms(record) < self.until_ms
-
-
-def _arrival_ms(record: Record) -> int:
-    return round(record.approximate_arrival_timestamp.timestamp() * 1000)
+        arrival_ms = round(record.approximate_arrival_timestamp.timestamp() * 1000)
+        return self.until_ms is None or arrival_ms < self.until_ms
 
 
 def matches(record: Record | ReceivedRecord, key: str | None, pattern: re.Pattern[bytes] | None) -> bool:

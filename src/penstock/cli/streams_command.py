@@ -165,7 +165,8 @@ def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
         text = f"{summary.name} is being deleted; {counted(open_count, 'shard')} fewer will be billed"
     elif args.action == "split":
         shard = _find_open_shard(args, args.shard)
-        control.split(args.stream, shard.shard_id, _middle_hash_key(shard) if args.at is None else args.at)
+        middle = (shard.hash_range.start + shard.hash_range.end) // 2 + 1
+        control.split(args.stream, shard.shard_id, middle if args.at is None else args.at)
         text = f"{shard.shard_id} is being split; {counted(open_count + 1, 'shard')} will be billed, {open_count} so far"
     elif args.action == "merge":
         first, second = _find_open_shard(args, args.shard), _find_open_shard(args, args.adjacent)
@@ -228,10 +229,6 @@ def _find_open_shard(args: argparse.Namespace, text: str) -> Shard:
             return shard
     known = ", ".join(shard.shard_id for shard in shards if shard.is_open)
     raise OptionError(f"{wanted} is not an open shard of stream {args.stream}; open are {known}")
-
-
-def _middle_hash_key(shard: Shard) -> int:
-    return (shard.hash_range.start + shard.hash_range.end) // 2 + 1
 
 
 def _wait_for_change(args: argparse.Namespace) -> None:

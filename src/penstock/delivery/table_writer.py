@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -169,7 +169,8 @@ class TableWriter:
             folder = self.store.new_staging(label)
             verdicts = with_verdict(batch, delivery, self._schema, self._texts)
             counts = self._write_rows(verdicts, f"{folder}/rows")
-            columns = self._grow_schema(verdicts) if self._may_fit_later(counts) else ()
+            may_fit_later = counts["unknown"] or (self._texts is not None and counts["dead"])
+            columns = self._grow_schema(verdicts) if may_fit_later else ()
             if not columns:
                 break
             added += columns
@@ -220,10 +221,6 @@ class TableWriter:
         observed = verdicts.observe(observation, *_counts())
         self._target.stage(observed.where(_is_row()), self._schema, folder)
         return dict(observation.get)
-
-    def _may_fit_later(self, counts: Mapping[str, Any]) -> bool:
-        """Return whether records that do not fit now may fit after `_grow_schema`."""
-        return bool(counts["unknown"] or (self._texts is not None and counts["dead"]))
 
     def _grow_schema(self, verdicts: DataFrame) -> tuple[str, ...]:
         """Add and widen columns, if `evolve` is `add` or there are no columns yet; return the names of the new and widened ones."""

@@ -101,7 +101,9 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
                 error,
             )
         return Placement(is_forced, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX, is_assumed=True)
-    may_aggregate = not wants_aggregation or _may_aggregate(summary) or is_forced
+    # Only an on-demand stream can be set to place records by itself (API reference, UpdateStreamMode).
+    manages_keys = summary.on_demand if summary.service_managed_keys is None else summary.service_managed_keys
+    may_aggregate = not wants_aggregation or not manages_keys or is_forced
     if not may_aggregate:
         _log.warning(
             "stream %s %s: records are not aggregated, since their readers would drop the aggregates",
@@ -113,8 +115,3 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
     return Placement(
         may_aggregate, not summary.service_managed_keys, summary.record_bytes_max, summary.open_shard_count
     )
-
-
-def _may_aggregate(summary: StreamSummary) -> bool:
-    # Only an on-demand stream can be set to place records by itself (API reference, UpdateStreamMode).
-    return not summary.on_demand if summary.service_managed_keys is None else not summary.service_managed_keys

@@ -138,7 +138,8 @@ class StreamRows:
                 latest_ms = _latest_ms(page.rows)
                 rows = without_misplaced(page.rows)
                 if latest_ms >= stream_range.until_ms:
-                    rows = _rows_before(rows, stream_range.until_ms)
+                    arrivals_us = pc.cast(rows.column(ARRIVAL), "int64")
+                    rows = rows.filter(pc.less(arrivals_us, stream_range.until_ms * 1000))
                 if rows.num_rows:
                     yield rows
                 is_past = latest_ms >= stream_range.until_ms + ARRIVALS_APART_MS
@@ -156,10 +157,6 @@ def _latest_ms(rows: pa.RecordBatch) -> int:
     """Return the latest arrival in milliseconds since the epoch; 0 without rows."""
     latest_us = pc.max(pc.cast(rows.column(ARRIVAL), "int64")).as_py()
     return 0 if latest_us is None else int(latest_us) // 1000
-
-
-def _rows_before(rows: pa.RecordBatch, until_ms: int) -> pa.RecordBatch:
-    return rows.filter(pc.less(pc.cast(rows.column(ARRIVAL), "int64"), until_ms * 1000))
 
 
 def open_stream_rows(kinesis: Kinesis, stream: str) -> StreamRows:

@@ -38,7 +38,8 @@ def application_cells(snapshot: ApplicationSnapshot) -> tuple[str, ...]:
     if snapshot.problems:
         why = snapshot.problems[0]
     elif snapshot.shards:
-        why = _reason_text(snapshot.shards[0])
+        first = snapshot.shards[0]
+        why = f"{short_shard(first.shard)}: {first.why}" if first.why else ""
     else:
         why = "no leases yet"
     trouble = (
@@ -73,10 +74,6 @@ def state_text(snapshot: ApplicationSnapshot, if_running: str) -> str:
         if_running: The text for an application that runs.
     """
     return if_running if snapshot.state == "running" else snapshot.state
-
-
-def _reason_text(row: ShardRow) -> str:
-    return f"{short_shard(row.shard)}: {row.why}" if row.why else ""
 
 
 def shard_cells(row: ShardRow) -> tuple[str, ...]:

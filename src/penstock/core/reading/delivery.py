@@ -410,15 +410,12 @@ class ShardDelivery:
             next_kind = CallKind.STOP
         elif self.phase is Phase.RUNNING and not self._is_started:
             return CallKind.START
-        elif self.phase is Phase.RUNNING and self._is_delivered():
+        elif self.phase is Phase.RUNNING and self.children is not None and not self._has_waiting_records():
             next_kind = CallKind.END
         return next_kind if next_kind is not None and self._must_call(next_kind) else None
 
     def _has_waiting_records(self) -> bool:
         return self._taken_count < self._added_count or bool(self._paused_keys) or bool(self._ready_keys)
-
-    def _is_delivered(self) -> bool:
-        return self.children is not None and not self._has_waiting_records()
 
     def _take_lifecycle_call(self, kind: CallKind, now_s: float) -> Call | None:
         if now_s < self._lifecycle_at_s.get(kind, float("-inf")):

@@ -61,11 +61,7 @@ def reading_process(
         ranges,
         clock,
         _chance,
-        _process_name(),
+        _names.setdefault(os.getpid(), f"{_chance.getrandbits(40):010x}"),
         kinesis.fetch_summary,
         IteratorCache() if iterators is None else iterators,
     )
-
-
-def _process_name() -> str:
-    return _names.setdefault(os.getpid(), f"{_chance.getrandbits(40):010x}")
