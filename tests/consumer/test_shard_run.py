@@ -7,7 +7,7 @@ import pytest
 from moved_clock import MovedClock
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.raw_records import DeaggregatedPage, raw_page
+from penstock.consumer.raw_records import DeaggregatedPage
 from penstock.consumer.shard_run import Deaggregate, ShardRun
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
@@ -46,7 +46,7 @@ def test_a_record_that_cannot_be_deaggregated_just_now_is_tried_again_after_a_pa
     clock = MovedClock(1000.0)
     run = running(clock)
     page = RecordPage([WireRecord("1", b"x", "k", 0.0)], None if children else "next", 0, children)
-    run.on_page(raw_page(page), clock.monotonic_s())
+    run.on_page(page, clock.monotonic_s())
     failure = ResourceBusy("the stream is being changed", operation="ListShards")
     if is_expected:
         run.on_deaggregated(DeaggregatedPage([], [], failure))
@@ -66,9 +66,7 @@ def test_a_page_that_comes_when_the_run_is_over_is_not_kept(why):
     assert run.advance(clock.monotonic_s(), True).fetch is not None
     run.stop(why)
     assert run.advance(clock.monotonic_s(), True).is_over
-    run.on_page(
-        raw_page(RecordPage([WireRecord("1", b"x" * 1000, "k", 0.0)], "next", 0)), clock.monotonic_s()
-    )
+    run.on_page(RecordPage([WireRecord("1", b"x" * 1000, "k", 0.0)], "next", 0), clock.monotonic_s())
     assert run.waiting_bytes == 0
     run.on_deaggregated(DeaggregatedPage([], [], None))
     assert run.waiting_bytes == 0
@@ -79,6 +77,6 @@ def test_an_answer_that_arrives_late_does_not_make_its_records_younger():
     run = running(clock)
     started_s, answered_ms = clock.monotonic_s(), clock.wall_ms()
     clock.sleep(6.0)  # between the service's answer and its arrival
-    page = RecordPage([WireRecord("1", b"x", "k", answered_ms / 1000)], "next", 0)
-    run.on_page(raw_page(page), started_s, answered_ms)
+    page = RecordPage([WireRecord("1", b"x", "k", answered_ms / 1000)], "next", 0, server_ms=answered_ms)
+    run.on_page(page, started_s)
     assert run.lag_ms(clock.monotonic_s()) == 6_000

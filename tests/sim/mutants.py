@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from msgspec.structs import replace
 
-from penstock.consumer.raw_records import RawPage
+from penstock.consumer import shard_run
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases import held_lease, move_planner, shard_syncer
 from penstock.core.leases.coordinator_effects import Report, StopWhy, Turn
@@ -343,9 +343,9 @@ def _checkpoint_before_done(self: SimReader, call: Any) -> None:
     _begin_call(self, call)
 
 
-@planted("the first record again", "a Rust KCL (D13): the resume filter", 2, RawPage, "rows_after")
-def _repeat_the_first(self: RawPage, done: Position | None) -> Any:
-    return self.records
+@planted("the first record again", "a Rust KCL (D13): the resume filter", 2, shard_run, "records_after")
+def _repeat_the_first(records: Any, _done: Position | None) -> Any:
+    return records
 
 
 @planted("renewal as rare as expiry", "a Rust KCL (D9)", 0, CoordinatorOptions, "renew_interval_s")

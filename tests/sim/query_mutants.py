@@ -165,7 +165,7 @@ def reads_on_without_leaving_out(self, iterator, now_s, wall_ms):
 @planted("every end is believed", "several: a null iterator", 9, ShardReader, "_on_last_page")
 def believes_every_end(self, page, is_progress, now_s, chance):
     """A reader that takes a missing next iterator for the end of the shard."""
-    self.final = Finished(page.children)
+    self.final = Finished(page.child_shards)
 
 
 # --- the driver ---------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from penstock.consumer.raw_records import RawPage, deaggregate_page, raw_page
+from penstock.consumer.raw_records import deaggregate_page
 from penstock.consumer.shard_run import Deaggregate, Fetch, ShardRun
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage, find_listed_shard
@@ -66,7 +66,7 @@ class ShardFetcher:
         self._name_check = name_check
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
-    def fetch(self, run: ShardRun, fetch: Fetch) -> RawPage | PenstockError | None:
+    def fetch(self, run: ShardRun, fetch: Fetch) -> RecordPage | PenstockError | None:
         """Do one step of reading, and pass the answer to the run. Return a page that was read or the error of a failed step, else None."""
         try:
             return self._do_step(run, fetch)
@@ -79,7 +79,7 @@ class ShardFetcher:
             run.on_fetch_failed(failure)
             return failure
 
-    def _do_step(self, run: ShardRun, fetch: Fetch) -> RawPage | None:
+    def _do_step(self, run: ShardRun, fetch: Fetch) -> RecordPage | None:
         if isinstance(fetch, FetchIterator):
             if not fetch.position.is_record:
                 self._check_stream()  # another stream would refuse a record's position, but not a starting point
@@ -91,7 +91,8 @@ class ShardFetcher:
                 return None
             started_s = self._clock.monotonic_s()
             page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
-            return self.on_page(run, page, started_s)
+            self.on_page(run, page, started_s)
+            return page
         elif isinstance(fetch, Deaggregate):
             self._deaggregate_records(run)
         else:
@@ -104,12 +105,10 @@ class ShardFetcher:
         if self._name_check is not None:
             self._name_check.check()
 
-    def on_page(self, run: ShardRun, page: RecordPage, started_s: float) -> RawPage:
-        """Pass a page to a run, and deaggregate records as far as there is room; return the page as the run got it."""
-        raw = raw_page(page)
-        run.on_page(raw, started_s, page.server_ms)
+    def on_page(self, run: ShardRun, page: RecordPage, started_s: float) -> None:
+        """Pass a page to a run, and deaggregate records as far as there is room."""
+        run.on_page(page, started_s)
         self._deaggregate_records(run)
-        return raw
 
     def _deaggregate_records(self, run: ShardRun) -> None:
         """Deaggregate records as far as there is room. If no record waits for delivery, at least one is deaggregated."""
@@ -286,7 +285,7 @@ class AutoFetcher(PushedFetcher):
     def _poll(self, run: ShardRun, choice: RetrievalChoice, fetch: FetchIterator | FetchPage) -> None:
         started_s = self._ports.clock.monotonic_s()
         result = self._fetcher.fetch(run, fetch)
-        if isinstance(result, RawPage):
+        if isinstance(result, RecordPage):
             choice.on_polled(started_s, result.read_bytes)
         elif result is not None and isinstance(fetch, FetchPage):
             choice.on_poll_failed(result, started_s)

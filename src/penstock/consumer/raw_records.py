@@ -6,51 +6,25 @@ The user records of an aggregate can take a hundred times its size, so it is dea
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, deaggregate, user_records
 from penstock.core.position import Position, at_record
-from penstock.core.reading.reader_steps import Page, end_of_kinesis_record
 from penstock.core.reading.record import RECORD_MEMORY_BYTES, Record
+from penstock.core.record_page import end_of_kinesis_record
 from penstock.errors import PenstockError
-from penstock.ports.kinesis import RawRecord, RecordPage
+from penstock.ports.kinesis import RawRecord
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RawPage(Page[Sequence[RawRecord]]):
-    """A page whose rows are Kinesis records.
-
-    Args:
-        records: As the service returned them.
-    """
-
-    records: Sequence[RawRecord]
-
-    def rows_after(self, done_position: Position | None) -> Sequence[RawRecord]:
-        """Return the records after a position. If the position lies inside an aggregate, the whole aggregate is included."""
-        if done_position is None or done_position.sequence_number is None:
-            return self.records
-        for index, record in enumerate(self.records):
-            if end_of_kinesis_record(record.sequence_number, record.data) > done_position:
-                return self.records[index:] if index else self.records
-        return ()
-
-
-def raw_page(page: RecordPage) -> RawPage:
-    """Return a page of the service as the shard's reader takes it."""
-    records = page.records
-    last = records[-1] if records else None
-    return RawPage(
-        records=records,
-        first_sequence_number=records[0].sequence_number if records else None,
-        last=None if last is None else end_of_kinesis_record(last.sequence_number, last.data),
-        read_bytes=sum([len(record.data) + len(record.partition_key or "") for record in records]),
-        next_iterator=page.next_iterator,
-        millis_behind_latest=page.millis_behind_latest,
-        children=page.child_shards,
-    )
+def records_after(records: Sequence[RawRecord], done_position: Position | None) -> Sequence[RawRecord]:
+    """Return the records after a position. If the position lies inside an aggregate, the whole aggregate is included."""
+    if done_position is None or done_position.sequence_number is None:
+        return records
+    for index, record in enumerate(records):
+        if end_of_kinesis_record(record) > done_position:
+            return records[index:] if index else records
+    return ()
 
 
 def raw_bytes(records: Sequence[RawRecord]) -> int:

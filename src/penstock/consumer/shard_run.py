@@ -13,14 +13,14 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor
-from penstock.consumer.raw_records import DeaggregatedPage, RawPage, raw_bytes
+from penstock.consumer.raw_records import DeaggregatedPage, raw_bytes, records_after
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
@@ -63,7 +63,7 @@ from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.sparse_reports import is_reported
 from penstock.errors import DataLossError, LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.kinesis import RawRecord
+from penstock.ports.kinesis import RawRecord, RecordPage
 from penstock.ports.metrics import Metrics
 from penstock.runtime.thread_pull import IterationEnded
 from penstock.runtime.user_code import UnusableHandlerError
@@ -386,27 +386,26 @@ class ShardRun:
             self._is_fetching = False
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
-    def on_page(self, page: RawPage, started_s: float, server_ms: int | None = None) -> None:
+    def on_page(self, page: RecordPage, started_s: float) -> None:
         """Add a page of records that are not deaggregated yet; `on_deaggregated` completes the step.
 
         Args:
-            page: The page, with Kinesis records.
+            page: The answer of the service, or an event of a subscription.
             started_s: When the call began.
-            server_ms: The service's clock in the answer, if it has one.
         """
         with self.lock:
             now_s = self._clock.monotonic_s()
             call_ms = round((now_s - started_s) * 1000)
-            service_ms = self._service_clock.on_answer(self._clock.wall_ms(), server_ms, call_ms)
-            page = replace(page, service_ms=service_ms)
+            service_ms = self._service_clock.on_answer(self._clock.wall_ms(), page.server_ms, call_ms)
+            page = replace(page, server_ms=service_ms)
             kept = self._reader.on_page(page, started_s, now_s, self._chance.random())
+            new = records_after(page.records, kept.read_through) if kept.is_accepted else ()
             if kept.warning is not None:
                 log.warning(kept.warning)
             if kept.loss is not None:
                 self._report_loss(kept.loss)
-                if page.records and not kept.rows:
+                if page.records and not new:
                     self._lost_arrival_s = page.records[0].arrival_s
-            new = kept.rows or ()
             self._raw_records.extend(new)
             self._raw_bytes += raw_bytes(new)
             if self._is_leaving:  # the run may not be advanced again

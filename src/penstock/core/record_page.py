@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from operator import attrgetter
+from typing import Final, Protocol
 
 from msgspec import Struct
 
+from penstock.core.aggregation import MAGIC
+from penstock.core.position import Position, at_record
 from penstock.core.shard import ChildShard
+
+_data_of: Final = attrgetter("data")
+_key_of: Final = attrgetter("partition_key")
 
 
 class RawRecord(Protocol):
@@ -30,8 +36,13 @@ class RawRecord(Protocol):
         """ApproximateArrivalTimestamp: seconds since the epoch, UTC, to the millisecond."""
 
 
+def end_of_kinesis_record(record: RawRecord) -> Position:
+    """Return a position at or after all user records of a Kinesis record, without taking an aggregate apart."""
+    return at_record(record.sequence_number, len(record.data) if record.data.startswith(MAGIC) else 0)
+
+
 class RecordPage(Struct, frozen=True):
-    """One answer of GetRecords.
+    """One answer of GetRecords, or one event of a subscription.
 
     Args:
         records: In sequence order; may be empty although more records follow.
@@ -46,3 +57,19 @@ class RecordPage(Struct, frozen=True):
     millis_behind_latest: int
     child_shards: tuple[ChildShard, ...] = ()
     server_ms: int | None = None
+
+    @property
+    def first_sequence_number(self) -> str | None:
+        """Of the first Kinesis record, or None when the page is empty."""
+        return self.records[0].sequence_number if self.records else None
+
+    @property
+    def end(self) -> Position | None:
+        """A position at or after the last user record, inside the last Kinesis record; None when the page is empty."""
+        return end_of_kinesis_record(self.records[-1]) if self.records else None
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes that the service counts against the quota: data and partition keys."""
+        keys = filter(None, map(_key_of, self.records))
+        return sum(map(len, map(_data_of, self.records))) + sum(map(len, keys))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock._version import __version__
 from penstock.core.aggregation import MAGIC, deaggregate
-from penstock.core.position import at_record, at_timestamp
+from penstock.core.position import Position, at_record, at_timestamp
 from penstock.core.reading.reader_options import PAGE_BYTES, ErrorAdvice, ReaderOptions
 from penstock.core.reading.reader_steps import (
     Failed,
@@ -27,9 +27,7 @@ from penstock.core.reading.reader_steps import (
     FetchListing,
     FetchPage,
     Finished,
-    Page,
     Wait,
-    end_of_kinesis_record,
     find_listed_shard,
 )
 from penstock.core.reading.resume import plan_iterator
@@ -106,20 +104,6 @@ class RecorderState:
 
 class RecordingStoppedError(PenstockError):
     """`request_stop` ended a recording early; the same command continues the recording."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _KinesisPage(Page[Sequence[RawRecord]]):
-    """A page of Kinesis records; aggregates are not taken apart."""
-
-    records: Sequence[RawRecord]
-
-    def rows_after(self, done_position: Any) -> Sequence[RawRecord]:
-        """Return the records after a position."""
-        if done_position is None or done_position.sequence_number is None:
-            return self.records
-        last = int(done_position.sequence_number)
-        return [record for record in self.records if int(record.sequence_number) > last]
 
 
 @dataclass(slots=True)
@@ -232,7 +216,8 @@ class Recorder:
         finished = set(self._parts.progress.finished_shard_ids)
         for _ in range(_ROUNDS_MAX):
             listed = self._list_shards()
-            shards = [shard for shard in listed if self._is_in_slice(shard)]
+            wanted = self._slice.shards
+            shards = [shard for shard in listed if wanted is None or shard.shard_id in wanted]
             self.state.shard_count = len(shards)
             self.state.done_count = sum(shard.shard_id in finished for shard in shards)
             unread = [shard for shard in shards if shard.shard_id not in finished]
@@ -247,9 +232,6 @@ class Recorder:
         listing = self._kinesis.fetch_shards(self._stream, start)
         self._clock.on_answer(_wall_ms(), listing.server_ms)
         return tuple(parents_first(listing.shards))
-
-    def _is_in_slice(self, shard: Shard) -> bool:
-        return self._slice.shards is None or shard.shard_id in self._slice.shards
 
     def _read_shards(self, shards: list[Shard]) -> None:
         """Read shards to the end of the slice. A shard that has parts is read from its last recorded record on."""
@@ -379,12 +361,11 @@ class Recorder:
         requested_ms = self._clock.now_ms(_wall_ms())
         page = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
         self._clock.on_answer(_wall_ms(), page.server_ms)
-        whole = _kinesis_page(page)
-        result = reader.on_page(whole, started_s, time.monotonic(), random.random())
+        result = reader.on_page(page, started_s, time.monotonic(), random.random())
         if result.loss is not None:
             raise result.loss
-        self.state.read_bytes += whole.read_bytes
-        rows = result.rows or ()
+        self.state.read_bytes += page.read_bytes
+        rows = _records_after(page.records, result.read_through) if result.is_accepted else ()
         self._keep_rows(recording, rows)
         if self._is_past_end(page, rows, requested_ms):
             self._on_shard_done(recording)
@@ -518,27 +499,20 @@ class Recorder:
 def _refuse_other_options(parts: PartFolder, stream: RecordedStream, options: dict[str, Any]) -> None:
     before = parts.progress
     if before.options != options or before.stream != stream:
+        given = [f"{name} {value}" for name, value in before.options.items() if value is not None]
         parts.close()
         raise OptionError(
             f"{parts.path}.part is an interrupted recording of {before.stream.arn} with other options "
-            f"({_options_text(before.options)}): give the same ones, or remove it"
+            f"({', '.join(given) or 'none'}): give the same ones, or remove it"
         )
 
 
-def _kinesis_page(page: RecordPage) -> _KinesisPage:
-    records = page.records
-    last = records[-1] if records else None
-    return _KinesisPage(
-        first_sequence_number=records[0].sequence_number if records else None,
-        last=None if last is None else end_of_kinesis_record(last.sequence_number, last.data),
-        read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
-        record_count=len(records),
-        next_iterator=page.next_iterator,
-        millis_behind_latest=page.millis_behind_latest,
-        children=page.child_shards,
-        service_ms=page.server_ms,
-        records=records,
-    )
+def _records_after(records: Sequence[RawRecord], done_position: Position | None) -> Sequence[RawRecord]:
+    """Return the Kinesis records after a position; aggregates are not taken apart."""
+    if done_position is None or done_position.sequence_number is None:
+        return records
+    last = int(done_position.sequence_number)
+    return [record for record in records if int(record.sequence_number) > last]
 
 
 def _batch_of(stream: str, shard_id: str, rows: list[tuple[str, str | None, int, bytes]]) -> pa.RecordBatch:
@@ -572,7 +546,3 @@ def _has_key(record: RawRecord, keys: frozenset[str]) -> bool:
     if not record.data.startswith(MAGIC):
         return False
     return any(part.partition_key in keys for part in deaggregate(record.data) or ())
-
-
-def _options_text(options: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in options.items() if value is not None) or "none"

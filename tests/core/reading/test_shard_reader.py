@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -19,6 +20,7 @@ from penstock.core.position import (
 )
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (
+    SUBSCRIBED,
     Failed,
     FetchIterator,
     FetchListing,
@@ -26,8 +28,6 @@ from penstock.core.reading.reader_steps import (
     Finished,
     ListedShard,
     ListedState,
-    Page,
-    PageOutcome,
     Pause,
     Wait,
     find_listed_shard,
@@ -60,11 +60,18 @@ class Rec:
     sub_sequence_number: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListPage(Page[Sequence[Rec]]):
-    """A page whose rows are a list of user records."""
+@dataclass(frozen=True, kw_only=True)
+class ListPage:
+    """A page whose records are user records, with what the reader asks a `RecordPage`."""
 
     records: Sequence[Rec]
+    first_sequence_number: str | None
+    end: Position | None
+    read_bytes: int = 0
+    next_iterator: str | None
+    millis_behind_latest: int
+    child_shards: tuple[ChildShard, ...] = ()
+    server_ms: int | None = None
 
     def rows_after(self, done: Position | None) -> Sequence[Rec]:
         if done is None or done.sequence_number is None:
@@ -76,8 +83,25 @@ class ListPage(Page[Sequence[Rec]]):
         return ()
 
 
-def reader(start: Position = TRIM_HORIZON, **options) -> ShardReader:
-    return ShardReader("orders", "shardId-0", start, ReaderOptions(**options))
+class Kept(NamedTuple):
+    """The new records of a page, or None if the reader takes none of them; and the reports."""
+
+    rows: Sequence[Rec] | None
+    loss: DataLossError | None = None
+    warning: str | None = None
+
+
+class Machine(ShardReader):
+    """The machine, with a driver's cut of the new records."""
+
+    def on_page(self, page: ListPage, started_s: float, now_s: float, chance: float = 0.5) -> Kept:
+        outcome = super().on_page(page, started_s, now_s, chance)
+        rows = page.rows_after(outcome.read_through) if outcome.is_accepted else None
+        return Kept(rows, outcome.loss, outcome.warning)
+
+
+def reader(start: Position = TRIM_HORIZON, **options) -> Machine:
+    return Machine("orders", "shardId-0", start, ReaderOptions(**options))
 
 
 def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=None) -> ListPage:
@@ -87,12 +111,12 @@ def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=Non
     return ListPage(
         records=records,
         first_sequence_number=records[0].sequence_number if records else None,
-        last=at_record(records[-1].sequence_number, records[-1].sub_sequence_number) if records else None,
+        end=at_record(records[-1].sequence_number, records[-1].sub_sequence_number) if records else None,
         read_bytes=read_bytes,
         next_iterator=iterator,
         millis_behind_latest=behind,
-        children=children,
-        service_ms=None if at_s is None else EPOCH_MS + int(at_s * 1000),
+        child_shards=children,
+        server_ms=None if at_s is None else EPOCH_MS + int(at_s * 1000),
     )
 
 
@@ -101,7 +125,7 @@ def raw_page(records, first, last) -> ListPage:
     return ListPage(
         records=records,
         first_sequence_number=first,
-        last=at_record(last),
+        end=at_record(last),
         next_iterator="next",
         millis_behind_latest=0,
     )
@@ -111,7 +135,7 @@ def places(records) -> list[tuple[int, int]]:
     return [(int(record.sequence_number), record.sub_sequence_number) for record in records]
 
 
-def started(start: Position = TRIM_HORIZON, **options) -> ShardReader:
+def started(start: Position = TRIM_HORIZON, **options) -> Machine:
     machine = reader(start, **options)
     machine.on_iterator("first", 0.0, 1_000_000)
     return machine
@@ -179,11 +203,11 @@ def test_an_iterator_that_still_begins_at_the_last_record_is_not_one_behind_it()
 
 def test_a_record_that_a_page_at_the_tip_lacked_is_not_given_twice_when_it_comes_after_all():
     options = ReaderOptions(retention_s=86_400.0)
-    machine = ShardReader("orders", "shardId-0", at_record("5"), options, tip_ms=EPOCH_MS)
+    machine = Machine("orders", "shardId-0", at_record("5"), options, tip_ms=EPOCH_MS)
     machine.on_iterator("at 5", 0.0, EPOCH_MS)
     machine.on_page(page(iterator="behind an empty page", at_s=0.0), 0.0, 0.1)
     assert machine.iterator == "behind an empty page"
-    later = ShardReader("orders", "shardId-0", at_record("5"), options, iterator=machine.iterator)
+    later = Machine("orders", "shardId-0", at_record("5"), options, iterator=machine.iterator)
     for each in (machine, later):
         assert places(each.on_page(page("5", "6"), 0.3, 0.4).rows) == [(6, 0)]
 
@@ -232,7 +256,9 @@ def test_calls_ask_for_the_records_of_a_wanted_number_of_bytes():
         [(20, 10_000), (2000, 4_000_000), (1, 9_000_000), (0, 0)], 1
     ):
         machine.on_page(
-            replace(page(at, behind=5, read_bytes=read_bytes), record_count=record_count), 0.0, 0.0
+            replace(page(at, behind=5, read_bytes=read_bytes), records=[Rec(str(at))] * record_count),
+            0.0,
+            0.0,
         )
         counts.append(machine.plan_step(100.0).record_count_max)
     assert counts == [3992, 999, 1, 1]
@@ -240,7 +266,7 @@ def test_calls_ask_for_the_records_of_a_wanted_number_of_bytes():
 
 def test_a_wanted_number_of_bytes_exceeds_no_bound_of_records():
     machine = started(page_bytes_aim=2_000_000, record_count_max=50)
-    machine.on_page(replace(page(1, behind=5, read_bytes=100), record_count=20), 0.0, 0.0)
+    machine.on_page(replace(page(1, behind=5, read_bytes=100), records=[Rec("1")] * 20), 0.0, 0.0)
     assert machine.plan_step(100.0) == FetchPage("next", 50)
     with pytest.raises(OptionError, match="page_bytes_aim=0: expected at least 1"):
         ReaderOptions(page_bytes_aim=0)
@@ -446,7 +472,7 @@ def test_a_null_iterator_without_children_is_read_again_and_nothing_comes_twice(
     assert machine.plan_step(9.1) == Finished((CHILD,))
 
 
-def end_without_children(machine: ShardReader) -> None:
+def end_without_children(machine: Machine) -> None:
     for attempt in range(3):
         machine.on_iterator("again", 10.0 * attempt, 1)
         machine.on_page(page(2, iterator=None), 10.0 * attempt, 10.0 * attempt)
@@ -468,11 +494,11 @@ def test_an_end_of_a_shard_that_is_listed_open_is_not_believed():
     assert machine.plan_step(99.0) == FetchIterator(at_record("2"))
 
 
-def keeps_denying(machine: ShardReader, now_s: float) -> None:
+def keeps_denying(machine: Machine, now_s: float) -> None:
     machine.on_failure(NotFound("no such shard"), now_s, 0.5)
 
 
-def keeps_ending(machine: ShardReader, now_s: float) -> None:
+def keeps_ending(machine: Machine, now_s: float) -> None:
     for _ in range(3):
         machine.on_page(page(2, iterator=None), now_s, now_s)
         machine.on_iterator("again", now_s, 1)
@@ -579,7 +605,7 @@ def test_a_loss_is_reported_once():
 
 def test_an_empty_page_where_the_record_must_be_is_asked_for_again():
     machine = started(at_record("100"))
-    assert machine.on_page(page(), 0.0, 0.1) == PageOutcome(None)
+    assert machine.on_page(page(), 0.0, 0.1) == Kept(None)
     machine.on_iterator("again", 10.0, 1_000_000)
     kept = machine.on_page(page(100, 101), 10.0, 10.1)
     assert (places(kept.rows), kept.loss) == ([(101, 0)], None)
@@ -589,7 +615,7 @@ def test_each_record_that_must_be_there_is_asked_for_as_often_whatever_was_in_do
     machine = started(at_record("100"))
     for record in (100, 101, 102):
         for attempt in range(3):
-            assert machine.on_page(page(), 100.0 * attempt, 100.0 * attempt) == PageOutcome(None)
+            assert machine.on_page(page(), 100.0 * attempt, 100.0 * attempt) == Kept(None)
             machine.on_iterator("again", 100.0 * attempt + 99.0, 1_000_000)
         kept = machine.on_page(page(record, record + 1), 300.0, 300.0)
         assert (places(kept.rows), kept.loss) == ([(record + 1, 0)], None)
@@ -600,7 +626,7 @@ def test_each_record_that_must_be_there_is_asked_for_as_often_whatever_was_in_do
 
 def test_an_empty_last_page_without_children_where_the_record_must_be_is_asked_for_again():
     machine = started(at_record("100"))
-    assert machine.on_page(page(iterator=None), 0.0, 0.1) == PageOutcome(None)
+    assert machine.on_page(page(iterator=None), 0.0, 0.1) == Kept(None)
     assert machine.plan_step(10.0) == FetchIterator(at_record("100"))
     machine.on_iterator("again", 10.0, 1_000_000)
     kept = machine.on_page(page(100, 101), 10.0, 10.1)
@@ -624,7 +650,7 @@ def resumed(tip_s=None, is_foreign=False, **options):
     tip_ms = None if tip_s is None else EPOCH_MS + int(tip_s * 1000)
     options = {"retention_s": 3600.0, **options}
     start = at_record("100")
-    machine = ShardReader(
+    machine = Machine(
         "orders", "shardId-0", start, ReaderOptions(**options), tip_ms=tip_ms, is_foreign=is_foreign
     )
     machine.on_iterator("first", 0.0, 1_000_000)
@@ -648,7 +674,7 @@ def test_a_missing_record_is_a_loss_when_the_tip_was_seen_longer_ago_than_the_re
 
 
 def test_what_the_lease_tells_of_the_tip_counts_as_if_this_reader_had_seen_it():
-    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == PageOutcome(())
+    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == Kept(())
     assert resumed(tip_s=0.0).on_page(page(150, at_s=3500.0), 0.0, 0.1).loss is None
     assert resumed(tip_s=0.0).on_page(page(150, at_s=3601.0), 0.0, 0.1).loss is not None
     assert resumed().on_page(page(150, at_s=1.0), 0.0, 0.1).loss is not None
@@ -674,7 +700,7 @@ def behind():
 def test_a_page_behind_which_unread_records_may_have_left_is_read_again_from_the_last_record(last):
     machine = behind()
     # Half an hour is left to it, and the pause was longer.
-    assert machine.on_page(page(*last, at_s=4800.0), 10.0, 10.1) == PageOutcome(None)
+    assert machine.on_page(page(*last, at_s=4800.0), 10.0, 10.1) == Kept(None)
     assert machine.plan_step(11.0) == FetchIterator(at_record("101"))
     assert machine.tip_ms == EPOCH_MS + 1_000_000
     machine.on_iterator("again", 11.0, 1_000_000)
@@ -695,7 +721,7 @@ def test_unread_records_that_left_between_two_pages_are_a_loss():
 def test_an_empty_page_before_the_record_was_looked_for_does_not_tell_how_old_the_unread_ones_are():
     machine = resumed(tip_s=1000.0)
     # What is left is half an hour old. What came before it has left, and that page says nothing of it.
-    assert machine.on_page(page(behind=1_800_000, at_s=5000.0), 0.0, 0.1) == PageOutcome(())
+    assert machine.on_page(page(behind=1_800_000, at_s=5000.0), 0.0, 0.1) == Kept(())
     kept = machine.on_page(page(150, at_s=5001.0), 1.0, 1.1)
     assert kept.rows is None
     assert "100" in str(kept.loss)
@@ -747,10 +773,11 @@ def test_a_subscription_leads_away_from_the_trim_horizon():
         if isinstance(machine.plan_step(now_s), FetchIterator):
             now_s += 5.0
             index = int(machine.position.sequence_number or 0)
-            machine.on_iterator("subscribed", now_s, 1_000_000)
+            machine.on_iterator(SUBSCRIBED, now_s, 1_000_000)
         index = max(index, int(now_s - 3600.0) + 1)  # each record arrived at the second of its number
-        event = page(*range(index, index + 3), behind=int((now_s - index - 3) * 1000), at_s=now_s)
-        kept = machine.on_page(replace(event, is_pushed=True), now_s, now_s)
+        behind = int((now_s - index - 3) * 1000)
+        event = page(*range(index, index + 3), iterator=SUBSCRIBED, behind=behind, at_s=now_s)
+        kept = machine.on_page(event, now_s, now_s)
         read += [int(row.sequence_number) for row in kept.rows or ()]
         index += 3
     assert read == list(range(read[0], read[0] + len(read)))
@@ -758,26 +785,27 @@ def test_a_subscription_leads_away_from_the_trim_horizon():
 
 
 def test_a_subscription_at_the_trim_horizon_is_renewed_so_that_losses_are_reported():
-    machine = started(retention_s=3600.0)
+    machine = reader(retention_s=3600.0)
+    machine.on_iterator(SUBSCRIBED, 0.0, 1_000_000)
     lag = 3_599_000
     for number, now_s in enumerate((1.0, 10.0, 29.0), 1):
-        event = replace(page(number, behind=lag, at_s=now_s), is_pushed=True)
+        event = page(number, iterator=SUBSCRIBED, behind=lag, at_s=now_s)
         assert machine.on_page(event, now_s, now_s).rows
-    event = replace(page(9, behind=lag, at_s=31.0), is_pushed=True)
-    assert machine.on_page(event, 31.0, 31.0) == PageOutcome(None)
+    event = page(9, iterator=SUBSCRIBED, behind=lag, at_s=31.0)
+    assert machine.on_page(event, 31.0, 31.0) == Kept(None)
     assert machine.plan_step(32.0) == FetchIterator(at_record("3"))
-    machine.on_iterator("again", 36.0, 1_000_000)
-    kept = machine.on_page(replace(page(9, behind=lag, at_s=36.0), is_pushed=True), 36.0, 36.0)
+    machine.on_iterator(SUBSCRIBED, 36.0, 1_000_000)
+    kept = machine.on_page(page(9, iterator=SUBSCRIBED, behind=lag, at_s=36.0), 36.0, 36.0)
     assert places(kept.rows) == [(9, 0)]
     assert "has not got away from the trim horizon" in kept.warning
 
 
 def test_a_kept_iterator_is_not_believed_when_unread_records_may_have_left_since():
     options = ReaderOptions(retention_s=3600.0)
-    machine = ShardReader(
+    machine = Machine(
         "orders", "shardId-0", at_record("100"), options, iterator="kept", unread_since_ms=EPOCH_MS
     )
-    assert machine.on_page(page(150, at_s=3600.0), 0.0, 0.1) == PageOutcome(None)
+    assert machine.on_page(page(150, at_s=3600.0), 0.0, 0.1) == Kept(None)
     assert machine.plan_step(1.0) == FetchIterator(at_record("100"))
 
 
@@ -806,8 +834,8 @@ def test_a_reading_that_began_at_the_trim_horizon_goes_on_there_with_a_warning()
 
 def test_an_event_behind_which_unread_records_may_have_left_ends_the_subscription():
     machine = behind()
-    event = replace(page(150, at_s=4800.0), is_pushed=True)
-    assert machine.on_page(event, 10.0, 10.1) == PageOutcome(None)
+    event = page(150, iterator=SUBSCRIBED, at_s=4800.0)
+    assert machine.on_page(event, 10.0, 10.1) == Kept(None)
     assert machine.plan_step(11.0) == FetchIterator(at_record("101"))
 
 
@@ -927,12 +955,12 @@ def test_an_event_of_a_subscription_leaves_the_pause_between_calls_as_it_is():
     machine = started(read_bytes_per_s_max=1_000_000)
     machine.on_page(page(1, behind=5, read_bytes=3_000_000), 10.0, 10.5)
     assert machine.plan_step(10.5) == Wait(13.0, Pause.BYTES)
-    machine.on_page(replace(page(2, behind=5, read_bytes=3_000_000), is_pushed=True), 10.6, 10.6)
+    machine.on_page(page(2, iterator=SUBSCRIBED, behind=5, read_bytes=3_000_000), 10.6, 10.6)
     assert machine.plan_step(10.6) == Wait(13.0, Pause.BYTES)
 
 
 def test_a_kept_iterator_is_used_first_and_what_it_gives_is_new():
-    machine = ShardReader("orders", "shardId-0", at_record("100"), ReaderOptions(), iterator="kept")
+    machine = Machine("orders", "shardId-0", at_record("100"), ReaderOptions(), iterator="kept")
     assert machine.plan_step(0.0) == FetchPage("kept", 10_000)
     kept = machine.on_page(page(150), 0.0, 0.1)
     assert (places(kept.rows), kept.loss) == ([(150, 0)], None)
@@ -940,7 +968,7 @@ def test_a_kept_iterator_is_used_first_and_what_it_gives_is_new():
 
 
 def test_a_kept_iterator_that_expired_gives_way_to_one_at_the_start():
-    machine = ShardReader("orders", "shardId-0", at_record("100"), ReaderOptions(), iterator="kept")
+    machine = Machine("orders", "shardId-0", at_record("100"), ReaderOptions(), iterator="kept")
     machine.on_failure(ExpiredIterator("old"), 0.0, 0.5)
     assert machine.plan_step(0.0) == FetchIterator(at_record("100"))
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import Final, TypeAlias
 
 from msgspec import Struct
 
-from penstock.core.aggregation import MAGIC
-from penstock.core.position import Position, at_record
+from penstock.core.position import Position
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import (
     AccessDenied,
@@ -87,45 +84,6 @@ Step: TypeAlias = FetchIterator | FetchPage | FetchListing | Wait | Finished | F
 
 # --- the answers ----------------------------------------------------------------------------------------
 
-Rows_co = TypeVar("Rows_co", covariant=True)
-"""The records of a page in the form that its reader wants: a list of records, or Arrow batches."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Page(ABC, Generic[Rows_co]):
-    """One answer of GetRecords, or one event of a subscription.
-
-    Args:
-        first_sequence_number: Of the first Kinesis record, or None when the page is empty.
-        last: A position at or after the last user record, inside the last Kinesis record; None when the page is empty.
-        read_bytes: Bytes that the service counts against the quota: data and partition keys.
-        record_count: Kinesis records; 0 if they are not counted.
-        next_iterator: None on the last page of a closed shard.
-        millis_behind_latest: 0 at the tip.
-        children: Given with the last page.
-        service_ms: The moment by the service's clock, or None when unknown.
-        is_pushed: Whether a subscription delivered it. It was no call, so it does not delay the next one.
-    """
-
-    first_sequence_number: str | None
-    last: Position | None
-    read_bytes: int = 0
-    record_count: int = 0
-    next_iterator: str | None
-    millis_behind_latest: int
-    children: tuple[ChildShard, ...] = ()
-    service_ms: int | None = None
-    is_pushed: bool = False
-
-    @abstractmethod
-    def rows_after(self, done_position: Position | None) -> Rows_co:
-        """Return the page's rows, without those up to and including a position."""
-
-
-def end_of_kinesis_record(sequence_number: str, data: bytes) -> Position:
-    """Return a position at or after all user records of a Kinesis record, without taking an aggregate apart."""
-    return at_record(sequence_number, len(data) if data.startswith(MAGIC) else 0)
-
 
 class ListedState(Enum):
     """A shard in a complete listing."""
@@ -154,16 +112,18 @@ def find_listed_shard(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
     return ListedShard(state, tuple(children))
 
 
-class PageOutcome(Struct, Generic[Rows_co], frozen=True):
-    """The new rows of a page, and the reports that it causes.
+class PageOutcome(Struct, frozen=True):
+    """Which records of a page are new, and the reports that the page causes.
 
     Args:
-        rows: Rows that were not read before, or None if there are none.
+        is_accepted: False if the reader takes none of the page's records: it reads them again, or it has failed.
+        read_through: The records up to and including this position were read before; None if all of them are new.
         loss: Records may be gone between the last one read and the first one in the stream.
         warning: The record at which reading resumes is gone, but no unread record can be.
     """
 
-    rows: Rows_co | None
+    is_accepted: bool
+    read_through: Position | None = None
     loss: DataLossError | None = None
     warning: str | None = None
 

@@ -2,8 +2,8 @@
 
 Its driver (the consumer's pools, a blocking loop in a Spark task, the simulator in virtual time) calls `plan_step`,
 does the call, and answers with `on_iterator`, `on_page`, `on_failure` or `on_listing`. One call is under way at a time. Time
-and chance are arguments; the machine never waits, it returns until when there is nothing to do. It never reads rows: a page
-gives those that are new in whatever form its driver wants them.
+and chance are arguments; the machine never waits, it returns until when there is nothing to do. It never reads the
+records: its driver cuts those that are new, in whatever form it wants them.
 
 A place in the shard is kept as the last sequence number that was read, never as an iterator: iterators are disposable, and a
 new one always begins AT the last record (not after it), so that the machine sees whether that record is still there. If it is
@@ -38,6 +38,7 @@ from typing import Final
 from penstock.core.position import Position, Sentinel, at_timestamp
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (
+    SUBSCRIBED,
     AnswersInARow,
     Failed,
     FailureMeaning,
@@ -47,10 +48,8 @@ from penstock.core.reading.reader_steps import (
     Finished,
     ListedShard,
     ListedState,
-    Page,
     PageOutcome,
     Pause,
-    Rows_co,
     Step,
     Wait,
     judge_failure,
@@ -61,6 +60,7 @@ from penstock.core.reading.resume import (
     is_record_missing,
     judge_missing_record,
 )
+from penstock.core.record_page import RecordPage
 from penstock.errors import DataLossError, NotFound, PenstockError, StreamChanged, Unavailable
 
 _LATEST_SLACK_MS: Final = 2_000  # clocks differ: a LATEST that is taken again starts earlier, not later
@@ -189,46 +189,45 @@ class ShardReader:
             self.position = Position(sentinel=Sentinel.LATEST, timestamp_ms=wall_ms - _LATEST_SLACK_MS)
         self.paused_until_s = max(self.paused_until_s, now_s)
 
-    def on_page(
-        self, page: Page[Rows_co], started_s: float, now_s: float, chance: float = 0.5
-    ) -> PageOutcome[Rows_co]:
+    def on_page(self, page: RecordPage, started_s: float, now_s: float, chance: float = 0.5) -> PageOutcome:
         """Handle a page.
 
         Args:
+            page: Its `server_ms` is the moment by the service's clock, as well as the caller knows it. Its `next_iterator` is
+                `SUBSCRIBED` if it is an event of a subscription.
             started_s: When the call began: the pause before the next call counts from then.
             chance: In [0, 1), for the pause before an empty start is read again.
 
         Returns:
-            The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
+            Which records were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no records, and
             the next step is `Failed`.
         """
         assert self.outcome is None, "a page arrived after the end"
         self._in_a_row.on_page()
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
-        if page.record_count and page.read_bytes:
-            self._record_bytes = page.read_bytes // page.record_count + 1
+        if self.options.page_bytes_aim is not None and page.records:
+            self._record_bytes = page.read_bytes // len(page.records) + 1
         if self._may_have_skipped_trimmed(page, now_s):
             self._iterator = None
             self._follower = page.first_sequence_number
             self._pace(page, started_s)
-            return PageOutcome(None)
+            return PageOutcome(False)
         loss = warning = None
         meaning = self._judge_resume(page)
         if meaning not in (None, MissingRecord.HARMLESS) and self._must_repeat_empty_start(page):
             self._in_a_row.empty_starts += 1
             self._iterator = None
             self._back_off(now_s, chance, self._in_a_row.empty_starts)
-            return PageOutcome(None)
+            return PageOutcome(False)
         if meaning is MissingRecord.LOSS:
             loss = self._loss_error(page)
             if self.options.on_data_loss == "fail":
                 self.outcome = Failed(loss)
-                return PageOutcome(None, loss)
+                return PageOutcome(False, loss=loss)
         elif meaning not in (None, MissingRecord.HARMLESS):
             warning = f"{self._describe_missing(page)}. It goes on, since {meaning.value}"
         read_through = self._read_through(page)
-        rows = page.rows_after(read_through)
         is_progress = self._advance(page, read_through)
         if meaning is not None:
             self._skip_through = None
@@ -240,7 +239,7 @@ class ShardReader:
         else:
             self._in_a_row.unconfirmed_ends = 0
             self._pace(page, started_s)
-        return PageOutcome(rows, loss, warning)
+        return PageOutcome(True, read_through, loss, warning)
 
     def on_failure(
         self, error: PenstockError, now_s: float, chance: float, started_s: float | None = None
@@ -332,7 +331,7 @@ class ShardReader:
             return at_timestamp(position.timestamp_ms)
         return position.whole_record
 
-    def _read_through(self, page: Page[Rows_co]) -> Position | None:
+    def _read_through(self, page: RecordPage) -> Position | None:
         """Return the position up to which a page was read before; None if all of it is new. A subscription may repeat events."""
         if self._skip_through is not None or page.first_sequence_number is None:
             return self._skip_through
@@ -340,28 +339,29 @@ class ShardReader:
         is_repeated = number is not None and int(page.first_sequence_number) <= int(number)
         return self.position if is_repeated else None
 
-    def _advance(self, page: Page[Rows_co], read_through: Position | None) -> bool:
+    def _advance(self, page: RecordPage, read_through: Position | None) -> bool:
         """Move past a page; return whether it has new records. Those up to `read_through` were read before (None: none was)."""
         self._iterator = page.next_iterator
-        is_progress = page.last is not None and (read_through is None or page.last > read_through)
-        if page.last is not None:
+        end = page.end
+        is_progress = end is not None and (read_through is None or end > read_through)
+        if end is not None:
             # Sequence numbers rise: once a page has had records, no later page has records at or before `_skip_through`.
             self._skip_through = None
             self._is_foreign = False
             # `empty_starts` counts empty pages while the reader looks for the record at which it resumes. This page decides
             # whether that record is there, so the count is reset.
             self._in_a_row.empty_starts = 0
-            self.position = page.last if read_through is None else max(read_through, page.last)
-        is_believed = page.next_iterator is not None or bool(page.children)
-        if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
-            self.tip_ms = page.service_ms
+            self.position = end if read_through is None else max(read_through, end)
+        is_believed = page.next_iterator is not None or bool(page.child_shards)
+        if page.millis_behind_latest == 0 and page.server_ms is not None and is_believed:
+            self.tip_ms = page.server_ms
         if is_progress or page.next_iterator is not None:  # a last page without new records is no progress
             self._in_a_row.on_progress()
         return is_progress
 
     # --- inside: loss ---
 
-    def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
+    def _judge_resume(self, page: RecordPage) -> MissingRecord | None:
         """Return the meaning if the record at which a new iterator begins is missing in the iterator's first page; else None."""
         skip = self._skip_through
         if skip is None:
@@ -374,15 +374,15 @@ class ShardReader:
         known_ms = max((ms for ms in (self.tip_ms, self.unread_since_ms) if ms is not None), default=None)
         return judge_missing_record(
             skip,
-            unread_since_ms=None if page.service_ms is None or retention_s is None else known_ms,
+            unread_since_ms=None if page.server_ms is None or retention_s is None else known_ms,
             is_foreign=self._is_foreign,
-            now_ms=page.service_ms or 0,
+            now_ms=page.server_ms or 0,
             retention_ms=int((retention_s or 0) * 1000),
             is_open_and_empty=page.first_sequence_number is None and not is_last,
             is_at_horizon=self._is_at_horizon,
         )
 
-    def _may_have_skipped_trimmed(self, page: Page[Rows_co], now_s: float) -> bool:
+    def _may_have_skipped_trimmed(self, page: RecordPage, now_s: float) -> bool:
         """Return whether the page's iterator may have skipped unread records that were trimmed since the previous page.
 
         False before the first record, and for a new iterator's first page: there `_judge_resume` looks for the last record.
@@ -390,51 +390,54 @@ class ShardReader:
         """
         if self._skip_through is not None or not self.position.is_record:
             return False
-        if page.is_pushed and self._is_at_horizon and now_s < self._iterator_s + _SUBSCRIBED_MAX_S:
+        if (
+            self._iterator == SUBSCRIBED
+            and self._is_at_horizon
+            and now_s < self._iterator_s + _SUBSCRIBED_MAX_S
+        ):
             return False  # a subscription for each event would never get away, and only a warning is at stake
         if page.first_sequence_number is not None and page.first_sequence_number == self._follower:
             return False
         return not self._are_unread_records_kept(page)
 
-    def _check_unread_age(self, page: Page[Rows_co], is_progress: bool) -> None:
+    def _check_unread_age(self, page: RecordPage, is_progress: bool) -> None:
         """Check the age of the records after a page: if they may be trimmed soon, the next page gets a new iterator.
 
         Not after a page without new records: another one at the same record may be no longer, if the records are large.
         """
-        self.unread_since_ms = (
-            None if page.service_ms is None else page.service_ms - page.millis_behind_latest
-        )
+        self.unread_since_ms = None if page.server_ms is None else page.server_ms - page.millis_behind_latest
         is_kept = self._are_unread_records_kept(page)
         self._is_at_horizon = self._is_at_horizon and not is_kept
-        if is_progress and not is_kept and not page.is_pushed and self.position.is_record:
+        is_pushed = self._iterator == SUBSCRIBED
+        if is_progress and not is_kept and not is_pushed and self.position.is_record:
             self._iterator = None  # its page would be discarded: see `_may_have_skipped_trimmed`
 
-    def _are_unread_records_kept(self, page: Page[Rows_co]) -> bool:
+    def _are_unread_records_kept(self, page: RecordPage) -> bool:
         """Return whether the stream still had all unread records when it returned a page; True if this is not known."""
         retention_s = self.options.retention_s
-        if self.unread_since_ms is None or page.service_ms is None or retention_s is None:
+        if self.unread_since_ms is None or page.server_ms is None or retention_s is None:
             return True
         return are_unread_records_kept(
-            self.unread_since_ms, now_ms=page.service_ms, retention_ms=int(retention_s * 1000)
+            self.unread_since_ms, now_ms=page.server_ms, retention_ms=int(retention_s * 1000)
         )
 
-    def _must_repeat_empty_start(self, page: Page[Rows_co]) -> bool:
+    def _must_repeat_empty_start(self, page: RecordPage) -> bool:
         """Return whether to read an empty page again before the record at which reading resumes counts as missing."""
-        is_end = page.next_iterator is None and bool(page.children)
+        is_end = page.next_iterator is None and bool(page.child_shards)
         return (
             page.first_sequence_number is None
             and not is_end
             and self._in_a_row.empty_starts < _EMPTY_STARTS_MAX
         )
 
-    def _describe_missing(self, page: Page[Rows_co]) -> str:
+    def _describe_missing(self, page: RecordPage) -> str:
         found = page.first_sequence_number or "nothing"
         return (
             f"stream {self.stream}, shard {self.shard_id}: the record at {self._skip_through}, up to which everything is "
             f"done, has left the stream (retention; the first one found: {found})"
         )
 
-    def _loss_error(self, page: Page[Rows_co]) -> DataLossError:
+    def _loss_error(self, page: RecordPage) -> DataLossError:
         return DataLossError(
             f"{self._describe_missing(page)}. Records after it may have gone with it unread: no reader was at the shard's tip "
             f"since. {self.options.error_advice.of_loss} with the oldest record that is left; raise the stream's retention to "
@@ -457,9 +460,9 @@ class ShardReader:
 
     # --- inside: ends and mistakes ---
 
-    def _on_last_page(self, page: Page[Rows_co], is_progress: bool, now_s: float, chance: float) -> None:
-        if page.children:
-            self.outcome = Finished(page.children)
+    def _on_last_page(self, page: RecordPage, is_progress: bool, now_s: float, chance: float) -> None:
+        if page.child_shards:
+            self.outcome = Finished(page.child_shards)
             return
         # No iterator and no children: perhaps a faulty answer. It is read again from the last record.
         self._in_a_row.on_last_page(is_progress=is_progress)
@@ -514,14 +517,14 @@ class ShardReader:
         # The page of a new iterator begins with the last record: it has room for another one.
         return count if self._skip_through is None else max(2, count)
 
-    def _pace(self, page: Page[Rows_co], started_s: float) -> None:
+    def _pace(self, page: RecordPage, started_s: float) -> None:
         """Set the pause before the next call: the spacing, longer at a quiet tip or after many bytes."""
-        if page.is_pushed:
-            return
+        if page.next_iterator == SUBSCRIBED:
+            return  # the page was no call, so it does not delay the next one
         spacing_s = self.options.spacing_s
         bytes_per_s_max = self.options.read_bytes_per_s_max
         bytes_s = 0.0 if bytes_per_s_max is None else page.read_bytes / bytes_per_s_max
-        if page.last is not None or page.millis_behind_latest > 0:
+        if page.records or page.millis_behind_latest > 0:
             self._in_a_row.quiet_pages = 0
             pause_s = spacing_s
             self._pause = Pause.SPACING

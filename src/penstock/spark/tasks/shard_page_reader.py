@@ -9,8 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
@@ -27,9 +25,7 @@ from penstock.core.reading.reader_steps import (
     FetchListing,
     FetchPage,
     Finished,
-    Page,
     Wait,
-    end_of_kinesis_record,
     find_listed_shard,
 )
 from penstock.core.reading.resume import plan_iterator
@@ -48,20 +44,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _log: Final = logging.getLogger("penstock.spark")
-_data_of: Final = attrgetter("data")
-_key_of: Final = attrgetter("partition_key")
 
 Slices: TypeAlias = "Iterator[tuple[pa.RecordBatch, int]]"
 """The rows of a page in parts. With each part comes the number of the page's Kinesis records that end with this part."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _ArrowPage(Page[Slices]):
-    records: Sequence[RawRecord]
-    decode: Callable[[Sequence[RawRecord], Position | None], Slices]
-
-    def rows_after(self, done: Position | None) -> Slices:
-        return self.decode(self.records, done)
 
 
 class ShardPage(Struct, frozen=True):
@@ -369,30 +354,20 @@ class ShardPageReader:
         records, is_pushed = answer.records, self._is_pushed
         record_count, lag_ms = len(records), answer.millis_behind_latest
         has_next = answer.next_iterator is not None
-        page = _ArrowPage(
-            records=records,
-            decode=self._decode,
-            first_sequence_number=records[0].sequence_number if records else None,
-            last=end_of_kinesis_record(records[-1].sequence_number, records[-1].data) if records else None,
-            read_bytes=0 if self._options.read_bytes_per_s_max is None else _read_bytes(records),
-            record_count=record_count,
-            next_iterator=SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
-            millis_behind_latest=answer.millis_behind_latest,
-            children=answer.child_shards,
-            service_ms=service_ms,
-            is_pushed=is_pushed,
-        )
+        next_iterator = SUBSCRIBED if is_pushed and has_next else answer.next_iterator
+        page = replace(answer, next_iterator=next_iterator, server_ms=service_ms)
         judged = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
         if judged.warning is not None:
             _log.warning(judged.warning)
         self._report_loss(reader, judged.loss)
         if self._pushed_reading is not None:
             if not is_pushed:
-                self._pushed_reading.on_poll(started_s, _read_bytes(records))
+                self._pushed_reading.on_poll(started_s, answer.read_bytes)
             is_unconfirmed_end = not has_next and not reader.has_ended
-            is_unclear = judged.rows is None or is_unconfirmed_end
+            is_unclear = not judged.is_accepted or is_unconfirmed_end
             self._adapt_subscription(self._pushed_reading, lag_ms, service_ms, is_unclear=is_unclear)
-        end, slices = reader.outcome, judged.rows or iter(())
+        end = reader.outcome
+        slices = self._decode(records, judged.read_through) if judged.is_accepted else iter(())
         # From here on only the decoder has the raw records, which it drops once they are rows.
         del answer, records, page, judged
         for rows, count in slices:
@@ -468,8 +443,3 @@ class ShardPageReader:
 
 def _accept_stream(service_ms: int) -> None:
     """Do nothing."""
-
-
-def _read_bytes(records: Sequence[RawRecord]) -> int:
-    """Return the bytes that the service counts for a page, without a loop in Python."""
-    return sum(map(len, map(_data_of, records))) + sum(map(len, filter(None, map(_key_of, records))))
