@@ -4,7 +4,12 @@ import pytest
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator_effects import ListShards
-from penstock.core.leases.coordinator_events import ListingDone, ListingFailed, ListingPurpose, Problem
+from penstock.core.leases.coordinator_events import (
+    CallFailed,
+    ListingDone,
+    ListingPurpose,
+    Problem,
+)
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, StreamChanged, Throttled
@@ -85,7 +90,7 @@ def test_the_listing_of_another_stream_is_none():
     service.now_s += 60.0
     service.created_ms += 5000
     failed = service.list()
-    assert isinstance(failed, ListingFailed)
+    assert isinstance(failed, CallFailed)
     assert (failed.problem, failed.stream_id) == (Problem.REFUSED, ID)
     assert "created again" in failed.detail
 
@@ -94,6 +99,6 @@ def test_a_stream_that_is_gone_is_no_lease_table_that_is_gone():
     service = Service()
     service.failure = NotFound("ListShards on stream orders: ResourceNotFoundException")
     failed = service.list()
-    assert isinstance(failed, ListingFailed)
+    assert isinstance(failed, CallFailed)
     assert failed.problem is Problem.STREAM_MISSING
     assert failed.problem.value == "the stream does not exist"

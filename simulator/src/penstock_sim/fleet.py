@@ -297,12 +297,12 @@ class FleetWorker:
 
     def _scan(self, part: TablePart | None, began_s: float) -> events.Event:
         if self.fleet.is_refused():
-            return events.ScanFailed(events.Problem.THROTTLED)
+            return events.CallFailed(events.LeaseCall.SCAN, events.Problem.THROTTLED)
         return events.ScanDone(self.fleet.scan(part), (), began_s, part)
 
     def _fetch(self, key: str) -> events.Event:
         if self.fleet.is_refused():
-            return events.FetchFailed(key, events.Problem.THROTTLED)
+            return events.CallFailed(events.LeaseCall.FETCH, events.Problem.THROTTLED, key=key)
         return events.LeaseFetched(key, self.fleet.fetch(key))
 
     # --- readers --------------------------------------------------------------------------------------

@@ -20,9 +20,10 @@ from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_effects import FetchFleet, LeaveFleet, ReportWorker
 from penstock.core.leases.coordinator_events import (
+    CallFailed,
     FleetFetched,
-    FleetFetchFailed,
     FleetLeft,
+    LeaseCall,
     Problem,
     WorkerReported,
     WriteOutcome,
@@ -100,7 +101,9 @@ class Kcl3Worker(SimWorker):
 
     def _on_version(self, seen: Kcl3Rows | Problem) -> None:
         if isinstance(seen, Problem):
-            self.feed(FleetFetchFailed(Problem.UNAVAILABLE))  # after any error the KCL fetches again
+            self.feed(
+                CallFailed(LeaseCall.FETCH_FLEET, Problem.UNAVAILABLE)
+            )  # after any error the KCL fetches again
             return
         self.version = seen.version
         self.leadership.follow(is_native=self.version in WITH_LEADER)

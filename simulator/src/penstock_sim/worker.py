@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
@@ -190,13 +189,14 @@ class SimWorker(ProcessWithReaders):
         name: str,
         server: Callable[[], Any],
         done: Callable[[Any], events.Event],
-        failed: Callable[[events.Problem], events.Event],
+        kind: events.LeaseCall,
         key: str = "",
     ) -> None:
         """Make a call, and feed the coordinator the event of its answer or of its problem."""
 
         def answer(found: Any) -> None:
-            self.feed(failed(found) if isinstance(found, events.Problem) else done(found))
+            is_failed = isinstance(found, events.Problem)
+            self.feed(events.CallFailed(kind, found, key=key or None) if is_failed else done(found))
 
         self.call(name, server, answer, key)
 
@@ -206,13 +206,13 @@ class SimWorker(ProcessWithReaders):
         def done(seen: Any) -> events.ScanDone:
             return events.ScanDone(tuple(map(self._as_read, seen[0])), seen[1], began_s, part)
 
-        self._ask(scan_name(part), lambda: self.world.serve_scan(part), done, events.ScanFailed)
+        self._ask(scan_name(part), lambda: self.world.serve_scan(part), done, events.LeaseCall.SCAN)
 
     def _fetch(self, key: str) -> None:
         def done(found: tuple[Lease | None]) -> events.LeaseFetched:
             return events.LeaseFetched(key, None if found[0] is None else self._as_read(found[0]))
 
-        self._ask("fetch", lambda: self.world.serve_fetch(key), done, partial(events.FetchFailed, key), key)
+        self._ask("fetch", lambda: self.world.serve_fetch(key), done, events.LeaseCall.FETCH, key)
 
     def _list_shards(self, effect: effects.ListShards) -> None:
         stream_id = effect.stream_id
@@ -231,16 +231,17 @@ class SimWorker(ProcessWithReaders):
             "fetch fleet",
             lambda: self.world.kcl3.serve_fetch(effect.workers),
             lambda rows: events.FleetFetched(rows, self.world.wall_ms() / 1000),
-            events.FleetFetchFailed,
+            events.LeaseCall.FETCH_FLEET,
         )
 
     def report_worker(self, effect: effects.ReportWorker) -> None:
         cpu = (UTILISATION,) if effect.measures_cpu else None
         stats = stats_to_report(self.name, self.world.wall_ms() / 1000, cpu, is_full=effect.is_full)
-        self.call(
+        self._ask(
             "report",
             lambda: self.world.kcl3.serve_report(stats),
-            lambda problem: self.feed(events.WorkerReported(problem)),
+            lambda _stored: events.WorkerReported(),
+            events.LeaseCall.REPORT,
         )
 
     def leave_fleet(self, effect: effects.LeaveFleet) -> None:
@@ -253,7 +254,7 @@ class SimWorker(ProcessWithReaders):
             "find own",
             lambda: serve(self.name, effect.known_keys),
             events.OwnLeasesFound,
-            events.FindOwnLeasesFailed,
+            events.LeaseCall.FIND_OWN,
         )
 
     # --- shards ---------------------------------------------------------------------------------------

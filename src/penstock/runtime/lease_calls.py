@@ -15,13 +15,12 @@ from penstock.core.leases.coordinator_effects import (
     ReportWorker,
 )
 from penstock.core.leases.coordinator_events import (
-    FindOwnLeasesFailed,
+    CallFailed,
     FleetEvent,
     FleetFetched,
-    FleetFetchFailed,
     FleetLeft,
+    LeaseCall,
     ListingDone,
-    ListingFailed,
     OwnLeasesFound,
     Problem,
     WorkerReported,
@@ -74,7 +73,7 @@ def list_shards(
     kinesis: Kinesis,
     name_check: StreamNameCheck | None,
     wall_ms: Callable[[], int],
-) -> ListingDone | ListingFailed:
+) -> ListingDone | CallFailed:
     """List the shards of one stream under their lease keys; return the result or the problem as an event.
 
     Args:
@@ -91,7 +90,7 @@ def list_shards(
             name_check.check()  # or another stream's shards would get this one's leases
     except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
         problem = problem_of(error, problem_if_missing=Problem.STREAM_MISSING)
-        return ListingFailed(effect.purpose, problem, describe_error(error), effect.stream_id)
+        return CallFailed(LeaseCall.LIST, problem, describe_error(error), stream_id=effect.stream_id)
     moment_ms = wall_ms() if listing.server_ms is None else listing.server_ms
     shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listing.shards)
     return ListingDone(effect.purpose, shards, moment_ms, effect.stream_id)
@@ -134,7 +133,7 @@ class Kcl3Calls:
         try:
             rows = self._kcl3.fetch(effect.workers)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return FleetFetchFailed(problem_of(error), describe_error(error))
+            return CallFailed(LeaseCall.FETCH_FLEET, problem_of(error), describe_error(error))
         return FleetFetched(rows, self._service_clock.on_answer(self._clock.wall_ms(), rows.server_ms) / 1000)
 
     def _report(self, effect: ReportWorker) -> FleetEvent:
@@ -147,7 +146,7 @@ class Kcl3Calls:
         try:
             self._kcl3.report(stats)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return WorkerReported(problem_of(error), describe_error(error))
+            return CallFailed(LeaseCall.REPORT, problem_of(error), describe_error(error))
         return WorkerReported()
 
     def _withdraw_metrics(self) -> FleetEvent:
@@ -166,5 +165,5 @@ class Kcl3Calls:
             keys = self._kcl3.find_keys_of(self._worker) - effect.known_keys
             leases = self._table.fetch_many(keys).leases if keys else ()
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return FindOwnLeasesFailed(problem_of(error), describe_error(error))
+            return CallFailed(LeaseCall.FIND_OWN, problem_of(error), describe_error(error))
         return OwnLeasesFound(leases)

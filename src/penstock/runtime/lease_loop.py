@@ -40,8 +40,9 @@ from penstock.core.leases.coordinator_effects import (
 )
 from penstock.core.leases.coordinator_events import (
     UNKNOWN,
+    CallFailed,
     Event,
-    FetchFailed,
+    LeaseCall,
     LeaseFetched,
     NotDone,
     OwnLeasesFound,
@@ -50,9 +51,7 @@ from penstock.core.leases.coordinator_events import (
     ReadersFound,
     ReaderStopped,
     ScanDone,
-    ScanFailed,
     ShardDrained,
-    TableFailed,
     TableReady,
     Tick,
     WriteDone,
@@ -325,7 +324,7 @@ class LeaseLoop(Loop[Event]):
                 and self._table_scanned_s is None
             ):
                 self._report_unusable_table(error)
-            return TableFailed(describe_error(error), problem_of(error))
+            return CallFailed(LeaseCall.ENSURE, problem_of(error), describe_error(error))
         return TableReady(self._table.row_count)
 
     def _scan(self, part: TablePart | None) -> Event:
@@ -333,7 +332,7 @@ class LeaseLoop(Loop[Event]):
         try:
             scan = self._table.scan(part)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return ScanFailed(problem_of(error), describe_error(error))
+            return CallFailed(LeaseCall.SCAN, problem_of(error), describe_error(error))
         self._metrics.observe("lease_scan_s", self._clock.monotonic_s() - began_s)
         skipped = tuple((row.key, row.reason) for row in scan.skipped_rows)
         return ScanDone(scan.leases, skipped, began_s, part)
@@ -365,7 +364,7 @@ class LeaseLoop(Loop[Event]):
         try:
             return LeaseFetched(effect.key, self._table.fetch(effect.key))
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return FetchFailed(effect.key, problem_of(error), describe_error(error))
+            return CallFailed(LeaseCall.FETCH, problem_of(error), describe_error(error), effect.key)
 
     def _list(self, effect: ListShards) -> Event:
         stream_id = effect.stream_id

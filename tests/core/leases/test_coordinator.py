@@ -23,10 +23,10 @@ from penstock.core.leases.coordinator_effects import (
 )
 from penstock.core.leases.coordinator_events import (
     UNKNOWN,
+    CallFailed,
     CheckpointRequested,
-    FetchFailed,
+    LeaseCall,
     ListingDone,
-    ListingFailed,
     NotDone,
     Problem,
     ReaderFailed,
@@ -34,10 +34,8 @@ from penstock.core.leases.coordinator_events import (
     ReadersFound,
     ReaderStopped,
     ScanDone,
-    ScanFailed,
     ShardDrained,
     StopRequested,
-    TableFailed,
     TableReady,
     Tick,
     WriteDone,
@@ -110,7 +108,7 @@ def test_it_begins_with_the_table_then_a_scan():
 def test_a_table_that_cannot_be_made_is_reported_and_tried_again_later():
     bench = Bench()
     bench.feed(Tick())
-    effects = bench.feed(TableFailed("no permission", Problem.REFUSED))
+    effects = bench.feed(CallFailed(LeaseCall.ENSURE, Problem.REFUSED, "no permission"))
     assert [effect.topic for effect in effects] == [Topic.CALL_FAILED]
     assert 0 < bench.machine.next_wake_s <= bench.options.interval_s
 
@@ -334,9 +332,9 @@ def refuse(effect):
     """Answer a call as a table that denies access."""
     match effect:
         case ScanTable():
-            return ScanFailed(Problem.REFUSED)
+            return CallFailed(LeaseCall.SCAN, Problem.REFUSED)
         case FetchLease(key):
-            return FetchFailed(key, Problem.REFUSED)
+            return CallFailed(LeaseCall.FETCH, Problem.REFUSED, key=key)
         case WriteLease(write_id, write):
             return WriteDone(write_id, write, NotDone(Problem.REFUSED))
     return None
@@ -497,7 +495,7 @@ def test_a_lease_that_cannot_be_renewed_stops_being_delivered_before_it_expires(
             if isinstance(effect, WriteLease):
                 bench.feed(WriteDone(effect.write_id, effect.write, NotDone(Problem.THROTTLED)))
             elif isinstance(effect, ScanTable):
-                bench.feed(ScanFailed(Problem.THROTTLED))
+                bench.feed(CallFailed(LeaseCall.SCAN, Problem.THROTTLED))
         if bench.of(StopReader):
             break
     assert bench.of(StopReader) == [StopReader("s", 1, StopWhy.EXPIRED)]
@@ -1154,7 +1152,7 @@ def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known()
         if isinstance(effect, WriteLease):
             bench.run(WriteDone(effect.write_id, effect.write, NotDone(Problem.TABLE_MISSING)))
         elif isinstance(effect, ScanTable):
-            bench.run(ScanFailed(Problem.TABLE_MISSING))
+            bench.run(CallFailed(LeaseCall.SCAN, Problem.TABLE_MISSING))
     bench.at(30.0)
     assert bench.reports(Topic.TABLE_GONE)[0].level is Level.ERROR
     assert bench.table.rows["p"].checkpoint == SHARD_END
@@ -1174,7 +1172,7 @@ def test_a_lease_of_a_deleted_table_that_could_not_be_created_is_created_where_i
     rows = dict(bench.table.rows)
     bench.table.rows.clear()
     bench.table.rows.update({key: replace(rows[key], owner="other") for key in created_by_others})
-    bench.run(ScanFailed(Problem.TABLE_MISSING))
+    bench.run(CallFailed(LeaseCall.SCAN, Problem.TABLE_MISSING))
     refused, write = iter(range(9)), bench.table.write  # one refusal more than a creation is repeated
     bench.table.write = lambda each: (
         NotDone(Problem.THROTTLED)
@@ -1199,7 +1197,7 @@ def test_a_worker_that_scans_rarely_remembers_the_leases_of_a_deleted_table():
     bench.at(60.0)
     del bench.table.rows["r"]  # another worker has created "l" in a new table
     bench.table.rows["l"] = replace(bench.table.rows["l"], owner="other")
-    bench.run(ScanFailed(Problem.TABLE_MISSING))
+    bench.run(CallFailed(LeaseCall.SCAN, Problem.TABLE_MISSING))
     bench.at(300.0)
     assert bench.table.rows["r"].checkpoint == at_record("5")
 
@@ -1212,7 +1210,7 @@ def test_a_worker_that_stood_still_leaves_a_deleted_table_to_those_that_have_rea
     bench.at(7.0)
     bench.table.rows.clear()
     bench.now += 3600.0  # meanwhile others have read p and its children, which were merged into m
-    bench.run(ScanFailed(Problem.TABLE_MISSING))
+    bench.run(CallFailed(LeaseCall.SCAN, Problem.TABLE_MISSING))
     bench.at(bench.now + 0.5 * bench.options.interval_s)
     assert bench.table.rows == {}
     merged = Lease("m", 3, "other", at_record("90"), parents=frozenset("lr"), hash_range=WHOLE)
@@ -1316,8 +1314,8 @@ def test_a_failed_listing_is_asked_again_later():
     bench.now = 5.0
     effects = bench.feed(Tick())
     effects = bench.feed(ScanDone(()))
-    (listing,) = [effect for effect in effects if isinstance(effect, ListShards)]
-    bench.feed(ListingFailed(listing.purpose, Problem.THROTTLED, "slow down"))
+    (_listing,) = [effect for effect in effects if isinstance(effect, ListShards)]
+    bench.feed(CallFailed(LeaseCall.LIST, Problem.THROTTLED, "slow down"))
     bench.listing = (Shard("a", WHOLE),)
     bench.at(40.0)
     assert bench.machine.lease_phases() == {"a": LeasePhase.READING}
@@ -1541,7 +1539,7 @@ def test_a_missing_table_is_reported_and_created_once():
     bench.slow = (Renew,)
     bench.at(4.0)
     renewal = bench.of(WriteLease)[-1]
-    bench.feed(ScanFailed(Problem.TABLE_MISSING))
+    bench.feed(CallFailed(LeaseCall.SCAN, Problem.TABLE_MISSING))
     bench.feed(WriteDone(renewal.write_id, renewal.write, NotDone(Problem.TABLE_MISSING)))
     assert len(bench.reports(Topic.TABLE_GONE)) == 1
     assert bench.of(EnsureTable) == [EnsureTable(), EnsureTable()]

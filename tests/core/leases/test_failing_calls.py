@@ -16,28 +16,24 @@ from penstock.core.leases.coordinator_effects import (
 )
 from penstock.core.leases.coordinator_events import (
     UNKNOWN,
+    CallFailed,
     CheckpointRequested,
-    FetchFailed,
-    FindOwnLeasesFailed,
     FleetFetched,
-    FleetFetchFailed,
+    LeaseCall,
     LeaseFetched,
     ListingDone,
-    ListingFailed,
     ListingPurpose,
     NotDone,
     OwnLeasesFound,
     Problem,
     ReaderStopped,
     ScanDone,
-    ScanFailed,
-    TableFailed,
     TableReady,
     Tick,
     WorkerReported,
     WriteDone,
 )
-from penstock.core.leases.failing_calls import FailingCalls, LeaseCall, call_of
+from penstock.core.leases.failing_calls import FailingCalls, call_of
 from penstock.core.leases.kcl3_fleet import Kcl3Rows
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import (
@@ -101,21 +97,21 @@ WRITES = [
     (LeaseCall.DELETE, Delete("s", 1, TRIM_HORIZON)),
 ]
 READS = [
-    (LeaseCall.ENSURE, TableFailed(FULL), TableReady()),
-    (LeaseCall.SCAN, ScanFailed(Problem.UNAVAILABLE, FULL), ScanDone(())),
-    (LeaseCall.FETCH, FetchFailed("s", Problem.UNAVAILABLE, FULL), LeaseFetched("s", None)),
+    (LeaseCall.ENSURE, CallFailed(LeaseCall.ENSURE, Problem.UNAVAILABLE, FULL), TableReady()),
+    (LeaseCall.SCAN, CallFailed(LeaseCall.SCAN, Problem.UNAVAILABLE, FULL), ScanDone(())),
+    (LeaseCall.FETCH, CallFailed(LeaseCall.FETCH, Problem.UNAVAILABLE, FULL, "s"), LeaseFetched("s", None)),
     (
         LeaseCall.LIST,
-        ListingFailed(ListingPurpose.FILL_HOLE, Problem.UNAVAILABLE, FULL),
+        CallFailed(LeaseCall.LIST, Problem.UNAVAILABLE, FULL),
         ListingDone(ListingPurpose.FILL_HOLE, (), 0),
     ),
     (
         LeaseCall.FETCH_FLEET,
-        FleetFetchFailed(Problem.UNAVAILABLE, FULL),
+        CallFailed(LeaseCall.FETCH_FLEET, Problem.UNAVAILABLE, FULL),
         FleetFetched(Kcl3Rows(), 0.0),
     ),
-    (LeaseCall.REPORT, WorkerReported(Problem.UNAVAILABLE, FULL), WorkerReported()),
-    (LeaseCall.FIND_OWN, FindOwnLeasesFailed(Problem.UNAVAILABLE, FULL), OwnLeasesFound(())),
+    (LeaseCall.REPORT, CallFailed(LeaseCall.REPORT, Problem.UNAVAILABLE, FULL), WorkerReported()),
+    (LeaseCall.FIND_OWN, CallFailed(LeaseCall.FIND_OWN, Problem.UNAVAILABLE, FULL), OwnLeasesFound(())),
 ]
 EVERY = [(call, done(write, FAILED), done(write)) for call, write in WRITES] + READS
 
@@ -236,7 +232,11 @@ def test_what_is_refused_for_good_is_reported_at_once_then_each_minute():
 def test_a_call_that_is_not_made_any_more_is_forgotten():
     calls = Calls()
     for now_s in (0.0, 7.0):
-        calls.at(now_s, done(Renew("s", 1, "me"), FAILED), FleetFetchFailed(Problem.UNAVAILABLE, FULL))
+        calls.at(
+            now_s,
+            done(Renew("s", 1, "me"), FAILED),
+            CallFailed(LeaseCall.FETCH_FLEET, Problem.UNAVAILABLE, FULL),
+        )
     calls.failing.forget_old_calls(37.0, 8.0)
     assert calls.lasting == [LeaseCall.RENEW, LeaseCall.FETCH_FLEET]
     calls.failing.forget_old_calls(37.1, 8.0)
@@ -250,7 +250,7 @@ def test_the_listing_of_one_stream_does_not_hide_the_failing_one_of_another():
     for now_s in (0.0, 7.0):
         calls.at(
             now_s,
-            ListingFailed(ListingPurpose.FILL_HOLE, Problem.UNAVAILABLE, FULL, "a"),
+            CallFailed(LeaseCall.LIST, Problem.UNAVAILABLE, FULL, stream_id="a"),
             ListingDone(ListingPurpose.FILL_HOLE, (), 0, "b"),
         )
     (failing,) = calls.failing.lasting_calls()
@@ -275,13 +275,13 @@ class FailingTable(Bench):
             case WriteLease(write_id, write) if isinstance(write, self.failing_writes):
                 return WriteDone(write_id, write, NotDone(self.problem, self.detail))
             case FetchLease(key):
-                return FetchFailed(key, self.problem, self.detail)
+                return CallFailed(LeaseCall.FETCH, self.problem, self.detail, key)
             case ScanTable():
-                return ScanFailed(self.problem, self.detail)
+                return CallFailed(LeaseCall.SCAN, self.problem, self.detail)
             case EnsureTable():
-                return TableFailed(self.detail, self.problem)
-            case ListShards(purpose):
-                return ListingFailed(purpose, self.problem, self.detail)
+                return CallFailed(LeaseCall.ENSURE, self.problem, self.detail)
+            case ListShards():
+                return CallFailed(LeaseCall.LIST, self.problem, self.detail)
         return super().answer(effect)
 
     @property
@@ -316,7 +316,7 @@ def test_a_worker_that_may_not_read_a_row_says_so():
     bench = FailingTable(Lease("child", parents=frozenset({"gone"}), hash_range=WHOLE))
     bench.fails = (FetchLease,)
     bench.start()
-    bench.feed(FetchFailed("child", Problem.REFUSED, "AccessDenied: GetItem"))
+    bench.feed(CallFailed(LeaseCall.FETCH, Problem.REFUSED, "AccessDenied: GetItem", "child"))
     (report,) = bench.reports(Topic.CALL_FAILED)
     assert "GetItem" in report.message
 

@@ -7,7 +7,13 @@ from msgspec.structs import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
 from penstock.core.leases.coordinator_effects import ScanTable
-from penstock.core.leases.coordinator_events import Problem, ScanFailed, StopRequested, Tick
+from penstock.core.leases.coordinator_events import (
+    CallFailed,
+    LeaseCall,
+    Problem,
+    StopRequested,
+    Tick,
+)
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.lease import WHOLE_TABLE, Lease
 from penstock.core.leases.lease_writes import RequestHandover, Take
@@ -104,7 +110,7 @@ def test_a_scan_that_failed_is_repeated_later():
     bench.at(0.5)
     bench.now = bench.machine.next_wake_s
     assert bench.feed(Tick()) == [ScanTable(WHOLE_TABLE)]
-    bench.feed(ScanFailed(Problem.THROTTLED))
+    bench.feed(CallFailed(LeaseCall.SCAN, Problem.THROTTLED))
     begun = len(bench.of(ScanTable))
     bench.at(bench.now + 2.0)
     assert WHOLE_TABLE in [scan.part for scan in bench.of(ScanTable)[begun:]]

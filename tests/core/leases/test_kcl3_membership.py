@@ -20,10 +20,10 @@ from penstock.core.leases.coordinator_effects import (
     Topic,
 )
 from penstock.core.leases.coordinator_events import (
-    FindOwnLeasesFailed,
+    CallFailed,
     FleetFetched,
-    FleetFetchFailed,
     FleetLeft,
+    LeaseCall,
     OwnLeasesFound,
     Problem,
     StopRequested,
@@ -41,6 +41,10 @@ from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 
 NATIVE = "CLIENT_VERSION_3X"
+
+
+def reported(problem=None, detail=""):
+    return WorkerReported() if problem is None else CallFailed(LeaseCall.REPORT, problem, detail)
 
 
 class Fleet(Bench):
@@ -63,11 +67,11 @@ class Fleet(Bench):
                 self.kcl3 = self.look()
                 return FleetFetched(self.kcl3, self.now)
             case ReportWorker():
-                return WorkerReported(*self.report_problem)
+                return reported(*self.report_problem)
             case LeaveFleet() if LeaveFleet not in self.slow:
                 return FleetLeft()
             case FindOwnLeases() if self.is_index_denied:
-                return FindOwnLeasesFailed(Problem.REFUSED, "AccessDenied: no")
+                return CallFailed(LeaseCall.FIND_OWN, Problem.REFUSED, "AccessDenied: no")
             case FindOwnLeases(known_keys):
                 rows = self.table.rows.values()
                 return OwnLeasesFound(
@@ -118,7 +122,7 @@ def test_a_first_look_that_fails_is_repeated_soon():
     fleet.slow = (FetchFleet,)
     fleet.start()
     fleet.slow = ()
-    fleet.run(FleetFetchFailed(Problem.THROTTLED))
+    fleet.run(CallFailed(LeaseCall.FETCH_FLEET, Problem.THROTTLED))
     fleet.at(4.0)
     assert fleet.holding() == ["free"]
     assert fleet.told() == []  # without KCL 3 workers nothing is reported
@@ -353,7 +357,7 @@ def test_a_worker_that_stops_while_its_report_is_under_way_waits_for_the_answer(
     assert len(fleet.effects(ReportWorker)) == 1
     fleet.run(StopRequested())
     assert fleet.effects(LeaveFleet) == []
-    fleet.run(WorkerReported(*answer))
+    fleet.run(reported(*answer))
     assert len(fleet.effects(LeaveFleet)) == leaves
 
 
@@ -373,7 +377,7 @@ def test_a_worker_that_may_not_stay_for_two_reasons_is_told_the_first():
     fleet.at(100.0)
     fleet.feed(FleetFetched(fleet.look(), fleet.now))  # and it reports
     fleet.at(200.0)  # and it looks, before the report is answered
-    fleet.run(WorkerReported(*fleet.report_problem))
+    fleet.run(reported(*fleet.report_problem))
     fleet.run(FleetFetched(Kcl3Rows("CLIENT_VERSION_4X"), fleet.now))  # while its shard is not stopped yet
     assert fleet.effects(Stopped) == []
     assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNREPORTED, "AccessDenied: no")]
@@ -383,11 +387,11 @@ def test_a_state_that_may_not_be_read_stops_the_worker_unless_it_was_read_before
     fleet = Fleet(FREE)
     fleet.slow = (FetchFleet,)
     fleet.start()
-    fleet.run(FleetFetchFailed(Problem.REFUSED, "AccessDenied: no"))
+    fleet.run(CallFailed(LeaseCall.FETCH_FLEET, Problem.REFUSED, "AccessDenied: no"))
     assert fleet.effects(FleetRefused) == [FleetRefused(FleetRefusal.UNREADABLE, "AccessDenied: no")]
     fleet = Fleet(FREE)
     fleet.start()
-    fleet.run(FleetFetchFailed(Problem.REFUSED, "AccessDenied: no"))
+    fleet.run(CallFailed(LeaseCall.FETCH_FLEET, Problem.REFUSED, "AccessDenied: no"))
     assert fleet.effects(FleetRefused) == []
 
 
@@ -413,9 +417,9 @@ def test_a_report_that_was_not_refused_ends_a_row_of_refusals(between):
     fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
     fleet.start()
     fleet.report_problem = between
-    fleet.run(WorkerReported(*between))
+    fleet.run(reported(*between))
     fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
-    fleet.run(WorkerReported(*fleet.report_problem))
+    fleet.run(reported(*fleet.report_problem))
     assert fleet.effects(FleetRefused) == []
 
 

@@ -7,7 +7,15 @@ from msgspec.structs import replace
 
 from core.leases.coordinator_bench import WHOLE, Bench
 from penstock.core.leases.coordinator_effects import FetchLease, ListShards, ScanTable, Turn, WriteLease
-from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
+from penstock.core.leases.coordinator_events import (
+    UNKNOWN,
+    CallFailed,
+    LeaseCall,
+    Problem,
+    TableReady,
+    Tick,
+    WriteDone,
+)
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import zone_of
 from penstock.core.leases.held_lease_phases import LeasePhase
@@ -262,7 +270,7 @@ def test_a_scan_that_fails_at_the_start_is_tried_again():
     bench = Bench()
     bench.feed(Tick())
     (scan,) = bench.feed(TableReady(5000))
-    bench.feed(ScanFailed(Problem.THROTTLED))
+    bench.feed(CallFailed(LeaseCall.SCAN, Problem.THROTTLED))
     assert bench.machine.next_wake_s < 10.0
     bench.now = bench.machine.next_wake_s
     assert bench.feed(Tick()) == [scan]

@@ -5,7 +5,14 @@ import pytest
 from core.leases.coordinator_bench import Bench
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator_effects import ScanTable, StopReader, StopWhy, Topic, WriteLease
-from penstock.core.leases.coordinator_events import NotDone, Problem, ScanFailed, Tick, WriteDone
+from penstock.core.leases.coordinator_events import (
+    CallFailed,
+    LeaseCall,
+    NotDone,
+    Problem,
+    Tick,
+    WriteDone,
+)
 from penstock.core.leases.coordinator_options import RENEWALS_PER_S_MAX, TERM_MAX_S
 from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_writes import Renew
@@ -31,7 +38,7 @@ def let_writes_fail_until(bench, until_s):
             if isinstance(effect, WriteLease):
                 bench.feed(WriteDone(effect.write_id, effect.write, NotDone(Problem.THROTTLED)))
             elif isinstance(effect, ScanTable):
-                bench.feed(ScanFailed(Problem.THROTTLED))
+                bench.feed(CallFailed(LeaseCall.SCAN, Problem.THROTTLED))
 
 
 @pytest.mark.parametrize(

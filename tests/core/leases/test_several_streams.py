@@ -12,8 +12,9 @@ from penstock.core.leases.coordinator_effects import (
     Topic,
 )
 from penstock.core.leases.coordinator_events import (
+    CallFailed,
+    LeaseCall,
     ListingDone,
-    ListingFailed,
     ListingPurpose,
     NotDone,
     Problem,
@@ -61,7 +62,7 @@ class StreamsBench(Bench):
             return super().answer(effect)
         listed = self.listings[effect.stream_id]
         if listed is None:
-            return ListingFailed(effect.purpose, Problem.REFUSED, "denied", effect.stream_id)
+            return CallFailed(LeaseCall.LIST, Problem.REFUSED, "denied", stream_id=effect.stream_id)
         shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listed)
         return ListingDone(effect.purpose, shards, 1000, effect.stream_id)
 

@@ -31,13 +31,13 @@ from penstock.core.leases.coordinator_effects import (
     WorkerIdTaken,
 )
 from penstock.core.leases.coordinator_events import (
+    CallFailed,
     CheckpointRequested,
     Event,
-    FetchFailed,
     FleetEvent,
+    LeaseCall,
     LeaseFetched,
     ListingDone,
-    ListingFailed,
     ListingPurpose,
     NotDone,
     OwnLeasesFound,
@@ -47,10 +47,8 @@ from penstock.core.leases.coordinator_events import (
     ReadersFound,
     ReaderStopped,
     ScanDone,
-    ScanFailed,
     ShardDrained,
     StopRequested,
-    TableFailed,
     TableReady,
     Tick,
     WriteDone,
@@ -246,27 +244,15 @@ class Coordinator:
                 self._membership.begin(now_s)
                 if self._membership.is_mode_known:
                     self._scans.on_table_ready(now_s)
-            case TableFailed():
-                self._scans.on_table_failed(now_s)
             case ScanDone():
                 self._on_scan(event, now_s)
-            case ScanFailed(problem):
-                self._update_failing_calls(now_s)
-                if self._scans.on_scan_failed(problem, now_s):
-                    self._streams.on_table_missing(now_s)
             case WriteDone():
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
                 self._on_lease_fetched(key, lease, now_s)
-            case FetchFailed(key):
-                self.held_leases.on_fetch_failed(key, now_s)
-                self._row_fetches.on_failed(key, now_s)
-                self._acquisitions.on_fetch_ended(key, now_s, is_read=False)
             case ListingDone():
                 self._damaged_rows.report_new_rows(shard.shard_id for shard in event.shards)
                 self._on_listing(event, now_s)
-            case ListingFailed():
-                self._streams[event.stream_id].listing.on_failed(now_s)
             case CheckpointRequested():
                 self.held_leases.on_checkpoint_requested(event, now_s)
             case ReaderProgress():
@@ -282,6 +268,26 @@ class Coordinator:
                 self.held_leases.on_readers_found(readers, now_s)
             case StopRequested():
                 self._stop.begin(now_s)
+            case CallFailed():
+                self._on_call_failed(event, now_s)
+            case _:
+                self._on_fleet_event(event, now_s)
+
+    def _on_call_failed(self, event: CallFailed, now_s: float) -> None:
+        match event.call:
+            case LeaseCall.ENSURE:
+                self._scans.on_table_failed(now_s)
+            case LeaseCall.SCAN:
+                self._update_failing_calls(now_s)
+                if self._scans.on_scan_failed(event.problem, now_s):
+                    self._streams.on_table_missing(now_s)
+            case LeaseCall.FETCH:
+                assert event.key is not None, "a lease is read by its key"
+                self.held_leases.on_fetch_failed(event.key, now_s)
+                self._row_fetches.on_failed(event.key, now_s)
+                self._acquisitions.on_fetch_ended(event.key, now_s, is_read=False)
+            case LeaseCall.LIST:
+                self._streams[event.stream_id].listing.on_failed(now_s)
             case _:
                 self._on_fleet_event(event, now_s)
 

@@ -1,4 +1,7 @@
-"""The effects of the lease coordinator: plain values. An effect whose docstring names no answer has none."""
+"""The effects of the lease coordinator: plain values. An effect whose docstring names no answer has none.
+
+Every call but `WriteLease` and `LeaveFleet` is answered by `CallFailed` if it fails.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from penstock.core.position import Position
 
 
 class EnsureTable(Struct, frozen=True):
-    """Create the lease table if it is missing; answer `TableReady` or `TableFailed`."""
+    """Create the lease table if it is missing; answer `TableReady`."""
 
 
 class ScanTable(Struct, frozen=True):
-    """Scan the table; answer `ScanDone` or `ScanFailed`.
+    """Scan the table; answer `ScanDone`.
 
     Args:
         part: The part to scan, eventually consistent; None for every row, strongly consistent.
@@ -43,13 +46,13 @@ class WriteLease(Struct, frozen=True):
 
 
 class FetchLease(Struct, frozen=True):
-    """Read one row, strongly consistent; answer `LeaseFetched` or `FetchFailed`."""
+    """Read one row, strongly consistent; answer `LeaseFetched`."""
 
     key: str
 
 
 class FetchFleet(Struct, frozen=True):
-    """Read the rows that KCL 3 workers keep beside the leases; answer `FleetFetched` or `FleetFetchFailed`.
+    """Read the rows that KCL 3 workers keep beside the leases; answer `FleetFetched`.
 
     Args:
         workers: Workers whose metrics are read beside the leader's.
@@ -75,7 +78,7 @@ class LeaveFleet(Struct, frozen=True):
 
 
 class FindOwnLeases(Struct, frozen=True):
-    """Read the rows that the index lists under this worker's name; answer `OwnLeasesFound` or `FindOwnLeasesFailed`.
+    """Read the rows that the index lists under this worker's name; answer `OwnLeasesFound`.
 
     Args:
         known_keys: Leases whose rows are not read, because this worker holds or has requested them.
@@ -85,7 +88,7 @@ class FindOwnLeases(Struct, frozen=True):
 
 
 class ListShards(Struct, frozen=True):
-    """List shards, every page; answer `ListingDone` or `ListingFailed`.
+    """List shards, every page; answer `ListingDone`.
 
     Args:
         filter_type: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP, or None for everything.

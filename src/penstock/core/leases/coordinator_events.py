@@ -24,6 +24,47 @@ class Problem(Enum):
     REFUSED = "refused for good (access, or a wrong request)"
 
 
+class LeaseCall(Enum):
+    """A kind of call about leases, as messages name it."""
+
+    ENSURE = "creating or finding the lease table"
+    SCAN = "scanning the lease table"
+    FETCH = "reading leases"
+    LIST = "listing the shards"
+    CREATE = "creating leases"
+    TAKE = "taking leases"
+    ASK = "asking for leases"
+    RENEW = "renewing leases"
+    CHECKPOINT = "writing checkpoints"
+    END = "finishing leases"
+    RELEASE = "releasing leases"
+    DELETE = "deleting leases"
+    FETCH_FLEET = "reading the rows of KCL 3 workers"
+    REPORT = "reporting this worker's metrics to the leader"
+    FIND_OWN = "finding this worker's leases by the index"
+
+
+class CallFailed(Struct, frozen=True):
+    """The answer to a call that failed. A failed `WriteLease` is answered by `WriteDone` instead.
+
+    Args:
+        detail: The error's text, if there is one.
+        key: The call's lease; None if the call was not about one lease.
+        stream_id: The stream of a listing, if the table has several streams; else empty.
+    """
+
+    call: LeaseCall
+    problem: Problem
+    detail: str = ""
+    key: str | None = None
+    stream_id: str = ""
+
+    @property
+    def kind(self) -> tuple[LeaseCall, str]:
+        """The call and its stream: the failures of one kind are counted together."""
+        return (self.call, self.stream_id)
+
+
 class Tick(Struct, frozen=True):
     """Time has passed. The shell sends one at `Coordinator.next_wake_s`; further ones do no harm."""
 
@@ -36,13 +77,6 @@ class TableReady(Struct, frozen=True):
     """
 
     row_count: int = 0
-
-
-class TableFailed(Struct, frozen=True):
-    """The lease table could not be created or described."""
-
-    detail: str = ""
-    problem: Problem = Problem.UNAVAILABLE
 
 
 class ScanDone(Struct, frozen=True):
@@ -62,13 +96,6 @@ class ScanDone(Struct, frozen=True):
     def is_whole_table(self) -> bool:
         """Whether every row of the table is here."""
         return self.part is None or self.part.is_whole_table
-
-
-class ScanFailed(Struct, frozen=True):
-    """The table could not be read."""
-
-    problem: Problem
-    detail: str = ""
 
 
 class Unknown(Enum):
@@ -117,14 +144,6 @@ class LeaseFetched(Struct, frozen=True):
     lease: Lease | None
 
 
-class FetchFailed(Struct, frozen=True):
-    """A `FetchLease` failed."""
-
-    key: str
-    problem: Problem
-    detail: str = ""
-
-
 class FleetFetched(Struct, frozen=True):
     """The answer to a `FetchFleet`.
 
@@ -136,18 +155,8 @@ class FleetFetched(Struct, frozen=True):
     wall_s: float
 
 
-class FleetFetchFailed(Struct, frozen=True):
-    """A `FetchFleet` failed."""
-
-    problem: Problem
-    detail: str = ""
-
-
 class WorkerReported(Struct, frozen=True):
-    """The answer to a `ReportWorker`, with a problem if the metrics were not written."""
-
-    problem: Problem | None = None
-    detail: str = ""
+    """The answer to a `ReportWorker`: the metrics are written."""
 
 
 class FleetLeft(Struct, frozen=True):
@@ -158,13 +167,6 @@ class OwnLeasesFound(Struct, frozen=True):
     """The answer to a `FindOwnLeases`: the rows of this worker's leases that are not among its `known_keys`."""
 
     leases: tuple[Lease, ...]
-
-
-class FindOwnLeasesFailed(Struct, frozen=True):
-    """A `FindOwnLeases` failed."""
-
-    problem: Problem
-    detail: str = ""
 
 
 class ListingPurpose(Enum):
@@ -186,15 +188,6 @@ class ListingDone(Struct, frozen=True):
     purpose: ListingPurpose
     shards: tuple[Shard, ...]
     moment_ms: int
-    stream_id: str = ""
-
-
-class ListingFailed(Struct, frozen=True):
-    """A listing failed."""
-
-    purpose: ListingPurpose
-    problem: Problem
-    detail: str = ""
     stream_id: str = ""
 
 
@@ -287,22 +280,16 @@ class StopRequested(Struct, frozen=True):
     """Begin a graceful stop: finish deliveries, checkpoint and release every lease within `shutdown_timeout_s`."""
 
 
-FleetEvent: TypeAlias = (
-    FleetFetched | FleetFetchFailed | WorkerReported | FleetLeft | OwnLeasesFound | FindOwnLeasesFailed
-)
+FleetEvent: TypeAlias = FleetFetched | WorkerReported | FleetLeft | OwnLeasesFound | CallFailed
 """Answers to the effects about KCL 3 workers."""
 Event: TypeAlias = (
     Tick
     | TableReady
-    | TableFailed
     | ScanDone
-    | ScanFailed
     | WriteDone
     | LeaseFetched
-    | FetchFailed
     | FleetEvent
     | ListingDone
-    | ListingFailed
     | CheckpointRequested
     | ReaderProgress
     | ShardDrained

@@ -14,28 +14,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from enum import Enum
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_effects import Level, Topic, Turn
 from penstock.core.leases.coordinator_events import (
+    CallFailed,
     Event,
-    FetchFailed,
-    FindOwnLeasesFailed,
     FleetFetched,
-    FleetFetchFailed,
+    LeaseCall,
     LeaseFetched,
     ListingDone,
-    ListingFailed,
     NotDone,
     OwnLeasesFound,
     Problem,
     ScanDone,
-    ScanFailed,
-    TableFailed,
     TableReady,
     Unknown,
     WorkerReported,
@@ -59,26 +53,6 @@ _PATIENCE: Final = 0.6  # of the lease duration: a lease is lost after nine tent
 _RARE_CALL_INTERVAL_S: Final = 300.0
 
 
-class LeaseCall(Enum):
-    """A kind of call about leases, as messages name it."""
-
-    ENSURE = "creating or finding the lease table"
-    SCAN = "scanning the lease table"
-    FETCH = "reading leases"
-    LIST = "listing the shards"
-    CREATE = "creating leases"
-    TAKE = "taking leases"
-    ASK = "asking for leases"
-    RENEW = "renewing leases"
-    CHECKPOINT = "writing checkpoints"
-    END = "finishing leases"
-    RELEASE = "releasing leases"
-    DELETE = "deleting leases"
-    FETCH_FLEET = "reading the rows of KCL 3 workers"
-    REPORT = "reporting this worker's metrics to the leader"
-    FIND_OWN = "finding this worker's leases by the index"
-
-
 _WRITES: Final[dict[type[LeaseWrite], LeaseCall]] = {
     Create: LeaseCall.CREATE,
     Take: LeaseCall.TAKE,
@@ -91,72 +65,21 @@ _WRITES: Final[dict[type[LeaseWrite], LeaseCall]] = {
     Delete: LeaseCall.DELETE,
 }
 """The writes that the coordinator makes."""
+_SUCCESSES: Final[dict[type, LeaseCall]] = {
+    TableReady: LeaseCall.ENSURE,
+    ScanDone: LeaseCall.SCAN,
+    LeaseFetched: LeaseCall.FETCH,
+    ListingDone: LeaseCall.LIST,
+    FleetFetched: LeaseCall.FETCH_FLEET,
+    WorkerReported: LeaseCall.REPORT,
+    OwnLeasesFound: LeaseCall.FIND_OWN,
+}
+"""The answers to the other calls if they succeed."""
 
 
 def call_of(write: LeaseWrite) -> LeaseCall:
     """Return the kind of call that makes a write."""
     return _WRITES[type(write)]
-
-
-class CallAnswer(Struct, frozen=True):
-    """The answer to a call, from its event.
-
-    Args:
-        problem: Why the call failed; None if it succeeded.
-        detail: The error's text, if there is one.
-        key: The call's lease; None if the call was not about one lease.
-        stream_id: The stream of a listing, if the table has several streams; else empty.
-    """
-
-    call: LeaseCall
-    problem: Problem | None = None
-    detail: str = ""
-    key: str | None = None
-    stream_id: str = ""
-
-    @property
-    def kind(self) -> tuple[LeaseCall, str]:
-        """The call and its stream: the failures of one kind are counted together."""
-        return (self.call, self.stream_id)
-
-
-def answer_of(event: Event) -> CallAnswer | None:
-    """Return the answer that an event carries; None if it answers no call that can fail."""
-    match event:
-        case WriteDone():
-            return _answer_of_write(event)
-        case TableReady() | TableFailed():
-            call = LeaseCall.ENSURE
-        case ScanDone() | ScanFailed():
-            call = LeaseCall.SCAN
-        case LeaseFetched() | FetchFailed():
-            call = LeaseCall.FETCH
-        case ListingDone() | ListingFailed():
-            call = LeaseCall.LIST
-        case FleetFetched() | FleetFetchFailed():
-            call = LeaseCall.FETCH_FLEET
-        case WorkerReported():
-            call = LeaseCall.REPORT
-        case OwnLeasesFound() | FindOwnLeasesFailed():
-            call = LeaseCall.FIND_OWN
-        case _:
-            return None
-    return CallAnswer(
-        call,
-        getattr(event, "problem", None),  # only the answers of failed calls have one
-        getattr(event, "detail", ""),
-        getattr(event, "key", None),
-        getattr(event, "stream_id", ""),
-    )
-
-
-def _answer_of_write(event: WriteDone) -> CallAnswer:
-    call, key, outcome = call_of(event.write), event.write.key, event.outcome
-    if isinstance(outcome, NotDone):
-        return CallAnswer(call, outcome.problem, outcome.detail, key)
-    if isinstance(outcome, Unknown):
-        return CallAnswer(call, Problem.UNAVAILABLE, event.detail or outcome.value, key)
-    return CallAnswer(call, key=key)
 
 
 class FailingCall(Struct):
@@ -169,7 +92,7 @@ class FailingCall(Struct):
         is_lasting: Whether the call keeps failing, by the rule of this module.
     """
 
-    answer: CallAnswer
+    answer: CallFailed
     since_s: float
     last_s: float
     is_lasting: bool = False
@@ -187,8 +110,7 @@ class FailingCall(Struct):
         for_s = now_s - self.since_s
         fails = f"has failed for {for_s:.0f} s" if for_s >= 1 else "fails"
         lease = f" (lease {answer.key})" if answer.key is not None else ""
-        problem = "" if answer.problem is None else answer.problem.value
-        return f"{what} {fails}{lease}: {answer.detail or problem}"
+        return f"{what} {fails}{lease}: {answer.detail or answer.problem.value}"
 
 
 class FailingCalls:
@@ -219,41 +141,48 @@ class FailingCalls:
         Args:
             sent_s: Returns when a write in flight was sent.
         """
-        answer = answer_of(event)
-        if answer is None:
-            return
-        if answer.problem is None and isinstance(event, WriteDone):
-            answer = self._fail_if_late(answer, sent_s(event.write_id), now_s)
-        if answer.problem is None:
-            failure = self._failing.pop(answer.kind, None)
-            if failure is not None:
-                self._on_recovered(failure, now_s)
-        else:
-            self._on_failed(answer, now_s)
+        if isinstance(event, CallFailed):
+            self._on_failed(event, now_s)
+        elif isinstance(event, WriteDone):
+            failed = self._failure_of_write(event, sent_s(event.write_id), now_s)
+            if failed is None:
+                self._on_success(call_of(event.write), "", now_s)
+            else:
+                self._on_failed(failed, now_s)
+        elif type(event) in _SUCCESSES:
+            stream_id = event.stream_id if isinstance(event, ListingDone) else ""
+            self._on_success(_SUCCESSES[type(event)], stream_id, now_s)
 
-    def _fail_if_late(self, answer: CallAnswer, sent_s: float | None, now_s: float) -> CallAnswer:
-        """Return the answer to a write, or a failure in its place if the answer was too late to keep a lease."""
+    def _failure_of_write(self, event: WriteDone, sent_s: float | None, now_s: float) -> CallFailed | None:
+        """Return the failure of a write; None if it was answered, and soon enough to keep a lease."""
+        call, key, outcome = call_of(event.write), event.write.key, event.outcome
+        if isinstance(outcome, NotDone):
+            return CallFailed(call, outcome.problem, outcome.detail, key)
+        if isinstance(outcome, Unknown):
+            return CallFailed(call, Problem.UNAVAILABLE, event.detail or outcome.value, key)
         if sent_s is None or now_s - sent_s < self._answer_due_s:
-            return answer
+            return None
         slow = (
             f"the answer came after {now_s - sent_s:.1f} s, and a lease is lost if two of them take longer than "
             f"{2 * self._answer_due_s:.1f} s"
         )
-        return replace(answer, problem=Problem.UNAVAILABLE, detail=slow)
+        return CallFailed(call, Problem.UNAVAILABLE, slow, key)
 
     def on_unanswered_write(self, write: LeaseWrite, sent_s: float, now_s: float) -> None:
         """Handle a write that is still in flight: it counts as failed if it was sent long ago."""
-        self._on_unanswered(CallAnswer(call_of(write), key=write.key), sent_s, now_s)
+        self._on_unanswered(call_of(write), sent_s, now_s, key=write.key)
 
     def on_unanswered_listing(self, stream_id: str, sent_s: float, now_s: float) -> None:
         """Handle a listing of a stream's shards that is still in flight, in the same way."""
-        self._on_unanswered(CallAnswer(LeaseCall.LIST, stream_id=stream_id), sent_s, now_s)
+        self._on_unanswered(LeaseCall.LIST, sent_s, now_s, stream_id=stream_id)
 
-    def _on_unanswered(self, call: CallAnswer, sent_s: float, now_s: float) -> None:
+    def _on_unanswered(
+        self, call: LeaseCall, sent_s: float, now_s: float, *, key: str | None = None, stream_id: str = ""
+    ) -> None:
         age_s = now_s - sent_s
         if age_s < self._patience_s:
             return
-        answer = replace(call, problem=Problem.UNAVAILABLE, detail=f"no answer for {age_s:.0f} s")
+        answer = CallFailed(call, Problem.UNAVAILABLE, f"no answer for {age_s:.0f} s", key, stream_id)
         failure = self._failing.get(answer.kind)
         if failure is not None and not failure.answer.detail.startswith("no answer"):
             answer = failure.answer  # an error is more specific
@@ -261,15 +190,20 @@ class FailingCalls:
 
     def on_lost_lease(self, key: str, error: str, now_s: float) -> None:
         """Handle a lease that was lost because writing it failed."""
-        answer = CallAnswer(LeaseCall.RENEW, Problem.UNAVAILABLE, error, key)
+        answer = CallFailed(LeaseCall.RENEW, Problem.UNAVAILABLE, error, key)
         failure = self._failure_of(answer, now_s)
         failure.is_lasting = True
         self._report_if_due(failure, now_s)
 
-    def _failure_of(self, answer: CallAnswer, now_s: float) -> FailingCall:
+    def _failure_of(self, answer: CallFailed, now_s: float) -> FailingCall:
         return self._failing.setdefault(answer.kind, FailingCall(answer, since_s=now_s, last_s=now_s))
 
-    def _on_failed(self, answer: CallAnswer, now_s: float) -> None:
+    def _on_success(self, call: LeaseCall, stream_id: str, now_s: float) -> None:
+        failure = self._failing.pop((call, stream_id), None)
+        if failure is not None:
+            self._on_recovered(failure, now_s)
+
+    def _on_failed(self, answer: CallFailed, now_s: float) -> None:
         failure = self._failure_of(answer, now_s)
         failure.answer, failure.last_s = answer, now_s
         failure.is_lasting |= now_s - failure.since_s >= self._patience_s
@@ -283,7 +217,7 @@ class FailingCalls:
         if is_loud and now_s >= self._quiet_until_s.get(answer.kind, -math.inf):
             self._quiet_until_s[answer.kind] = now_s + _REPORT_INTERVAL_S
             failure.is_reported = True
-            reason = "" if answer.problem is None else answer.problem.name.lower()
+            reason = answer.problem.name.lower()
             self._turn.report(Topic.CALL_FAILED, Level.ERROR, failure.describe(now_s), answer.key, reason)
 
     def forget_old_calls(self, now_s: float, round_s: float) -> None:

@@ -19,11 +19,11 @@ from penstock.core.leases.coordinator_effects import (
     Topic,
 )
 from penstock.core.leases.coordinator_events import (
-    FindOwnLeasesFailed,
+    CallFailed,
     FleetEvent,
     FleetFetched,
-    FleetFetchFailed,
     FleetLeft,
+    LeaseCall,
     OwnLeasesFound,
     Problem,
     WorkerReported,
@@ -124,15 +124,17 @@ class Kcl3Membership:
         match event:
             case FleetFetched(rows, wall_s):
                 return self._on_fleet_fetched(rows, now_s, wall_s, is_full=is_full)
-            case FleetFetchFailed(problem, detail):
+            case CallFailed(LeaseCall.FETCH_FLEET, problem, detail):
                 self._on_fetch_failed(problem, detail, now_s)
-            case WorkerReported(problem, detail):
+            case WorkerReported():
+                self._on_reported(None, "")
+            case CallFailed(LeaseCall.REPORT, problem, detail):
                 self._on_reported(problem, detail)
             case FleetLeft():
                 self._is_leaving = self._is_listed = False
             case OwnLeasesFound():
                 self._on_index_query_ended(now_s)
-            case FindOwnLeasesFailed(problem):
+            case CallFailed(problem=problem):  # of a FIND_OWN
                 # An IAM policy that is older than the index does not allow the query. Scans show the same leases.
                 self._may_query_index = problem is not Problem.REFUSED
                 self._on_index_query_ended(now_s)
