@@ -124,6 +124,11 @@ def test_what_is_no_position_is_refused_and_names_the_option(text):
         parse_starting(text)
 
 
+def test_a_shard_that_is_named_twice_is_refused():
+    with pytest.raises(PositionError, match=r"begins like JSON and is not \(\* is there twice\)"):
+        parse_starting('{"*": "LATEST", "*": "TRIM_HORIZON"}')
+
+
 def test_latest_is_pinned_once():
     pinned = pin_latest(LATEST, 5)
     assert pinned.sentinel is Sentinel.LATEST

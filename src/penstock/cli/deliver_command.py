@@ -17,7 +17,7 @@ from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
 from penstock.cli.pairs import pairs_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 from penstock.cli.terminal import Output, counted, escape_text, safe_json, warn
-from penstock.core.keyword_options import repeated_name
+from penstock.core.keyword_options import json_object, repeated_name
 from penstock.errors import OptionError, UsageError
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ def _read_file(file: str) -> Mapping[str, Any]:
 
 def _parse_text(text: str, ending: str) -> Any:
     if ending == ".json":
-        return json.loads(text, object_pairs_hook=_json_object)
+        return json.loads(text, object_pairs_hook=json_object)
     if ending == ".toml":
         import tomllib
 
@@ -337,14 +337,6 @@ def _parse_text(text: str, ending: str) -> Any:
         raise ValueError(f"no YAML: {'; '.join(places)}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"no YAML: {error}") from error
-
-
-def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object of JSON; refuse a key that is there twice."""
-    repeated_key = repeated_name([key for key, _ in pairs])
-    if repeated_key is not None:
-        raise ValueError(f"{repeated_key} is there twice")
-    return dict(pairs)
 
 
 def _yaml_loader(yaml: Any) -> Any:

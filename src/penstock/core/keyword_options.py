@@ -40,6 +40,18 @@ def repeated_name(names: Sequence[Any]) -> Any:
     return next((name for name in names if names.count(name) > 1), None)
 
 
+def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object of JSON, as the `object_pairs_hook` of `json`.
+
+    Raises:
+        ValueError: A key is there twice.
+    """
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        raise ValueError(f"{repeated_name([key for key, _ in pairs])} is there twice")
+    return document
+
+
 def check_names(names: Iterable[str], known_names: Collection[str], kind: str) -> None:
     """Refuse an unknown name.
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
+from penstock.core.keyword_options import json_object
 from penstock.core.moments import parse_moment
 from penstock.core.position import (
     LATEST,
@@ -73,7 +74,7 @@ def parse_starting(
     if not text.startswith("{"):
         return StartingPosition(default=_parse_word(text, option, zone))
     try:
-        document = json.loads(text)
+        document = json.loads(text, object_pairs_hook=json_object)
     except (ValueError, RecursionError) as error:
         raise PositionError(
             f"option {option}: {text[:80]!r} begins like JSON and is not ({error}); {_FORMS}"

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from penstock.core.keyword_options import json_object
 from penstock.core.stream_identity import all_regions_of, region_of_arns
 from penstock.errors import OptionError
 from penstock.spark.options.spark_options import (
@@ -228,7 +229,7 @@ def split_starting(text: str, names: Iterable[str], option: str) -> dict[str, st
     if not text.strip().startswith("{"):
         return dict.fromkeys(names, text)
     try:
-        document: Any = json.loads(text)
+        document: Any = json.loads(text, object_pairs_hook=json_object)
     except (ValueError, RecursionError):
         return dict.fromkeys(names, text)  # the parser of one stream's position says why
     if "at_timestamp" in {key.lower() for key in document}:
