@@ -31,7 +31,7 @@ __all__ = [
 
 
 class ShardFilter(Struct, frozen=True):
-    """Which shards ListShards returns: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP (with a moment), AFTER_SHARD_ID (with a shard)."""
+    """Which shards ListShards returns: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP or FROM_TIMESTAMP (with a moment), AFTER_SHARD_ID (with a shard)."""
 
     type: str
     timestamp_ms: int | None = None

@@ -119,7 +119,7 @@ class ClaimNote(Struct, frozen=True):
 
 
 def parse_note(note: bytes) -> ClaimNote | None:
-    """Parse a claim's note; None if the claim has no note, or if its bytes are damaged."""
+    """Parse a claim's note; None if the claim has none, or if the bytes are damaged or of another format."""
     try:
         found = json.loads(note)
         if found[0] != _NOTE_FORMAT:

@@ -91,8 +91,8 @@ class ListShards(Struct, frozen=True):
     """List shards, every page; answer `ListingDone`.
 
     Args:
-        filter_type: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP, or None for everything.
-        timestamp_ms: With AT_TIMESTAMP.
+        filter_type: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP or FROM_TIMESTAMP; None for every shard.
+        timestamp_ms: With the last two.
         stream_id: The stream, if several share the table: the shard ids in the answer then have its id as a prefix, as lease
             keys have.
     """

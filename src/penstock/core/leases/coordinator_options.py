@@ -84,6 +84,7 @@ class CoordinatorOptions(Struct, frozen=True):
         start: The starting position when the application starts for the first time.
         cold_start_jitter_s: Longest wait on an empty table before a worker lists the shards.
         garbage_interval_s: Time between two listings that search for leases of vanished shards.
+        shutdown_timeout_s: Longest time for which a graceful stop waits for readers.
         stall_after_s: A shard that is behind and makes no progress for this long is reported.
         scans_for_free_leases: Also scan a small table every 0.06 lease durations while other workers hold leases, and take free ones at
             once. Such a scan is eventually consistent. No effect with `leases_to_acquire` and policy `kcl2`.

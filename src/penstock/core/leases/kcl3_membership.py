@@ -75,7 +75,7 @@ class Kcl3Membership:
         self._is_reporting = False
         self._has_reported = False
         self._reports_refused = 0  # in a row
-        self._is_listed = False  # the table may have its metrics, so that a leader assigns leases to it
+        self._is_listed = False  # whether the leader may find this worker's metrics, and assign leases to it
         self._is_stopping = False
         self._is_leaving = False  # its row for the leader is being deleted
         self._reported_mode = ""  # of the last report in the log

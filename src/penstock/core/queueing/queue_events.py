@@ -49,7 +49,7 @@ class RecordResult(Enum):
     FAILED = "failed"
     REJECTED = "rejected"
     UNHANDLED = "unhandled"
-    """The handler was not called: the record is returned at once, without a back-off."""
+    """The handler was not called, or is not waited for any more: the record is returned at once, without a back-off."""
 
 
 class Acknowledge(Struct, frozen=True):

@@ -496,6 +496,7 @@ class ShardDelivery:
     # --- inside: failures ---
 
     def _plan_repeat(self, pending: _PendingCall, now_s: float, chance: float) -> Repeat:
+        """Queue a failed call again, to be made after a back-off."""
         backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
         at_s = now_s + backoff.delay_s(pending.attempt, chance)
         pending.attempt += 1

@@ -386,7 +386,7 @@ class ShardReader:
         """Return whether the page's iterator may have skipped unread records that were trimmed since the previous page.
 
         False before the first record, and for a new iterator's first page: there `_judge_resume` looks for the last record.
-        It has found that record since a page was discarded, so nothing was skipped before that page.
+        False for a page that begins like the one discarded last: the last record was still there in between.
         """
         if self._skip_through is not None or not self.position.is_record:
             return False

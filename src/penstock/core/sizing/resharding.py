@@ -347,7 +347,10 @@ class Resharder:
         fill_max: float,
         why: str,
     ) -> _Goal | None:
-        """Plan to distribute the load of neighbouring shards over one shard less: in the narrowest possible window, and there where the load is least."""
+        """Plan to distribute the load of neighbouring shards over one shard less; None if no window of neighbours has room.
+
+        The narrowest possible window is chosen, and of these the one with the least load.
+        """
         for width in range(2, _WINDOW_MAX + 2):
             if width > 2 and len(view.shards) == self._limits.shards_max:
                 return None  # between two steps there is one shard more
