@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -135,9 +135,11 @@ class DeltaTable:
         del state_before
         application, version = transaction_of(delivery_id, label)
         schema = self.schema()
-        # Delta fills columns that the rows lack, except partition columns that it does not compute.
+        # Delta fills columns that the rows lack, except partition columns, and those from which it computes others.
         has_all = {name.lower() for name in rows.columns} >= {name.lower() for name in schema.names}
-        filled = () if has_all else {*self.partitions()} - {*self.computed()}
+        filled: Collection[str] = () if has_all else self.partitions()
+        if not has_all and (computed := self.computed()):
+            filled = {*schema.names} - {*computed}
         writer = (
             with_table_columns(rows, schema, filled=filled)
             .write.format("delta")
