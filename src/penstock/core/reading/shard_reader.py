@@ -209,8 +209,7 @@ class ShardReader:
         if self.options.page_bytes_aim is not None and page.records:
             self._record_bytes = page.read_bytes // len(page.records) + 1
         if self._may_have_skipped_trimmed(page, now_s):
-            self._iterator = None
-            self._follower = page.first_sequence_number
+            self._discard(page)
             self._pace(page, started_s)
             return PageOutcome(False)
         loss = warning = None
@@ -399,6 +398,13 @@ class ShardReader:
         if page.first_sequence_number is not None and page.first_sequence_number == self._follower:
             return False
         return not self._are_unread_records_kept(page)
+
+    def _discard(self, page: RecordPage) -> None:
+        """Discard a page and begin again at the last record, unless the page is empty and on the way to the next one."""
+        if not page.records and page.millis_behind_latest > 0:
+            self._iterator = page.next_iterator
+        else:
+            self._iterator, self._follower = None, page.first_sequence_number
 
     def _check_unread_age(self, page: RecordPage, is_progress: bool) -> None:
         """Check the age of the records after a page: if they may be trimmed soon, the next page gets a new iterator.
