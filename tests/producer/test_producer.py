@@ -85,6 +85,7 @@ def test_producers_that_are_left_open_are_reported(kinesis, stream, monkeypatch,
         (b"x", None, None, "the partition key is of type NoneType, not str"),
         (b"x", b"k", None, "the partition key is of type bytes, not str"),
         (b"x", "k", 5, "explicit hash key 5 is not a decimal number"),
+        (b"x", "\ud800", None, r"partition key '\ud800' is not Unicode text"),
     ],
 )
 def test_a_record_of_another_type_is_refused_and_harms_no_other(
@@ -92,7 +93,7 @@ def test_a_record_of_another_type_is_refused_and_harms_no_other(
 ):
     with Producer(stream, kinesis=kinesis, aggregation=aggregation) as producer:
         before = producer.put(b"before", "k")
-        with pytest.raises(RecordError, match=re.escape(message)):
+        with pytest.raises(RecordError, match=f"^stream {stream}: .*{re.escape(message)}"):
             producer.put(data, key, hash_key)
         after = producer.put(b"after", "k")
         producer.flush(DEADLINE_S)

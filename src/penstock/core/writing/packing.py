@@ -154,9 +154,12 @@ def check_record(
             f"stream {stream}: the partition key has {key_chars} characters; "
             f"{PARTITION_KEY_CHARS_MIN} to {PARTITION_KEY_CHARS_MAX} are allowed"
         )
-    if explicit_hash_key is not None:
-        parse_hash_key(explicit_hash_key)
-    size_bytes = len(data) + (key_chars if partition_key.isascii() else key_bytes(partition_key))
+    try:
+        if explicit_hash_key is not None:
+            parse_hash_key(explicit_hash_key)
+        size_bytes = len(data) + (key_chars if partition_key.isascii() else key_bytes(partition_key))
+    except RecordError as error:  # a key alone does not name its stream
+        raise RecordError(f"stream {stream}: {error}") from error
     if size_bytes > record_bytes_max:
         remedy = (
             "raise the stream's MaxRecordSize (up to 10 MiB)"
