@@ -147,3 +147,8 @@ def test_new_fields_of_structs_get_types_as_new_columns_do():
         ("place", "geo"): {"y": "STRING"},
     }
     assert infer_fields(map(json.dumps, records), structs, lambda name, path: path) == {}
+
+
+def test_of_fields_that_differ_only_in_case_the_most_frequent_one_becomes_the_column():
+    records = ['{"ID": "x"}', '{"id": 1}', '{"id": 2, "ID": 3}', '{"id": 4}']
+    assert infer_columns(records, ()) == {"id": "BIGINT"}

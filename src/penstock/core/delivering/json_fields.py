@@ -90,14 +90,18 @@ def _infer(
 ) -> dict[str, str]:
     taken = {name.lower() for name in columns}
     found: dict[str, set[str]] = {}
+    counts: Counter[str] = Counter()
     for record in records:
         if not isinstance(record, dict):
             continue
         for name, value in record.items():
             if name and name not in columns and refusal(name) is None:
                 found.setdefault(name, set()).add(_kind_of(value))
+                counts[name] += 1
+    # Of names that differ only in case one becomes a column. A single odd record must not make dead letters of all others.
+    chosen = {name.lower(): name for name in sorted(sorted(found, reverse=True), key=counts.__getitem__)}
     new_columns: dict[str, str] = {}
-    for name in sorted(found):
+    for name in sorted(chosen.values()):
         if name.lower() not in taken and len(columns) + len(new_columns) < COLUMNS_MAX:
             taken.add(name.lower())
             new_columns[name] = _merge_kinds(found[name] - {""})
