@@ -542,6 +542,24 @@ def test_a_mount_point_may_be_the_table_and_the_state(monkeypatch, tmp_path):
         list(files.walk(str(tmp_path)))
 
 
+def test_a_folder_with_files_and_no_delta_table_is_refused_on_the_first_run_only(tmp_path):
+    files, table = LocalFiles(), tmp_path / "orders"
+    given = {"stream": "orders", "to": str(table), "format": "delta", "state": f"{tmp_path}/state"}
+    delivery = parse_delivery(given)
+    opened = DeltaTable(None, delivery, files)
+    log = table / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".00000000000000000000.json.a.tmp").touch()
+    check_first_run(None, files, delivery, BatchStore(files, delivery.state), QUERY)
+    (table / "part.parquet").touch()
+    with pytest.raises(OptionError, match=r"is not a Delta table and has files, such as .*part\.parquet"):
+        check_first_run(None, files, delivery, BatchStore(files, delivery.state), QUERY)
+    assert not opened.exists()
+    (log / "00000000000000000000.json").touch()
+    check_first_run(None, files, delivery, BatchStore(files, delivery.state), QUERY)
+    assert opened.exists()
+
+
 def test_files_are_moved_only_within_one_file_system(tmp_path):
     def places(**given):
         return with_absolute_paths(parse_delivery({"stream": "orders", "to": "s3://lake/orders", **given}))

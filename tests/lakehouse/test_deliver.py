@@ -298,6 +298,17 @@ def test_a_delta_table_computes_its_generated_and_identity_columns(lake_spark, t
     assert table.rows("id, string(day), twice") == [(1, "2026-11-01", 2), (2, None, 4)]
 
 
+def test_a_delta_table_whose_creation_was_killed_is_filled(lake_spark, tmp_path):
+    log = tmp_path / "orders" / "_delta_log"
+    log.mkdir(parents=True)
+    (tmp_path / "orders" / "part-00000-a.snappy.parquet").touch()
+    (log / ".00000000000000000000.json.a.tmp").touch()
+    table = Table("delta", lake_spark, tmp_path)
+    table.target.check(schema("id BIGINT"))
+    table.target.commit(table.manifest("000000000", "SELECT 1L AS id"))
+    assert table.rows() == [(1,)]
+
+
 @pytest.mark.timeout(900)
 def test_a_delta_table_of_the_catalog_is_filled_by_its_name(lake_spark, tmp_path):
     table = Table("delta", lake_spark, tmp_path, to="default.orders")
@@ -307,11 +318,7 @@ def test_a_delta_table_of_the_catalog_is_filled_by_its_name(lake_spark, tmp_path
     assert table.rows() == [(1,)]
 
 
-def test_a_folder_that_is_no_delta_table_and_a_catalog_that_is_not_there_are_refused(lake_spark, tmp_path):
-    (tmp_path / "orders").mkdir()
-    (tmp_path / "orders" / "part.parquet").touch()
-    with pytest.raises(OptionError, match=r"is not a Delta table and has files, such as .*part\.parquet"):
-        Table("delta", lake_spark, tmp_path).target.check(schema("id INT"))
+def test_a_catalog_that_is_not_there_is_refused(lake_spark, tmp_path):
     with pytest.raises(OptionError, match="no catalog nowhere; configure it"):
         Table("iceberg", lake_spark, tmp_path, to="nowhere.sales.orders")
 

@@ -17,7 +17,8 @@ from penstock.core.starting import StartingPosition
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.files import Files, open_files
 from penstock.delivery.run_lock import REDELIVERY
-from penstock.errors import DeliveryFailed
+from penstock.delivery.targets.delta import has_log
+from penstock.errors import DeliveryFailed, OptionError
 
 _PROBE: Final = ".penstock-probe"
 
@@ -33,12 +34,20 @@ def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
 def check_first_run(
     spark: SparkSession, files: Files, delivery: Delivery, store: BatchStore, kind: str
 ) -> None:
-    """Raise DeliveryFailed if the table of a first run is another delivery's, or the run is a redelivery."""
+    """Check that the table of a first run is no other delivery's, and that the run is no redelivery.
+
+    Raises:
+        DeliveryFailed: It is.
+        OptionError: The folder of a Delta table has files and no table.
+    """
     if kind == REDELIVERY:
         raise DeliveryFailed(
             f"delivery {delivery.name} into {delivery.to} has not run: there are no dead letters"
         )
-    _refuse_unrecorded_files(open_files(spark, delivery.to) if delivery.is_folder else files, delivery, store)
+    table_files = open_files(spark, delivery.to) if delivery.is_folder else files
+    _refuse_unrecorded_files(table_files, delivery, store)
+    if delivery.format == "delta" and delivery.is_folder:
+        _refuse_files_without_log(table_files, delivery.to)
 
 
 def _refuse_unrecorded_files(files: Files, delivery: Delivery, store: BatchStore) -> None:
@@ -55,6 +64,18 @@ def _refuse_unrecorded_files(files: Files, delivery: Delivery, store: BatchStore
         raise DeliveryFailed(
             f"{delivery.to} has files of a delivery {delivery.name} whose record is not in {delivery.state}: restore that folder, "
             f"or {NEW_TABLE}"
+        )
+
+
+def _refuse_files_without_log(files: Files, folder: str) -> None:
+    """Raise OptionError if a folder has files and no Delta table. A later run may find data files of a creation that was killed."""
+    if has_log(files, folder):
+        return
+    paths = (path for path, _ in files.walk(folder, skips_unreadable=True))
+    other = next((path for path in paths if not path.rpartition("/")[2].startswith(".")), None)
+    if other is not None:
+        raise OptionError(
+            f"to={folder} is not a Delta table and has files, such as {other}: name another folder"
         )
 
 

@@ -15,11 +15,16 @@ from penstock.core.delivering.lake_table import batch_of, transaction_of
 from penstock.core.delivering.sql_names import quote_name
 from penstock.delivery.files import Files, spark_uri
 from penstock.delivery.targets.lake import with_table_columns
-from penstock.errors import OptionError
 
 _COMPUTED: Final = ("delta.generationExpression", "delta.identity.")
 """Beginnings of the metadata of generated columns and of identity columns."""
 _WIDENING: Final = "delta.enableTypeWidening"
+
+
+def has_log(files: Files, folder: str) -> bool:
+    """Return whether a folder has a Delta table. A creation that was killed leaves only files that begin with a dot in its log."""
+    names = (path.rpartition("/")[2] for path, _ in files.walk(f"{folder}/_delta_log"))
+    return any(not name.startswith(".") for name in names)
 
 
 class DeltaTable:
@@ -41,22 +46,10 @@ class DeltaTable:
             self.name = ".".join(quote_name(part) for part in delivery.to.split("."))
 
     def exists(self) -> bool:
-        """Return whether there is such a table.
-
-        Raises:
-            OptionError: The folder has files and is not a Delta table.
-        """
+        """Return whether there is such a table."""
         if self._path is None:
             return self._spark.catalog.tableExists(self.name)
-        if any(True for _ in self._files.walk(f"{self._path}/_delta_log")):
-            return True
-        paths = (path for path, _ in self._files.walk(self._path, skips_unreadable=True))
-        other = next((path for path in paths if not path.rpartition("/")[2].startswith(".")), None)
-        if other is not None:
-            raise OptionError(
-                f"to={self._path} is not a Delta table and has files, such as {other}: name another folder"
-            )
-        return False
+        return has_log(self._files, self._path)
 
     def schema(self) -> StructType:
         return self._spark.table(self.name).schema
