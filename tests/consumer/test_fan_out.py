@@ -77,6 +77,23 @@ def test_an_idle_stream_costs_one_connection_for_each_shard_and_five_minutes(wor
     assert sorted(worker.data()) == sorted(sent)
 
 
+@pytest.mark.parametrize("options", [FAN_OUT, {"retrieval": "auto", "fan_out_after_s": 6.0}])
+def test_a_reader_at_the_trim_horizon_stays_subscribed(options):
+    world = World(shard_count=1)
+    world.fan_out = TinyFanOut(world.kinesis, world.clock)
+    world.kinesis.contended = {"shardId-000000000000"}  # with `auto`, only such a shard is pushed
+    # Less than the slack for clocks that differ: unread records may always be about to leave.
+    worker = world.worker("w", retention_s=4.0, **options)
+    sent: list[bytes] = []
+    while not world.fan_out.subscribed:
+        sent += world.put(1, f"a{len(sent)}-")
+        world.run(1)
+    sent += world.put(60)
+    world.run(4, until=lambda: len(worker.data()) >= len(sent))
+    assert worker.data() == sent
+    assert len(world.fan_out.subscribed) == 1
+
+
 def test_splits_are_followed_and_children_come_behind_their_parent(world):
     worker = world.worker("w", **FAN_OUT)
     before = world.put(100, "a")

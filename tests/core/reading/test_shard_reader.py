@@ -645,7 +645,7 @@ def test_a_closed_shard_whose_records_are_all_trimmed_is_a_loss():
     assert isinstance(machine.plan_step(0.1), Failed)
 
 
-def resumed(tip_s=None, is_foreign=False, **options):
+def resumed(tip_s=None, is_foreign=False, iterator="first", **options):
     """A machine that resumes behind record 100, at whose tip somebody was at a moment by the service's clock."""
     tip_ms = None if tip_s is None else EPOCH_MS + int(tip_s * 1000)
     options = {"retention_s": 3600.0, **options}
@@ -653,7 +653,7 @@ def resumed(tip_s=None, is_foreign=False, **options):
     machine = Machine(
         "orders", "shardId-0", start, ReaderOptions(**options), tip_ms=tip_ms, is_foreign=is_foreign
     )
-    machine.on_iterator("first", 0.0, 1_000_000)
+    machine.on_iterator(iterator, 0.0, 1_000_000)
     return machine
 
 
@@ -688,9 +688,9 @@ def test_a_shard_at_its_tip_keeps_the_moment_up_to_date():
     assert machine.tip_ms == EPOCH_MS + 3_500_000
 
 
-def behind():
+def behind(**iterator):
     """A machine that has read record 101, and the oldest unread record came half an hour before 3,000 s."""
-    machine = resumed(tip_s=1000.0)
+    machine = resumed(tip_s=1000.0, **iterator)
     assert places(machine.on_page(page(100, 101, behind=1_800_000, at_s=3000.0), 0.0, 0.1).rows) == [(101, 0)]
     assert machine.unread_since_ms == EPOCH_MS + 1_200_000
     return machine
@@ -783,7 +783,7 @@ def test_a_subscription_leads_away_from_the_trim_horizon():
             machine.on_iterator(SUBSCRIBED, now_s, 1_000_000)
         index = max(index, int(now_s - 3600.0) + 1)  # each record arrived at the second of its number
         behind = int((now_s - index - 3) * 1000)
-        event = page(*range(index, index + 3), iterator=SUBSCRIBED, behind=behind, at_s=now_s)
+        event = page(*range(index, index + 3), iterator=str(index + 2), behind=behind, at_s=now_s)
         kept = machine.on_page(event, now_s, now_s)
         read += [int(row.sequence_number) for row in kept.rows or ()]
         index += 3
@@ -796,13 +796,14 @@ def test_a_subscription_at_the_trim_horizon_is_renewed_so_that_losses_are_report
     machine.on_iterator(SUBSCRIBED, 0.0, 1_000_000)
     lag = 3_599_000
     for number, now_s in enumerate((1.0, 10.0, 29.0), 1):
-        event = page(number, iterator=SUBSCRIBED, behind=lag, at_s=now_s)
+        event = page(number, iterator=str(number), behind=lag, at_s=now_s)
         assert machine.on_page(event, now_s, now_s).rows
-    event = page(9, iterator=SUBSCRIBED, behind=lag, at_s=31.0)
+        assert machine.plan_step(now_s) == FetchPage(SUBSCRIBED, 10_000)
+    event = page(9, iterator="9", behind=lag, at_s=31.0)
     assert machine.on_page(event, 31.0, 31.0) == Kept(None)
     assert machine.plan_step(32.0) == FetchIterator(at_record("3"))
     machine.on_iterator(SUBSCRIBED, 36.0, 1_000_000)
-    kept = machine.on_page(page(9, iterator=SUBSCRIBED, behind=lag, at_s=36.0), 36.0, 36.0)
+    kept = machine.on_page(page(9, iterator="9", behind=lag, at_s=36.0), 36.0, 36.0)
     assert places(kept.rows) == [(9, 0)]
     assert "has not got away from the trim horizon" in kept.warning
 
@@ -840,8 +841,8 @@ def test_a_reading_that_began_at_the_trim_horizon_goes_on_there_with_a_warning()
 
 
 def test_an_event_behind_which_unread_records_may_have_left_ends_the_subscription():
-    machine = behind()
-    event = page(150, iterator=SUBSCRIBED, at_s=4800.0)
+    machine = behind(iterator=SUBSCRIBED)
+    event = page(150, iterator="150", at_s=4800.0)
     assert machine.on_page(event, 10.0, 10.1) == Kept(None)
     assert machine.plan_step(11.0) == FetchIterator(at_record("101"))
 
@@ -962,8 +963,10 @@ def test_an_event_of_a_subscription_leaves_the_pause_between_calls_as_it_is():
     machine = started(read_bytes_per_s_max=1_000_000)
     machine.on_page(page(1, behind=5, read_bytes=3_000_000), 10.0, 10.5)
     assert machine.plan_step(10.5) == Wait(13.0, Pause.BYTES)
-    machine.on_page(page(2, iterator=SUBSCRIBED, behind=5, read_bytes=3_000_000), 10.6, 10.6)
+    machine.on_iterator(SUBSCRIBED, 10.6, 1_000_000)
+    machine.on_page(page(1, 2, iterator="2", behind=5, read_bytes=3_000_000), 10.6, 10.6)
     assert machine.plan_step(10.6) == Wait(13.0, Pause.BYTES)
+    assert machine.plan_step(13.0) == FetchPage(SUBSCRIBED, 10_000)
 
 
 def test_a_kept_iterator_is_used_first_and_what_it_gives_is_new():

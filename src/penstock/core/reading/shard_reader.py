@@ -193,8 +193,8 @@ class ShardReader:
         """Handle a page.
 
         Args:
-            page: Its `server_ms` is the moment by the service's clock, as well as the caller knows it. Its `next_iterator` is
-                `SUBSCRIBED` if it is an event of a subscription.
+            page: Its `server_ms` is the moment by the service's clock, as well as the caller knows it. It is an event if the iterator
+                is `SUBSCRIBED`.
             started_s: When the call began: the pause before the next call counts from then.
             chance: In [0, 1), for the pause before an empty start is read again.
 
@@ -204,13 +204,14 @@ class ShardReader:
         """
         assert self.outcome is None, "a page arrived after the end"
         self._in_a_row.on_page()
+        is_event = self._iterator == SUBSCRIBED
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
         if self.options.page_bytes_aim is not None and page.records:
             self._record_bytes = page.read_bytes // len(page.records) + 1
         if self._may_have_skipped_trimmed(page, now_s):
             self._discard(page)
-            self._pace(page, started_s)
+            self._pace(page, started_s, is_event=is_event)
             return PageOutcome(False)
         loss = warning = None
         meaning = self._judge_resume(page)
@@ -237,7 +238,7 @@ class ShardReader:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
             self._in_a_row.unconfirmed_ends = 0
-            self._pace(page, started_s)
+            self._pace(page, started_s, is_event=is_event)
         return PageOutcome(True, read_through, loss, warning)
 
     def on_failure(
@@ -338,9 +339,14 @@ class ShardReader:
         is_repeated = number is not None and int(page.first_sequence_number) <= int(number)
         return self.position if is_repeated else None
 
+    def _iterator_after(self, page: RecordPage) -> str | None:
+        """Return the iterator of the next page. The continuation that an event names is the subscription's own."""
+        is_event = self._iterator == SUBSCRIBED
+        return SUBSCRIBED if is_event and page.next_iterator is not None else page.next_iterator
+
     def _advance(self, page: RecordPage, read_through: Position | None) -> bool:
         """Move past a page; return whether it has new records. Those up to `read_through` were read before (None: none was)."""
-        self._iterator = page.next_iterator
+        self._iterator = self._iterator_after(page)
         end = page.end
         is_progress = end is not None and (read_through is None or end > read_through)
         if end is not None:
@@ -402,7 +408,7 @@ class ShardReader:
     def _discard(self, page: RecordPage) -> None:
         """Discard a page and begin again at the last record, unless the page is empty and on the way to the next one."""
         if not page.records and page.millis_behind_latest > 0:
-            self._iterator = page.next_iterator
+            self._iterator = self._iterator_after(page)
         else:
             self._iterator, self._follower = None, page.first_sequence_number
 
@@ -523,9 +529,9 @@ class ShardReader:
         # The page of a new iterator begins with the last record: it has room for another one.
         return count if self._skip_through is None else max(2, count)
 
-    def _pace(self, page: RecordPage, started_s: float) -> None:
+    def _pace(self, page: RecordPage, started_s: float, *, is_event: bool) -> None:
         """Set the pause before the next call: the spacing, longer at a quiet tip or after many bytes."""
-        if page.next_iterator == SUBSCRIBED:
+        if is_event:
             return  # the page was no call, so it does not delay the next one
         spacing_s = self.options.spacing_s
         bytes_per_s_max = self.options.read_bytes_per_s_max

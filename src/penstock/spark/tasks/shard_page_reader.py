@@ -354,8 +354,7 @@ class ShardPageReader:
         records, is_pushed = answer.records, self._is_pushed
         record_count, lag_ms = len(records), answer.millis_behind_latest
         has_next = answer.next_iterator is not None
-        next_iterator = SUBSCRIBED if is_pushed and has_next else answer.next_iterator
-        page = replace(answer, next_iterator=next_iterator, server_ms=service_ms)
+        page = replace(answer, server_ms=service_ms)
         judged = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
         if judged.warning is not None:
             _log.warning(judged.warning)
