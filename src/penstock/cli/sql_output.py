@@ -269,7 +269,8 @@ def _values(column: pa.Array) -> list[Any]:
     if hasattr(kind, "tz") and kind.unit == "us":
         zone = None if kind.tz is None else ZoneInfo(kind.tz)
         return [
-            None if micros is None else _moment(micros, zone) for micros in column.cast("int64").to_pylist()
+            None if micros is None else _moment(micros, zone, kind)
+            for micros in column.cast("int64").to_pylist()
         ]
     try:
         return list(column.to_pylist())
@@ -283,20 +284,28 @@ def _date(days: int) -> date | str:
     try:
         return _EPOCH.date() + timedelta(days)
     except OverflowError:
-        return _infinity(days)
+        import pyarrow as pa
+
+        return _far_text(days, pa.int32(), pa.date32())
 
 
-def _moment(micros: int, zone: ZoneInfo | None) -> datetime | str:
+def _moment(micros: int, zone: ZoneInfo | None, kind: pa.DataType) -> datetime | str:
     try:
         moment = _EPOCH + timedelta(microseconds=micros)
         return moment.replace(tzinfo=None) if zone is None else moment.astimezone(zone)
     except OverflowError:
-        return _infinity(micros)
+        import pyarrow as pa
+
+        return _far_text(micros, pa.int64(), kind)
 
 
-def _infinity(distance: int) -> str:
-    """Return the text of DuckDB's infinity, and of a year that Python does not have."""
-    return "infinity" if distance > 0 else "-infinity"
+def _far_text(distance: int, stored: pa.DataType, kind: pa.DataType) -> str:
+    """Return the text of a moment that Python does not have: DuckDB's infinity, or a year before 1 or after 9999."""
+    import pyarrow as pa
+
+    if abs(distance) == 2 ** (stored.bit_width - 1) - 1:
+        return "infinity" if distance > 0 else "-infinity"
+    return str(pa.scalar(distance, stored).cast(kind).cast(pa.string())).replace(" ", "T")
 
 
 _TEXT_WRITERS: Final[Mapping[str, Callable[[IO[str], Callable[[], None]], ResultWriter]]] = {

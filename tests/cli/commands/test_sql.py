@@ -257,7 +257,8 @@ def test_infinite_and_local_moments_are_shown(capsys):
         capsys,
         "SELECT 'infinity'::TIMESTAMPTZ a, '-infinity'::TIMESTAMP b, TIMESTAMP '2026-03-01 12:00' c, "
         "TIMESTAMPTZ '2026-03-01 12:00:00+00' d, NULL::TIMESTAMPTZ e, DATE '2026-03-01' f, TIME '12:00' g, "
-        "'-infinity'::DATE h, DATE '10000-01-01' i, NULL::DATE j",
+        "'-infinity'::DATE h, DATE '10000-01-01' i, NULL::DATE j, '44-03-15 (BC)'::DATE k, "
+        "TIMESTAMP '10000-01-01 12:00' l, TIMESTAMPTZ '9999-12-31 23:00:00+00' m",
         "--time-zone",
         "Asia/Kolkata",
     )
@@ -271,8 +272,11 @@ def test_infinite_and_local_moments_are_shown(capsys):
             "f": "2026-03-01",
             "g": "12:00:00.000",
             "h": "-infinity",
-            "i": "infinity",
+            "i": "10000-01-01",
             "j": None,
+            "k": "-0043-03-15",
+            "l": "10000-01-01T12:00:00.000000",
+            "m": "10000-01-01T04:30:00.000000+0530",
         }
     ]
 
