@@ -60,6 +60,8 @@ def test_a_metric_has_the_unit_that_its_name_tells(name, unit):
         ("caf\udce9\n", r"caf\udce9\n"),
         ("x" * 2000, "x" * 1024),
         ("", "-"),
+        (" ", "-"),
+        (r"OFFICE\host'\"1", r"OFFICE\host'\"1"),  # the dimension that alarms and dashboards have
     ],
 )
 def test_a_dimension_has_only_characters_that_cloudwatch_accepts(label, value):

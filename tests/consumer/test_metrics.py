@@ -53,7 +53,8 @@ def test_prometheus_reads_a_label_that_is_not_unicode():
     with PrometheusMetrics(port=0) as metrics:
         metrics.gauge("worker_leases", 1, {"application": "file:///caf\udce9"})
         with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as answer:
-            assert rb'{application="file:///caf\udce9"} 1' in answer.read()
+            # The format has no escape \u: strict readers refuse the page.
+            assert rb'{application="file:///caf\\udce9"} 1' in answer.read()
 
 
 def test_prometheus_listens_on_this_machine_only_and_knows_one_page():

@@ -7,6 +7,7 @@ values. A batch that CloudWatch refuses is logged and dropped: the next report h
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -135,10 +136,12 @@ class CloudWatchMetrics(MetricsTally, PeriodicReports):
 
 
 def _dimension_value(text: str) -> str:
-    """Return a label's value as CloudWatch accepts it: ASCII without control characters, and not empty."""
-    return ascii(text)[1:-1][:_VALUE_CHARACTERS_MAX] or "-"
+    """Return a label's value as CloudWatch accepts it: ASCII without control characters, and not blank."""
+    escaped = _REFUSED_CHARACTER.sub(lambda found: ascii(found[0])[1:-1], text)[:_VALUE_CHARACTERS_MAX]
+    return escaped if escaped.strip() else "-"
 
 
+_REFUSED_CHARACTER: Final = re.compile("[^ -~]")
 _VALUE_CHARACTERS_MAX: Final = 1024
 _DIMENSIONS: Final = {
     "shard": "ShardId",

@@ -121,4 +121,5 @@ def _render_labels(labels: Labels) -> str:
 
 
 def _escape_label(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    text = value.encode("utf-8", "backslashreplace").decode()  # a folder's name need not be UTF-8
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
