@@ -12,6 +12,7 @@ import pytest
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
+from penstock.aws.fan_out import AwsFanOut
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import AccessDenied
 from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry
@@ -105,6 +106,7 @@ def test_a_program_or_a_token_that_is_not_there_is_named(line, message, profile)
     assert message in failing(lambda: AwsKinesis(options).put_records("s", [PutEntry(b"x", "k")]))
 
 
+CONSUMER = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1"
 SSO = (
     "sso_account_id = 123456789012",
     "sso_role_name = reader",
@@ -123,9 +125,14 @@ def test_a_login_that_is_missing_or_over_is_an_error_of_credentials(
     if is_expired:
         monkeypatch.setattr("botocore.utils.SSOTokenLoader.__call__", lambda *_, **__: token)
     options = profile(f"login_{is_expired}", *SSO)
-    text = failing(lambda: AwsKinesis(options).fetch_summary("s"))
-    assert "SSO" in text
-    assert text.endswith(f"; log in again: aws sso login --profile login_{is_expired}")
+    start = IteratorStart(IteratorType.LATEST)
+    for act in (
+        lambda: AwsKinesis(options).fetch_summary("s"),
+        lambda: AwsFanOut(options).subscribe(CONSUMER, "shardId-000000000000", start, print),
+    ):
+        text = failing(act)
+        assert "SSO" in text
+        assert text.endswith(f"; log in again: aws sso login --profile login_{is_expired}")
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,9 @@ class AwsFanOut:
             error = sdk_error(raised)
             if error is None:
                 raise
-            raise translate_error(error, _SUBSCRIBE, resource, is_write=False) from error
+            raise translate_error(
+                error, _SUBSCRIBE, resource, is_write=False, options=self._options
+            ) from error
         raise AssertionError("botocore sent a request that was to be intercepted")
 
     def _origin(self, url: str) -> Origin:
