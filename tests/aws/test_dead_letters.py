@@ -155,23 +155,37 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
         (DeadLetterStream("orders", region=REGION), ["returns", "orders"], REGION),
         (DeadLetterStream(ARN), "orders", REGION),
         (DeadLetterStream("orders", region=REGION), ARN, None),
+        (DeadLetterStream(ARN), ARN, None),
+        (DeadLetterStream(ARN, region=REGION), [ARN, "returns"], REGION),
+        (DeadLetterStream(ARN), "orders", None),
+        (DeadLetterStream("orders", region=REGION), "orders", None),
+        (DeadLetterStream("orders"), ARN, None),
+        (DeadLetterStream("orders", endpoint_url="http://in-environment/"), "orders", None),
     ],
 )
-def test_letters_for_the_stream_that_is_read_are_refused(target, stream, region):
+def test_letters_for_the_stream_that_is_read_are_refused(target, stream, region, monkeypatch):
+    monkeypatch.setenv("AWS_REGION", REGION)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://in-environment")
     with pytest.raises(UsageError, match=r"dead-letter stream .*orders is a stream that this consumer reads"):
         Consumer(stream, "billing", print, on_failure="dead_letter", dead_letter=target, region=region)
 
 
+OTHER_ROLE = {"role_arn": "arn:aws:iam::210987654321:role/letters"}
+
+
 @pytest.mark.parametrize(
-    "target",
+    ("target", "stream"),
     [
-        DeadLetterStream("orders", region="us-east-1"),
-        DeadLetterStream("orders", endpoint_url="http://other"),
-        unittest.mock.Mock(),
+        (DeadLetterStream("orders", region="us-east-1"), "orders"),
+        (DeadLetterStream("orders", endpoint_url="http://other"), "orders"),
+        (DeadLetterStream("orders", region=REGION, connection=OTHER_ROLE), "orders"),
+        (DeadLetterStream("orders", region=REGION, connection={"profile": "letters"}), ARN),
+        (DeadLetterStream(ARN.replace("123456789012", "210987654321")), ARN),
+        (unittest.mock.Mock(), "orders"),
     ],
 )
-def test_letters_for_a_stream_of_the_same_name_elsewhere_are_accepted(target):
-    Consumer("orders", "billing", print, on_failure="dead_letter", dead_letter=target, region=REGION)
+def test_letters_for_a_stream_of_the_same_name_elsewhere_are_accepted(target, stream):
+    Consumer(stream, "billing", print, on_failure="dead_letter", dead_letter=target, region=REGION)
 
 
 def test_wrong_arguments_are_refused_at_once():

@@ -14,11 +14,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
-from penstock.aws.aws_options import parse_connection
+from penstock.aws.aws_options import AwsOptions, parse_connection
+from penstock.aws.connection import environment_endpoint, with_environment
 from penstock.aws.service_calls import TRANSIENT, call_operation
 from penstock.core.keyword_options import merge_connection
 from penstock.core.limits import RECORD_BYTES_MAX
@@ -66,10 +67,10 @@ class _Target:
         connection: Mapping[str, Any] | None,
         stream: str | None = None,
     ) -> None:
-        self._fields: dict[str, Any] = with_region_of_arns(
+        fields = with_region_of_arns(
             merge_connection(connection, region=region, endpoint_url=endpoint_url), stream
         )
-        self._options = parse_connection(self._fields)
+        self._options = parse_connection(fields)
 
     def __call__(self, batch: Batch, error: BaseException) -> None:
         """Write a letter for each record.
@@ -105,6 +106,16 @@ class _Target:
 
 def _name_of(stream: str) -> str:
     return stream.rpartition("/")[2]
+
+
+def _place_of(options: AwsOptions) -> tuple[str | None, str]:
+    """Return the region and the endpoint of calls to Kinesis, by the options or else the environment."""
+    endpoint_url = options.endpoint_url or environment_endpoint(options) or ""
+    return with_environment(options).region, endpoint_url.rstrip("/")
+
+
+def _credentials_of(options: AwsOptions) -> tuple[str | None, ...]:
+    return options.profile, options.access_key_id, options.role_arn
 
 
 def _check_named(**targets: object) -> None:
@@ -146,13 +157,22 @@ class DeadLetterStream(_Target):
     def __str__(self) -> str:
         return f"dead-letter stream {self.stream}"
 
-    def is_read_by(self, streams: Iterable[str], connection: Mapping[str, Any]) -> bool:
-        """Return whether a consumer of these streams, with this connection, would read the letters."""
-        other = with_region_of_arns(connection, *streams)
-        is_same_service = all(
-            self._fields.get(name) == other.get(name) for name in ("region", "endpoint_url")
+    def is_read_by(self, streams: Collection[str], connection: Mapping[str, Any]) -> bool:
+        """Return whether a consumer of these streams, with this connection, would read the letters.
+
+        ARNs show the account. A name does not: then the credentials have to be the same, too.
+        """
+        is_same_arn = self.stream.startswith("arn:") and self.stream in streams
+        may_be_same = any(
+            _name_of(each) == _name_of(self.stream) and {each[:4], self.stream[:4]} != {"arn:"}
+            for each in streams
         )
-        return is_same_service and _name_of(self.stream) in map(_name_of, streams)
+        if not is_same_arn and not may_be_same:
+            return False
+        own, other = self._options, parse_connection(with_region_of_arns(connection, *streams))
+        return _place_of(own) == _place_of(other) and (
+            is_same_arn or _credentials_of(own) == _credentials_of(other)
+        )
 
     def _write(self, record: Record, letter: str) -> None:
         key = (record.partition_key or record.sequence_number)[:_KEY_CHARACTERS_MAX]

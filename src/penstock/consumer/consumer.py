@@ -152,13 +152,15 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         self._tracer_provider = tracer_provider
         self._ports = ports
         self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
-        is_read_by = getattr(
-            type(dead_letter), "is_read_by", None
-        )  # of `DeadLetterStream`; other user code has none
-        if is_read_by is not None and is_read_by(dead_letter, self.streams, self._connection):
+        is_read_by = getattr(type(dead_letter), "is_read_by", None)  # only `DeadLetterStream` has it
+        if (
+            ports is None
+            and is_read_by is not None
+            and is_read_by(dead_letter, self.streams, self._connection)
+        ):
             raise UsageError(
                 f"{dead_letter} is a stream that this consumer reads: each letter would be read, fail and become a letter again. "
-                "Name another stream"
+                "Name another stream, or give the ARNs of both if they are in two accounts"
             )
         if ports is not None and self._connection:
             raise UsageError(
