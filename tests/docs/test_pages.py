@@ -92,3 +92,12 @@ def test_a_command_is_one_that_exists(page, capsys):
         assert set(options) <= {*parser.option_names, "--help", "--version", "--verbose", "--log-json"}, (
             command
         )
+
+
+def test_the_json_lines_of_a_delivery_have_the_fields_on_its_page():
+    module = ast.parse((ROOT / "src/penstock/delivery/table_writer.py").read_text())
+    [report] = [node for node in module.body if isinstance(node, ast.ClassDef) and node.name == "BatchReport"]
+    fields = [node.target.id for node in report.body if isinstance(node, ast.AnnAssign)]
+    page = (ROOT / "docs/deliver.md").read_text()
+    [shown] = re.findall(r"With `--json` each batch is one line: (.+?)\n\n", page, re.DOTALL)
+    assert sorted(re.findall(r"`(\w+)`", shown)) == sorted(fields)
