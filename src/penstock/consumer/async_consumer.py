@@ -138,8 +138,7 @@ class AsyncConsumer(AsyncioConsumer[Consumer, AsyncBatch]):
         """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
         This is for a program that has nothing else to do: in the main thread, signals are handled until the
-        end; a second one raises KeyboardInterrupt at once. As a part of a service, use `async with`, which leaves signals
-        alone.
+        end; a second one is as for `Consumer.run`. As a part of a service, use `async with`, which leaves signals alone.
 
         Raises:
             HandlerFailed: User code failed for good and `on_failure="stop_worker"`.

@@ -185,8 +185,8 @@ class Consumer(ThreadedConsumer[Worker, Batch]):
         """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
         After a first signal, calls under way are finished, checkpoints stored and leases released, within
-        `shutdown_timeout_s`; a second one raises KeyboardInterrupt at once. Signals are handled only in the main
-        thread, and only until the end.
+        `shutdown_timeout_s`; a second one raises KeyboardInterrupt at once, unless it is the same signal within half a second.
+        Signals are handled only in the main thread, and only until the end.
 
         Raises:
             HandlerFailed: User code failed for good and `on_failure="stop_worker"`.

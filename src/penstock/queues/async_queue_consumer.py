@@ -103,7 +103,7 @@ class AsyncQueueConsumer(AsyncioConsumer[QueueConsumer, Any]):
     async def run(self) -> None:
         """Work until the task is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
-        In the main thread, signals are handled until the end; a second one raises KeyboardInterrupt. As a part of a service, use
+        In the main thread, signals are handled until the end; a second one is as for `QueueConsumer.run`. As a part of a service, use
         `async with`, which leaves signals alone.
 
         Raises:

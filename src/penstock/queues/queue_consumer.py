@@ -160,7 +160,8 @@ class QueueConsumer(ThreadedConsumer[QueueLoop, Any]):
         """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
 
         A graceful stop takes at most `shutdown_timeout_s`. Calls under way are finished and acknowledged. Other records in hand are
-        returned once the open receives are answered. A second signal raises KeyboardInterrupt. Only `run` in the main thread handles signals.
+        returned once the open receives are answered. A second signal raises KeyboardInterrupt, unless it is the same one within half a
+        second. Only `run` in the main thread handles signals.
 
         Raises:
             NotFound, AccessDenied, Rejected: The queue cannot be used, now or any more.
