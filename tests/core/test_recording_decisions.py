@@ -97,6 +97,26 @@ def test_hashes_are_equal_for_equal_values_and_need_the_secret():
     assert b"7}" not in one.data
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "are_equal"),
+    [
+        (b"7.0", b"7.00", True),
+        (b"7", b"70e-1", True),
+        (b'{"a":[1.10],"b":2}', b'{"b":2, "a":[1.1]}', True),
+        (b"0.1", b"0.10000000000000000001", False),
+        (b"9" * 5_000, b"9" * 5_001, False),
+        (b"7", b'"7"', False),
+        (b"1e999999999999999999999", b"1", False),
+        (b"NaN", b"null", False),
+    ],
+)
+def test_hashes_of_numbers_are_equal_if_the_numbers_are(one, other, are_equal):
+    redaction = parse_redaction(["json:$.id=hash"])
+    first, second = (redact(redaction, SECRET, "k", b'{"id":%s}' % value) for value in (one, other))
+    assert first.dropped_count == second.dropped_count == 0
+    assert (first.data == second.data) is are_equal
+
+
 @pytest.mark.parametrize("data", [b"\xff", rb'{"b":"\ud83d"}', b"[" * 100_000])
 def test_data_that_is_no_json_is_dropped_if_fields_are_redacted(data):
     found = redact(parse_redaction(["json:$.a"]), SECRET, "k", data)

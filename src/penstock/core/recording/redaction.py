@@ -15,6 +15,7 @@ import hmac
 import json
 import re
 from collections.abc import Sequence
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context
 from typing import Any, Final
 
 import msgspec
@@ -27,6 +28,7 @@ REDACTED: Final = "redacted"
 _HASH_BYTES: Final = 16
 _STEP: Final = re.compile(r"\.([^.\[\]=]+)|\[(\d+|\*)\]")
 _ALL: Final = "*"
+_EXACT: Final = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 
 
 class JsonField(Struct, frozen=True):
@@ -152,11 +154,7 @@ def _number_as_written(text: str) -> msgspec.Raw:
 def _replaced_value(value: Any, steps: tuple[str | int, ...], is_hashed: bool, secret: bytes) -> Any:
     """Return a JSON value with the field at the end of a path redacted; unchanged if the path leads nowhere."""
     if not steps:
-        return (
-            hash_text(secret, msgspec.json.encode(value, order="deterministic").decode())
-            if is_hashed
-            else REDACTED
-        )
+        return hash_text(secret, _comparable_text(value)) if is_hashed else REDACTED
     step, rest = steps[0], steps[1:]
     if isinstance(value, dict) and step in value:
         return {**value, step: _replaced_value(value[step], rest, is_hashed, secret)}
@@ -166,6 +164,21 @@ def _replaced_value(value: Any, steps: tuple[str | int, ...], is_hashed: bool, s
             for index, each in enumerate(value)
         ]
     return value
+
+
+def _comparable_text(value: Any) -> str:
+    """Return a JSON value as text, the same for equal values: 7, 7.0 and 70e-1 are equal."""
+    parsed = json.loads(
+        msgspec.json.encode(value),
+        parse_int=_shortest_number,
+        parse_float=_shortest_number,
+        parse_constant=_number_as_written,
+    )
+    return msgspec.json.encode(parsed, order="deterministic").decode()
+
+
+def _shortest_number(text: str) -> msgspec.Raw:
+    return _number_as_written(str(_EXACT.normalize(_EXACT.create_decimal(text))))
 
 
 def hash_text(secret: bytes, text: str) -> str:
