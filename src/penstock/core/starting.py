@@ -77,7 +77,7 @@ def parse_starting(
         document = json.loads(text, object_pairs_hook=json_object)
     except (ValueError, RecursionError) as error:
         raise PositionError(
-            f"option {option}: {text[:80]!r} begins like JSON and is not ({error}); {_FORMS}"
+            f"option {option}: {text[:80]!r} begins like JSON and cannot be read as it ({error}); {_FORMS}"
         ) from error
     lowered = {key.lower(): value for key, value in document.items()}
     if "at_timestamp" in lowered:
