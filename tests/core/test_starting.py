@@ -125,7 +125,9 @@ def test_what_is_no_position_is_refused_and_names_the_option(text):
 
 
 def test_a_shard_that_is_named_twice_is_refused():
-    with pytest.raises(PositionError, match=r"begins like JSON and cannot be read as it \(\* is there twice\)"):
+    with pytest.raises(
+        PositionError, match=r"begins like JSON and cannot be read as it \(\* is there twice\)"
+    ):
         parse_starting('{"*": "LATEST", "*": "TRIM_HORIZON"}')
 
 

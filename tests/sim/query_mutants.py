@@ -393,7 +393,7 @@ def refuses_nothing(*_args, **_kwargs):
 @planted(
     "a run ends where nobody reads on",
     "this query: a run with AvailableNow that ended green over a hole",
-    4547,
+    426,
     QueryWorker,
     "describe_unread_part",
     needs=lambda scenario: scenario.faults.available_now,
