@@ -6,18 +6,22 @@ The reader is driven without Spark; tests/spark/session/test_several_streams.py 
 from __future__ import annotations
 
 import json
+import math
 import re
 import threading
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from java_leader import JavaLeader
 from penstock import Consumer
 from penstock.core.batches.several_offsets import parse_multi_stream_offset
-from penstock.errors import NotFound, OptionError, PositionError, StreamChanged
+from penstock.errors import NotFound, OptionError, PositionError, StreamChanged, Unavailable
+from penstock.spark.driver.search import must_await_shard
 from penstock.spark.engine import PASSES_START
+from penstock.spark.streams import several_planner
 from several_query import SeveralQuery
 from spark_support import numbered, put, wait_for_next_second
 from waiting import wait_until
@@ -134,6 +138,29 @@ def test_available_now_ends_when_both_streams_are_read(several, client, names):
     q.night()
     assert q.numbers() == [*range(30), *range(RETURNS, RETURNS + 40)]
     assert q.night() == []
+
+
+def test_a_first_run_to_the_end_needs_a_shard_of_one_stream_not_of_each(
+    several, server, client, names, monkeypatch
+):
+    single = f"single-{uuid.uuid4().hex[:8]}"
+    server.create_stream(single, shards=1)
+    for name in (names[0], single):
+        put(client, name, numbered(0, 20))
+    one, two, three = (several([names[0], single]) for _ in range(3))
+    one.read_until(40)
+    for each in (two, three):
+        each.reader.prepareForTriggerAvailableNow()
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(two.batch)
+        wait_until(lambda: (one.batch(), run.done())[1], "the run")
+    assert run.result() is None
+    assert [len(each.planner._joined.shards.states) for each in two.planned()] == [1, 0]
+    monkeypatch.setattr(
+        several_planner, "must_await_shard", lambda searches, _: must_await_shard(searches, math.inf)
+    )
+    with pytest.raises(Unavailable, match=r"stream .*: this query reads nothing of it"):
+        three.batch()
 
 
 def test_a_stream_that_is_added_begins_at_its_position_and_one_left_out_keeps_its_place(

@@ -5,6 +5,7 @@ The reader is driven without Spark; leases are short, so that every hand-over an
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter
@@ -21,6 +22,7 @@ from penstock.errors import OptionError, Unavailable
 from penstock.spark import stream_reader
 from penstock.spark.driver import joining, planner
 from penstock.spark.driver.query_worker import coordinator_options
+from penstock.spark.driver.search import must_await_shard
 from penstock.spark.driver.startup_checks import refuse_shared_default_name
 from spark_support import numbered, put
 from waiting import wait_until
@@ -340,7 +342,10 @@ def test_a_query_that_gets_no_shard_warns_once_with_the_way_out(fleet, caplog, m
     assert len(warnings()) == 1
 
 
-def test_a_run_to_the_end_that_has_never_had_a_shard_fails_with_the_way_out(fleet, client, caplog):
+def test_a_run_to_the_end_that_has_never_had_a_shard_fails_with_the_way_out(
+    fleet, client, caplog, monkeypatch
+):
+    monkeypatch.setattr(planner, "must_await_shard", lambda searches, _: must_await_shard(searches, math.inf))
     one = fleet(shards=1)
     put(client, one.stream, numbered(0, 10))
     turn([one], lambda: one.rows, "a batch")
@@ -356,6 +361,22 @@ def test_a_run_to_the_end_that_has_never_had_a_shard_fails_with_the_way_out(flee
     two.reader.prepareForTriggerAvailableNow()
     assert two.batch() is None
     assert "this query reads nothing" in caplog.text
+
+
+def test_a_first_run_to_the_end_waits_for_the_shards_that_others_hand_over_after_their_batches(fleet, client):
+    one = fleet()
+    turn([one], lambda: shares(one) == [6], "all shards")
+    put(client, one.stream, numbered(0, 100))
+    end = one.next_plan()
+    two = fleet(beside=one)
+    two.reader.prepareForTriggerAvailableNow()
+    with ThreadPoolExecutor() as pool:
+        run = pool.submit(two.batch)
+        wait_until(lambda: any(lease.next_owner for lease in one.table.scan().leases), "a request")
+        one.commit(end, one.execute(end))
+        turn([one], run.done, "the run")
+        assert run.result() is None
+    assert len(shares(one)) == 2
 
 
 def test_a_query_does_not_warn_that_others_have_the_shards_of_a_dead_one(fleet, client, caplog, monkeypatch):

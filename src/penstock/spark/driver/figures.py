@@ -96,5 +96,5 @@ def describe_missing_shards(query: JoinedQuery, options: SourceOptions) -> str |
         f"stream {options.stream}: this query reads nothing of it. Other workers of application {options.application} have all its "
         f"shards, {stats.total_leases} (penstock leases {options.application}). Each start() is a worker of its own, and so is each "
         "side of a frame that is joined with itself: to read the whole stream here too, call load() with an applicationName of "
-        "its own"
+        "its own; to share it, the stream needs a shard for each worker, and another worker hands a shard over after its batch"
     )

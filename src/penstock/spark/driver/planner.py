@@ -40,7 +40,7 @@ from penstock.spark.driver.figures import (
 from penstock.spark.driver.joining import JoinedQuery, draw_name, join, leave
 from penstock.spark.driver.lease_recreation import LeaseRecreation
 from penstock.spark.driver.news_polling import NewsPoller, read_cost_s
-from penstock.spark.driver.search import Search
+from penstock.spark.driver.search import Search, must_await_shard
 from penstock.spark.driver.startup_checks import refuse_shared_default_name
 from penstock.spark.options.spark_options import SourceOptions
 from penstock.spark.tasks.query_stream import check_stream
@@ -143,10 +143,10 @@ class Planner:
 
         Raises:
             Unavailable: With AvailableNow, if it is still uncertain after some time whether the whole stream is read, or if the query
-                has never read and other workers have all shards.
+                has never read and has got no shard by then.
         """
         search = self.begin_search(start, may_be_only_batch=may_be_only_batch)
-        while not self.search_once(search):
+        while not self.search_once(search) or must_await_shard([search], self._clock.monotonic_s()):
             self.wait(search.wake_s - self._clock.monotonic_s())
         limits = Limits(self._options.record_count_max, self._options.bytes_max)
         return self.plan(search, limits if with_limits else NO_LIMITS)
@@ -184,17 +184,17 @@ class Planner:
         self._query.query_worker.post_tip_marks(shards)
         is_complete = search.is_patient and self._await_every_answer()
         now_s = self._clock.monotonic_s()
-        if is_complete or now_s >= search.deadline_s:
-            self._has_late_leases = False
-            if search.is_patient and not is_complete:
-                self._report_unread_part(search)
-            self._report_missing_shards(search.start, now_s)
-            return True
         idle = (state for state in shards.states.values() if not state.has_news)
         search.wake_s = min(search.deadline_s, self._poller.next_probe_s(idle))
         if search.is_patient:  # check again whether live workers read the rest of the stream
             search.wake_s = min(search.wake_s, now_s + self._options.probe_interval_s)
-        return False
+        if not is_complete and now_s < search.deadline_s:
+            return False
+        self._has_late_leases = False
+        if search.is_patient and not is_complete:
+            self._report_unread_part(search)
+        self._report_missing_shards(search, now_s)
+        return True
 
     def _update_shards(self, start: StreamOffset) -> list[str]:
         """Update the shards after a batch, and return those with records to read.
@@ -224,18 +224,18 @@ class Planner:
             raise Unavailable(unread)
         _log.warning(unread)
 
-    def _report_missing_shards(self, start: StreamOffset, now_s: float) -> None:
-        """Warn once if this query has read nothing and has no shard. With AvailableNow the run may end now.
+    def _report_missing_shards(self, search: Search, now_s: float) -> None:
+        """Warn once if this query has read nothing and has no shard; with AvailableNow at once, since the run may end now.
 
-        Raises:
-            Unavailable: With AvailableNow, if the checkpoint location has no batch either: the query may never get a shard.
+        With AvailableNow, if the checkpoint location has no batch either, the search gets the reason: the query may never get a shard.
         """
-        if self._planned is None and now_s >= self._warn_due_s:
-            why = describe_missing_shards(self._query, self._options)
-            if why is None:
-                return
-            if self._until_ms is not None and start.batch == 0:
-                raise Unavailable(why)
+        search.missing_shards = None
+        why = None if self._planned is not None else describe_missing_shards(self._query, self._options)
+        if why is None:
+            return
+        if self._until_ms is not None and search.start.batch == 0:
+            search.missing_shards = why
+        if now_s >= self._warn_due_s:
             _log.warning(why)
             self._warn_due_s = float("inf")
 

@@ -28,7 +28,7 @@ from penstock.runtime.metrics_tally import LabelledMetrics
 from penstock.spark.driver.joining import name_worker
 from penstock.spark.driver.planner import Planner
 from penstock.spark.driver.planner_opening import open_metrics, open_planner
-from penstock.spark.driver.search import Search
+from penstock.spark.driver.search import Search, must_await_shard
 from penstock.spark.options.several_streams import SeveralOptions
 from penstock.spark.stream_names import naming_stream
 from penstock.spark.streams.several_report import add_reports, without_batch_figures
@@ -191,6 +191,8 @@ class SeveralPlanner:
                     if stream.planner.search_once(searches[stream_id]):
                         del running_searches[stream_id]
             has_found = any(search.wanted_shards for search in searches.values())
+            if not running_searches and must_await_shard(searches.values(), self._clock.monotonic_s()):
+                running_searches = dict(searches)
             if not running_searches or (has_found and not may_be_only_batch):
                 return
             wake_s = min(search.wake_s for search in running_searches.values()) - self._clock.monotonic_s()
