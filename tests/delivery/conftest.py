@@ -16,7 +16,12 @@ class Batches:
 
     def __init__(self, spark, delivery, texts):
         from penstock.delivery.files import open_files
-        from penstock.delivery.opening import OpenDelivery, open_record_texts, parse_schema
+        from penstock.delivery.opening import (
+            OpenDelivery,
+            check_folders,
+            open_record_texts,
+            parse_schema,
+        )
         from penstock.delivery.targets.opening import open_target
 
         self._spark = spark
@@ -34,6 +39,7 @@ class Batches:
             backfill_range=None,
             opened_ms=0,
         )
+        check_folders(spark, self._opened)
         self._writer = self._new_writer()
         self.table, self.letters = f"{delivery.to}/**/*.parquet", delivery.dead_letter_folder
 

@@ -45,10 +45,11 @@ from penstock.delivery.opening import (
 )
 from penstock.delivery.run_lock import QUERY, kind_of_batch, try_lock
 from penstock.delivery.running import DeliveryRun, check_deliveries, set_java_options, use_utf8_names
-from penstock.delivery.table_writer import saved_schema
+from penstock.delivery.table_writer import TableWriter, saved_schema
 from penstock.delivery.targets.delta import DeltaTable
 from penstock.delivery.targets.iceberg import IcebergTable
 from penstock.delivery.targets.lake import LakeTarget
+from penstock.delivery.targets.plain_files import PlainFiles
 from penstock.errors import DeliveryFailed, NotFound, OptionError, StreamChanged
 from penstock.spark.tasks.query_stream import check_stream
 
@@ -99,6 +100,9 @@ def test_a_table_whose_folder_was_renamed_is_not_begun_anew(tmp_path):
     store.commit(manifest("000000000"))
     with pytest.raises(DeliveryFailed, match="orders has gone"):
         check_table_folder(delivery, store)
+    running = TableWriter(delivery, LocalFiles(), None, PlainFiles(delivery), report=lambda _report: None)
+    with pytest.raises(DeliveryFailed, match="orders has gone"):
+        running.write_batch(None, 1)
     (tmp_path / "orders").mkdir()
     check_table_folder(delivery, store)
 

@@ -24,10 +24,9 @@ _PROBE: Final = ".penstock-probe"
 
 
 def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
-    """Raise DeliveryFailed if the table's folder on this machine was renamed or removed since the last batch."""
-    if not delivery.is_folder or not delivery.to.startswith("/") or store.is_empty():
-        return
-    if not Path(delivery.to).exists():
+    """Raise DeliveryFailed if the table's folder on this machine was renamed or removed since the last batch. Called before each batch."""
+    is_local = delivery.is_folder and delivery.to.startswith("/")
+    if is_local and not Path(delivery.to).exists() and not store.is_empty():
         raise DeliveryFailed(describe_lost_table(f"the folder {delivery.to}", delivery))
 
 

@@ -20,6 +20,7 @@ from penstock.delivery import json_rows
 from penstock.delivery.batch_store import BatchStore
 from penstock.delivery.compaction import Compaction
 from penstock.delivery.files import Files, spark_uri
+from penstock.delivery.folder_checks import check_table_folder
 from penstock.delivery.record_texts import RecordTexts
 from penstock.delivery.table_rows import (
     check_columns,
@@ -125,6 +126,7 @@ class TableWriter:
         """
         began_s = time.monotonic()
         self._at_step("begin")
+        check_table_folder(self._delivery, self.store)
         earlier = self.store.read(label)
         if earlier is not None:
             self.store.check_same_records(
