@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from penstock.core.delivering.definition import parse_delivery
 from penstock.core.delivering.new_names import ColumnNameRule
+from penstock.core.delivering.record import record_of
 from penstock.errors import OptionError
 
 
@@ -108,3 +110,49 @@ def test_a_struct_of_a_lake_table_in_which_spark_finds_no_fields_is_left_out(kin
         "outer": "struct<what?:struct<a:bigint>>",
         "day": "generated",
     }
+
+
+@pytest.mark.parametrize("kind", ["long", "string"])
+def test_a_redelivery_keeps_a_column_that_the_delivery_has_added_since_the_checks(kinds, tmp_path, kind):
+    from penstock.delivery.files import LocalFiles
+    from penstock.delivery.opening import OpenDelivery, save_record
+    from penstock.delivery.table_writer import save_schema, saved_schema
+
+    given = {"stream": "orders", "to": f"{tmp_path}/orders"}
+    delivery, files = parse_delivery(given), LocalFiles()
+    schema = kinds.StructType().add("id", "long")
+    redelivery = OpenDelivery(
+        delivery=delivery,
+        files=files,
+        schema=kinds.StructType().add("id", "long").add("price", kind),
+        texts=None,
+        target=None,
+        record=None,
+        old_record=record_of(delivery, "penstock", "id"),
+        backfill_range=None,
+        opened_ms=0,
+    )
+    redelivery = structs.replace(redelivery, record=redelivery.old_record)
+    newest = schema.add("price", "long").add("country", "string")
+    save_schema(files, delivery, newest)
+    if kind == "string":
+        with pytest.raises(OptionError, match="price is BIGINT in the table's files"):
+            save_record(redelivery)
+    else:
+        save_record(redelivery)
+    assert saved_schema(files, delivery) == newest
+
+
+def test_a_running_delivery_keeps_the_wider_columns_of_a_redelivery_when_it_adds_one(batches, kinds):
+    from penstock.delivery.table_writer import save_schema, saved_schema
+
+    running = batches(schema="id INT, place STRUCT<lat: FLOAT>")
+    files, delivery = running._opened.files, running._opened.delivery
+    running.write([b'{"id": 1, "place": {"lat": 1.5}}'])
+    place = kinds.StructType([kinds.StructField("lat", kinds.DoubleType())])
+    wide = kinds.StructType().add("id", kinds.LongType()).add("place", place)
+    save_schema(files, delivery, wide)
+    running.write([b'{"id": 2, "country": "de"}'])
+    assert saved_schema(files, delivery) == wide.add("country", kinds.StringType())
+    running.write([b'{"id": 5000000000}'])
+    assert [each.row_count for each in running.reports] == [1, 1, 1]

@@ -452,6 +452,7 @@ def save_record(opened: OpenDelivery) -> None:
 
     Raises:
         DeliveryFailed: Another run has written the first record since the checks.
+        OptionError: Another run has added a column since the checks that does not fit the schema.
     """
     place = _record_place(opened.delivery)
     if opened.old_record is None:
@@ -462,7 +463,11 @@ def save_record(opened: OpenDelivery) -> None:
     elif opened.record != opened.old_record:
         opened.files.replace(place, opened.record.to_json())
     if opened.schema is not None and opened.schema.fields:
-        save_schema(opened.files, opened.delivery, opened.schema)
+        # A run of another kind may have added columns since the checks.
+        newest = saved_schema(opened.files, opened.delivery)
+        schema = _with_saved_columns(opened.delivery, opened.schema, newest)
+        assert schema is not None
+        save_schema(opened.files, opened.delivery, schema)
 
 
 def _record_place(delivery: Delivery) -> str:

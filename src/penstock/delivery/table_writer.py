@@ -28,6 +28,7 @@ from penstock.delivery.table_rows import (
     with_inner_fields,
     with_newer_columns,
     with_verdict,
+    with_wider_types,
 )
 from penstock.delivery.targets.target import Target
 
@@ -237,7 +238,7 @@ class TableWriter:
                 self._name_rule,
                 in_structs=self._delivery.adds_to_structs,
             )
-        # Another run of the delivery, such as a redelivery, may have added columns meanwhile.
+        # Another run of the delivery, such as a redelivery, may have added or widened columns meanwhile.
         saved = saved_schema(self._files, self._delivery)
         if saved is not None:
             known_names = {name.lower() for name in self._schema.names}
@@ -245,7 +246,8 @@ class TableWriter:
             columns = {field.name: field.dataType.simpleString() for field in further}
             self._schema = json_rows.with_added_columns(self._schema, columns)
             if self._delivery.adds_to_structs:
-                self._schema = with_inner_fields(self._schema, saved)
+                wider = with_wider_types(self._schema, saved, in_structs=True)
+                self._schema = with_inner_fields(wider, saved)
         columns = json_rows.new_columns(verdicts, self._schema, self._name_rule)
         if columns:
             if self._has_no_columns:
