@@ -84,9 +84,16 @@ def with_verdict(batch: DataFrame, schema: StructType, texts: RecordTexts | None
     allows_non_finite = texts is not None and texts.allows_non_finite
     for name, column in _added_columns(schema, texts, allows_non_finite=allows_non_finite):
         batch = batch.withColumn(name, column)
-    # Before 4.2, Spark moves a filter on the verdict below these columns and copies the parse for each use of a field: plans take
-    # minutes. It moves no filter below an observation.
-    return batch.observe(_BARRIER, F.count(F.lit(1)))
+    return batch
+
+
+def rows_where(verdicts: DataFrame, condition: Column) -> DataFrame:
+    """Return the rows whose verdict meets a condition.
+
+    Before 4.2, Spark would move the filter below the columns of `with_verdict` and copy the parse for each use of a field: to plan that
+    takes minutes. It moves no filter below an observation.
+    """
+    return verdicts.observe(_BARRIER, F.count(F.lit(1))).where(condition)
 
 
 @functools.lru_cache(maxsize=KEPT_SCHEMAS_MAX)
@@ -230,7 +237,8 @@ def new_columns(verdicts: DataFrame, schema: StructType, names: ColumnNameRule) 
     refused = [*(name.lower() for name in schema.names), *names.taken_names, ""]
     # A record is sampled only if one of its unknown fields may become a column.
     may_grow = F.exists(_KEYS, lambda key: ~F.lower(key).isin(refused))
-    rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & may_grow).select(TEXT).limit(SAMPLE_COUNT).collect()
+    unknown = rows_where(verdicts, (F.col(VERDICT) == UNKNOWN) & may_grow)
+    rows = unknown.select(TEXT).limit(SAMPLE_COUNT).collect()
     return infer_columns((bytes(row[0]).decode() for row in rows), schema.names, names.refusal)
 
 
@@ -240,7 +248,8 @@ def with_new_fields(verdicts: DataFrame, schema: StructType, names: ColumnNameRu
     if not structs:
         return schema
     has_new = functools.reduce(operator.or_, (_has_new_field(path, known) for path, known in structs.items()))
-    rows = verdicts.where((F.col(VERDICT) == UNKNOWN) & has_new).select(TEXT).limit(SAMPLE_COUNT).collect()
+    unknown = rows_where(verdicts, (F.col(VERDICT) == UNKNOWN) & has_new)
+    rows = unknown.select(TEXT).limit(SAMPLE_COUNT).collect()
     found = infer_fields((bytes(row[0]).decode() for row in rows), structs, names.inner_refusal)
     for path, fields in found.items():
         schema = _with_fields(schema, path, fields)

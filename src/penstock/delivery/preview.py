@@ -74,10 +74,10 @@ def preview(spark: SparkSession, delivery: Delivery, options: SourceOptions) -> 
     if schema is not None and (delivery.evolve == "add" or not schema.fields):
         schema = _grown_schema(json_rows.with_verdict(records, schema, texts), delivery, schema, names)
     rows = with_verdict(records, delivery, schema, texts)
-    unfit = rows.where(F.col(json_rows.VERDICT) != json_rows.FITS)
+    unfit = json_rows.rows_where(rows, F.col(json_rows.VERDICT) != json_rows.FITS)
     reason = json_rows.reason_of(schema, names).alias("reason")
     dead = [row.reason for row in unfit.select(reason).limit(ROW_COUNT).collect()]
-    rows = rows.where(F.col(json_rows.VERDICT) == json_rows.FITS)
+    rows = json_rows.rows_where(rows, F.col(json_rows.VERDICT) == json_rows.FITS)
     is_empty = schema is not None and not schema.fields
     if is_empty:
         rows = rows.select(F.lit("").alias("_none")).limit(0)

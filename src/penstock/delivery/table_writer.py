@@ -185,7 +185,11 @@ class TableWriter:
         if counts["dead"]:
             self._at_step("dead letters")
             letters = json_rows.dead_letters(
-                verdicts.where(~_is_row()), self._schema, self._name_rule, delivery.name, label
+                json_rows.rows_where(verdicts, ~_is_row()),
+                self._schema,
+                self._name_rule,
+                delivery.name,
+                label,
             )
             letters.coalesce(1).write.json(spark_uri(f"{folder}/dead"))
             letter_moves = plan_moves(
