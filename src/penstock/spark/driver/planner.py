@@ -225,17 +225,13 @@ class Planner:
         _log.warning(unread)
 
     def _report_missing_shards(self, search: Search, now_s: float) -> None:
-        """Warn once if this query has read nothing and has no shard; with AvailableNow at once, since the run may end now.
+        """Warn once if this query has read nothing and has no shard.
 
         With AvailableNow, if the checkpoint location has no batch either, the search gets the reason: the query may never get a shard.
         """
-        search.missing_shards = None
         why = None if self._planned is not None else describe_missing_shards(self._query, self._options)
-        if why is None:
-            return
-        if self._until_ms is not None and search.start.batch == 0:
-            search.missing_shards = why
-        if now_s >= self._warn_due_s:
+        search.missing_shards = why if self._until_ms is not None and search.start.batch == 0 else None
+        if why is not None and now_s >= self._warn_due_s:
             _log.warning(why)
             self._warn_due_s = float("inf")
 
