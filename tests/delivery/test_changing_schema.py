@@ -1,4 +1,4 @@
-"""A schema that changes ten times while a delivery is killed, with one bad record in a hundred."""
+"""Schemas that change under a delivery: ten times while it is killed, with one bad record in a hundred, and by a redelivery beside it."""
 
 from __future__ import annotations
 
@@ -64,3 +64,20 @@ def test_ten_new_fields_and_bad_records_are_delivered_once_and_mended(kinesis, r
     deliver(changing.MENDED)
     check(changing.ids())
     assert letters() == []
+
+
+def test_a_running_delivery_keeps_the_wider_columns_of_a_redelivery_when_it_adds_one(batches):
+    from pyspark.sql import types as kinds
+
+    from penstock.delivery.table_writer import save_schema, saved_schema
+
+    running = batches(schema="id INT, place STRUCT<lat: FLOAT>")
+    files, delivery = running._opened.files, running._opened.delivery
+    running.write([b'{"id": 1, "place": {"lat": 1.5}}'])
+    place = kinds.StructType([kinds.StructField("lat", kinds.DoubleType())])
+    wide = kinds.StructType().add("id", kinds.LongType()).add("place", place)
+    save_schema(files, delivery, wide)
+    running.write([b'{"id": 2, "country": "de"}'])
+    assert saved_schema(files, delivery) == wide.add("country", kinds.StringType())
+    running.write([b'{"id": 5000000000}'])
+    assert [each.row_count for each in running.reports] == [1, 1, 1]

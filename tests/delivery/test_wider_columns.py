@@ -141,18 +141,3 @@ def test_a_redelivery_keeps_a_column_that_the_delivery_has_added_since_the_check
     else:
         save_record(redelivery)
     assert saved_schema(files, delivery) == newest
-
-
-def test_a_running_delivery_keeps_the_wider_columns_of_a_redelivery_when_it_adds_one(batches, kinds):
-    from penstock.delivery.table_writer import save_schema, saved_schema
-
-    running = batches(schema="id INT, place STRUCT<lat: FLOAT>")
-    files, delivery = running._opened.files, running._opened.delivery
-    running.write([b'{"id": 1, "place": {"lat": 1.5}}'])
-    place = kinds.StructType([kinds.StructField("lat", kinds.DoubleType())])
-    wide = kinds.StructType().add("id", kinds.LongType()).add("place", place)
-    save_schema(files, delivery, wide)
-    running.write([b'{"id": 2, "country": "de"}'])
-    assert saved_schema(files, delivery) == wide.add("country", kinds.StringType())
-    running.write([b'{"id": 5000000000}'])
-    assert [each.row_count for each in running.reports] == [1, 1, 1]
