@@ -70,8 +70,11 @@ class Batches:
         self._count += 1
 
     def redeliver(self):
+        from penstock.delivery import json_rows
         from penstock.delivery.redelivery import redeliver
 
+        # A redelivery is another process. The columns of this one hold the registry's versions of before, if it is in memory.
+        json_rows._added_columns.cache_clear()
         redeliver(self._spark, self._opened, self._new_writer())
 
 
