@@ -33,10 +33,10 @@ def check_table_folder(delivery: Delivery, store: BatchStore) -> None:
 def check_first_run(
     spark: SparkSession, files: Files, delivery: Delivery, store: BatchStore, kind: str
 ) -> None:
-    """Check that the table of a first run is no other delivery's, and that the run is no redelivery.
+    """Check the table of a first run, and that the run is no redelivery.
 
     Raises:
-        DeliveryFailed: It is.
+        DeliveryFailed: The table is another delivery's, or the run is a redelivery.
         OptionError: The folder of a Delta table has files and no table.
     """
     if kind == REDELIVERY:

@@ -147,8 +147,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._starts.planned_count == 1 and shared.batch_limits and shared.until_ms is None:
             _log.warning(
                 "%s %s: this run ends after one batch, which the query limits by %s. With trigger(availableNow=True) this Spark "
-                "runs one batch only: leave the limit out to read everything in it, or start the query again for the rest, "
-                "which `penstock deliver` does itself",
+                "runs one batch only: leave the limit out to read everything in it, or start the query again for the rest",
                 self._source.noun,
                 shared.stream,
                 " and ".join(shared.batch_limits),
